@@ -1,0 +1,55 @@
+# Every target sets up what it needs in .venv, once, and again when pyproject.toml or constraints.txt change.
+# Needs Python 3.11 or newer, pip and make. Another interpreter: make PYTHON=python3.12 test
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
+REQUIREMENTS := pyproject.toml constraints.txt
+
+.PHONY: venv demo test lint docs clean
+
+venv: $(VENV)/.dev
+
+demo: $(VENV)/.run
+	$(BIN)/advbnn demo
+
+test: export OMP_NUM_THREADS = 1
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+docs: $(VENV)/.docs
+	$(BIN)/mkdocs build --strict
+
+clean:
+	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.version_info < (3, 11) and sys.exit("Python 3.11 or newer is needed: make PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+
+# torch comes first and pinned: left to the resolver, an open requirement may fetch several builds of it.
+# Without build isolation the package is built by the pinned hatchling, and nothing else is downloaded.
+$(VENV)/.run: $(REQUIREMENTS) | $(BIN)/python
+	@echo "Installing advbnn into $(VENV) (torch is large; this happens once)"
+	@$(PIP) torch hatchling editables
+	@$(PIP) --no-build-isolation --editable .
+	@touch $@
+
+# Three of the peers that tests compare with ask for torchvision or for old versions, and need neither.
+$(VENV)/.dev: $(VENV)/.run
+	@echo "Installing the tools for tests and checks"
+	@$(PIP) --no-build-isolation --editable '.[dev,data,report]'
+	@$(PIP) --no-deps --no-warn-conflicts torchattacks pyautoattack bayesian-torch
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.run
+	@echo "Installing the tools for the documentation"
+	@$(PIP) --no-build-isolation --editable '.[docs]'
+	@touch $@

@@ -1,0 +1,257 @@
+"""What all attacks share: the call, its checks, its randomness, and the state that it leaves untouched."""
+
+import functools
+import secrets
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from advbnn.attacks.gradient import Slope
+from advbnn.attacks.losses import Objective
+from advbnn.attacks.oracle import Oracle, is_random
+from advbnn.modes import evaluating, without_parameter_gradients
+from advbnn.rng import seeded
+from advbnn.threat import Threat
+
+Progress = bool | Callable[[float], None]
+
+
+class GradientMaskingWarning(UserWarning):
+    """The gradient says nothing for most examples, so a gradient attack says nothing about robustness."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an attack made, and what it cost.
+
+    Attributes:
+        x_adv: the perturbed batch.
+        queries: forward passes of the model spent on each example, every draw counted, [n].
+    """
+
+    x_adv: Tensor
+    queries: Tensor
+
+
+@dataclass(frozen=True)
+class Attack(ABC):
+    """A configuration that is called on a model: `x_adv = attack(model, x, y, seed=0)`.
+
+    The model may be random; it runs in evaluation mode, and its modes, gradients and statistics, and torch's random
+    state, are afterwards what they were. The same seed gives the same result on the same machine, however the batch
+    is split, as long as the network's randomness does not depend on the size of its batch (weights do not).
+
+    Args:
+        threat: the allowed perturbations.
+        loss: what is maximised: `"ce"`, `"margin"`, `"dlr"`, or `"nll"` for regression.
+        eot: draws of the network that every gradient or query is averaged over.
+        average: what is averaged over these draws: `"loss"`, `"probability"` or `"logits"`; see `Objective`.
+        targeted: `y` holds the classes to reach instead of the true ones.
+        selection_samples: draws that candidates of a random network are compared on, apart from those above.
+        batch_size: examples attacked at a time; all when None. Halved when memory runs out.
+        progress: True for a bar, or a function that is told the share done.
+    """
+
+    threat: Threat
+    _: KW_ONLY
+    loss: str = "ce"
+    eot: int = 1
+    average: str = "loss"
+    targeted: bool = False
+    selection_samples: int = 20
+    batch_size: int | None = field(default=None, repr=False, compare=False)
+    progress: Progress = field(default=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.threat, Threat):
+            raise TypeError(f"threat must be a Threat such as Threat('linf', 8/255), got {self.threat!r}")
+        for name in ("eot", "selection_samples", *(["batch_size"] if self.batch_size is not None else [])):
+            check_count(name, getattr(self, name))
+        self.objective  # noqa: B018  its own checks
+
+    @property
+    def objective(self) -> Objective:
+        """What is maximised."""
+        return Objective(loss=self.loss, average=self.average, targeted=self.targeted)
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, seed: int | None = None) -> Tensor:
+        """Perturbed inputs for the model, in the allowed set around `x`.
+
+        Args:
+            model: any module that returns logits [n, classes].
+            x: inputs [n, ...] within the threat's bounds.
+            y: true labels [n]; the labels to reach if `targeted`.
+            seed: makes the attack repeatable; fresh randomness when None. The global one is used in neither case.
+        """
+        return self.run(model, x, y, seed).x_adv
+
+    def run(self, model: nn.Module, x: Tensor, y: Tensor, seed: int | None = None) -> Outcome:
+        """As calling the attack, with a report of the queries spent."""
+        y = self._checked(model, x, y)
+        # memory of an inference-mode block cannot be differentiated through, so the attack works on a copy
+        with torch.inference_mode(False):
+            x, y = (t.clone() if t.is_inference() else t.detach() for t in (x, y))
+            with evaluating(model), without_parameter_gradients(model), _reporting(self.progress, self) as report:
+                return self._run_chunks(model, x, y, seed, report)
+
+    @abstractmethod
+    def _perturb(self, oracle: Oracle, x: Tensor, y: Tensor) -> Tensor:
+        """The attack proper, on one chunk: asks the oracle and returns perturbed inputs."""
+
+    def _run_chunks(
+        self, model: nn.Module, x: Tensor, y: Tensor, seed: int | None, report: Callable[[float], None]
+    ) -> Outcome:
+        n, x_adv, queries = len(x), x.clone(), torch.zeros(len(x), dtype=torch.int64, device=x.device)
+        if n == 0:
+            return Outcome(x_adv, queries)
+        weight_seed, *seeds = _split_seed(secrets.randbits(62) if seed is None else seed, 3)
+        random = functools.cache(lambda: is_random(model, x[:2]))
+        done, size, vanished, differentiated = 0, min(self.batch_size or n, n), 0, False
+        while done < n:
+            rows = slice(done, min(done + size, n))
+            begin, share = done / n, (rows.stop - rows.start) / n
+            oracle = Oracle(
+                model,
+                self.objective,
+                (x, y),
+                rows,
+                seeds=(seeds[0], seeds[1]),
+                is_random=random,
+                report=lambda part, begin=begin, share=share: report(begin + share * part),  # type: ignore[misc]
+            )
+            try:
+                with seeded(weight_seed, x.device):
+                    found = self._perturb(oracle, x[rows], y[rows])
+            except (torch.OutOfMemoryError, RuntimeError) as error:
+                if rows.stop - rows.start == 1 or not _out_of_memory(error):
+                    raise
+                size = (rows.stop - rows.start + 1) // 2
+                continue
+            oracle.check_gradients()
+            x_adv[rows] = self.threat.project(found.detach(), x[rows])
+            queries[rows] = oracle.queries
+            vanished += oracle.vanished()
+            done = rows.stop
+        if vanished > n / 2:
+            warnings.warn(
+                f"every gradient was zero for {vanished} of {n} examples: gradient masking. {type(self).__name__} "
+                "says nothing about their robustness; try loss='dlr' or 'margin', a black-box attack or Transfer",
+                GradientMaskingWarning,
+                stacklevel=3,
+            )
+        return Outcome(x_adv, queries)
+
+    def _checked(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        """Refuse bad input with the remedy; `y` in the type and on the device that losses need."""
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model must be a torch.nn.Module that returns logits, got {type(model).__name__}")
+        check_inputs(x, self.threat.bounds)
+        if not isinstance(y, Tensor) or y.ndim == 0 or len(y) != len(x):
+            came = f"shape {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
+            raise ValueError(f"y must be a tensor with one label for each of the {len(x)} inputs, got {came}")
+        if not self.objective.classifies:
+            if not y.is_floating_point():
+                raise TypeError(f"loss='nll' compares y with a real output, got {y.dtype}; for classes use loss='ce'")
+            return y.to(x.device)
+        if y.ndim != 1:
+            raise ValueError(f"y must hold class numbers, shape [{len(x)}], got {tuple(y.shape)}; one-hot rows: y.argmax(1)")
+        if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
+            raise TypeError(f"y must hold class numbers of an integer type, got {y.dtype}; convert it with y.long()")
+        if len(y) and int(y.min()) < 0:
+            raise ValueError(f"y holds the label {int(y.min())}; class numbers start at 0")
+        return y.to(x.device, torch.int64)
+
+
+class Best:
+    """The best candidate of each example so far, by a judgement on draws of its own."""
+
+    def __init__(self, oracle: Oracle, y: Tensor, draws: int) -> None:
+        self._oracle, self._y, self._draws = oracle, y, draws
+        self._x: Tensor | None = None
+        self._score: Tensor | None = None
+
+    def offer(self, x: Tensor, slope: Slope | None = None) -> None:
+        """Keep each example of `x` that is judged better than what is kept.
+
+        Args:
+            x: candidates.
+            slope: the answer of the network at `x`, if known: all there is to ask if the network is deterministic.
+        """
+        if slope is None or self._oracle.random:
+            score = self._oracle.judge(x, self._y, self._draws)
+        else:
+            score = self._oracle.verdict(slope.prediction, self._y)
+        if self._x is None or self._score is None:
+            self._x, self._score = x, score
+            return
+        better = score > self._score
+        self._x = torch.where(better.view(-1, *[1] * (x.ndim - 1)), x, self._x)
+        self._score = torch.where(better, score, self._score)
+
+    @property
+    def x(self) -> Tensor:
+        """The kept candidates."""
+        if self._x is None:
+            raise ValueError("no candidate was offered")
+        return self._x
+
+
+def check_count(name: str, value: int, least: int = 1) -> None:
+    """Refuse what is not a whole number of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+
+
+def check_inputs(x: Tensor, bounds: tuple[float, float]) -> None:
+    """Refuse inputs that are not floating-point numbers within the bounds."""
+    low, high = bounds
+    if not isinstance(x, Tensor):
+        raise TypeError(f"x must be a tensor, got {type(x).__name__}")
+    if not x.is_floating_point():
+        raise TypeError(
+            f"x must be floating point, got {x.dtype}; images of 0 to 255 become x.float() / 255 for bounds (0, 1)"
+        )
+    if x.ndim == 0:
+        raise ValueError("x must be a batch [n, ...], got a single number; for one example use x[None]")
+    if x.numel() == 0:
+        return
+    smallest, largest = (end.item() for end in torch.aminmax(x))
+    if not smallest <= largest:
+        raise ValueError("x holds NaN; clean the inputs before attacking them")
+    box = torch.tensor(bounds, dtype=x.dtype)
+    if smallest < box[0].item() or largest > box[1].item():
+        beyond = max(low - smallest, largest - high)
+        raise ValueError(
+            f"x lies in [{smallest:.6g}, {largest:.6g}], outside bounds ({low:g}, {high:g}) by {beyond:.6g}; scale x "
+            "into the bounds, put the normalisation inside the model, or give Threat the bounds of your data"
+        )
+
+
+@contextmanager
+def _reporting(progress: Progress, attack: Attack) -> Iterator[Callable[[float], None]]:
+    if callable(progress):
+        yield progress
+    elif progress:
+        from rich.progress import Progress as Bar
+
+        with Bar() as bar:
+            task = bar.add_task(type(attack).__name__, total=1.0)
+            yield lambda share: bar.update(task, completed=share)
+    else:
+        yield lambda share: None
+
+
+def _split_seed(seed: int, parts: int) -> list[int]:
+    """Independent seeds from one, by torch's own generator."""
+    generator = torch.Generator().manual_seed(seed)
+    return [int(s) for s in torch.randint(2**62, (parts,), generator=generator)]
+
+
+def _out_of_memory(error: Exception) -> bool:
+    # the allocator of the CPU has no exception of its own
+    return isinstance(error, torch.OutOfMemoryError) or "not enough memory" in str(error) or "can't allocate" in str(error)

@@ -1,0 +1,92 @@
+"""What an attack maximises: a loss of one prediction, and what is averaged when the network is random.
+
+Every loss takes outputs and labels and returns one number an example, larger being better for the attacker; in
+its targeted form the labels are the classes to reach.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from advbnn.messages import unknown
+
+AVERAGES = ("loss", "probability", "logits")
+
+
+def cross_entropy(logits: Tensor, y: Tensor, targeted: bool = False) -> Tensor:
+    """-log p_y; targeted: log p_y."""
+    loss = functional.cross_entropy(logits, y, reduction="none")
+    return -loss if targeted else loss
+
+
+def margin(logits: Tensor, y: Tensor, targeted: bool = False) -> Tensor:
+    """max_{j != y} z_j - z_y, positive exactly when the attack has succeeded; targeted: its negative."""
+    own = logits.gather(1, y[:, None]).squeeze(1)
+    mask = functional.one_hot(y, logits.shape[1]).bool()
+    other = logits.masked_fill(mask, -torch.inf).amax(1)
+    return own - other if targeted else other - own
+
+
+def dlr(logits: Tensor, y: Tensor, targeted: bool = False) -> Tensor:
+    """The margin over z_(1) - z_(3), blind to the scale of the logits (Croce and Hein, 2020)."""
+    if logits.shape[1] < 3:
+        raise ValueError(f"loss='dlr' needs at least 3 classes, the model has {logits.shape[1]}; use loss='margin'")
+    top = logits.topk(3, dim=1).values
+    return margin(logits, y, targeted) / (top[:, 0] - top[:, 2] + 1e-12)
+
+
+def gaussian_nll(outputs: Tensor, y: Tensor, targeted: bool = False) -> Tensor:
+    """|y - f|^2 / 2: the negative log-likelihood of a Gaussian of variance 1 about the output, up to a constant."""
+    if outputs.shape != y.shape:
+        raise ValueError(
+            f"loss='nll' compares y with the model's output: y has shape {tuple(y.shape)}, the output "
+            f"{tuple(outputs.shape)}; give both the same shape"
+        )
+    loss = (outputs - y).square().flatten(1).sum(1) / 2 if y.ndim > 1 else (outputs - y).square() / 2
+    return -loss if targeted else loss
+
+
+LOSSES: dict[str, Callable[[Tensor, Tensor, bool], Tensor]] = {
+    "ce": cross_entropy,
+    "margin": margin,
+    "dlr": dlr,
+    "nll": gaussian_nll,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """A loss, and the expectation over the network's draws that it stands in (eq. 3).
+
+    Args:
+        loss: `"ce"`, `"margin"`, `"dlr"`, or `"nll"` for regression with a Gaussian likelihood.
+        average: `"loss"`, the mean of each draw's loss (eq. 3); `"probability"`, the loss of the mean probability,
+            which is what the ensemble predicts with (eq. 18); `"logits"`, the loss of the mean output.
+        targeted: labels are classes to reach instead of classes to leave.
+    """
+
+    loss: str = "ce"
+    average: str = "loss"
+    targeted: bool = False
+
+    def __post_init__(self) -> None:
+        if self.loss not in LOSSES:
+            raise unknown("loss", self.loss, LOSSES)
+        if self.average not in AVERAGES:
+            raise unknown("average", self.average, AVERAGES)
+        if self.loss == "nll" and self.average == "probability":
+            raise ValueError(
+                "average='probability' needs a classifier, loss='nll' is for regression; use average='loss' or 'logits'"
+            )
+
+    @property
+    def classifies(self) -> bool:
+        """Whether the outputs are logits and the labels classes."""
+        return self.loss != "nll"
+
+    def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """The loss of each example, [n], to be maximised."""
+        return LOSSES[self.loss](outputs, y, self.targeted)

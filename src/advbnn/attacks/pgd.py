@@ -1,0 +1,150 @@
+"""Projected gradient ascent and its family: FGSM, BIM, PGD, and the plain-gradient ascent of appendix A (eq. 1-3)."""
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from advbnn.attacks.base import Attack, Best, check_count
+from advbnn.attacks.oracle import Oracle
+from advbnn.messages import unknown
+from advbnn.threat import Ball, Threat
+
+SCHEDULES = ("constant", "linear", "cosine")
+PICKS = ("last", "best")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PGD(Attack):
+    """x <- Pi(x + a_t d(g_t)): steepest ascent on the expected loss, with fresh weights at every step (eq. 2 and 3).
+
+    d is the sign in linf, the unit gradient in l2 (see `Ball.direction`).
+
+    Args:
+        steps: number of steps.
+        step_size: a, on the scale of the inputs. 2.5 eps / steps when neither this nor the next is given.
+        relative_step_size: a as a share of eps.
+        random_start: start at a random point of the allowed set instead of at x.
+        restarts: independent runs, of which each example keeps the best.
+        schedule: a_t over the run: `"constant"`, or falling to 0 as a `"linear"` or `"cosine"` function.
+        momentum: share of the past direction that is kept; each gradient is scaled to mean size 1 first.
+        pick: return the `"last"` point of a run, or the `"best"` of x and all points on the way.
+
+    Restarts and `pick="best"` compare points by the margin of the mean probability over `selection_samples` draws.
+    """
+
+    steps: int = 20
+    step_size: float | None = None
+    relative_step_size: float | None = None
+    random_start: bool = True
+    restarts: int = 1
+    schedule: str = "constant"
+    momentum: float = 0.0
+    pick: str = "last"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count("steps", self.steps)
+        check_count("restarts", self.restarts)
+        if self.schedule not in SCHEDULES:
+            raise unknown("schedule", self.schedule, SCHEDULES)
+        if self.pick not in PICKS:
+            raise unknown("pick", self.pick, PICKS)
+        if self.step_size is not None and self.relative_step_size is not None:
+            raise ValueError("give step_size (absolute) or relative_step_size (a share of eps), not both")
+        for name in ("step_size", "relative_step_size"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} must be positive, got {value}")
+        if not 0 <= self.momentum:
+            raise ValueError(f"momentum must be 0 or more, got {self.momentum}")
+        if not math.isfinite(self.first_step):
+            raise ValueError("with an infinite eps the step has no scale of its own: give step_size")
+
+    @property
+    def first_step(self) -> float:
+        """The size a_0 of the first step."""
+        if self.step_size is not None:
+            return self.step_size
+        share = 2.5 / self.steps if self.relative_step_size is None else self.relative_step_size
+        return share * self.threat.eps
+
+    def _perturb(self, oracle: Oracle, x: Tensor, y: Tensor) -> Tensor:
+        ball = self.threat.around(x)
+        if self.restarts == 1 and self.pick == "last":
+            return self._ascend(oracle, ball, y, 0, None)
+        best = Best(oracle, y, self.selection_samples)
+        if self.pick == "best":
+            best.offer(x)
+        for restart in range(self.restarts):
+            best.offer(self._ascend(oracle, ball, y, restart, best if self.pick == "best" else None))
+        return best.x
+
+    def _ascend(self, oracle: Oracle, ball: Ball, y: Tensor, restart: int, best: Best | None) -> Tensor:
+        x_adv = oracle.start(self.threat) if self.random_start else ball.x
+        past = torch.zeros_like(x_adv) if self.momentum else None
+        for step in range(self.steps):
+            slope = oracle.gradient(x_adv, y, self.objective, self.eot)
+            if best is not None:
+                best.offer(x_adv, slope)
+            gradient = slope.gradient
+            if past is not None:
+                gradient = past = self.momentum * past + _to_mean_size_one(gradient)
+            size = self.first_step * _fall(self.schedule, step / self.steps)
+            x_adv = ball.project(torch.add(x_adv, self._direction(ball, gradient, x_adv), alpha=size))
+            oracle.report(restart * self.steps + step + 1, self.restarts * self.steps)
+        return x_adv
+
+    def _direction(self, ball: Ball, gradient: Tensor, at: Tensor) -> Tensor:
+        return ball.direction(gradient, at)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BIM(PGD):
+    """Iterated FGSM: PGD from the input itself (Kurakin et al., 2016)."""
+
+    steps: int = 10
+    random_start: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class FGSM(PGD):
+    """x + eps d(g): one step of full size from the input itself (Goodfellow et al., 2014)."""
+
+    steps: int = field(default=1, init=False)
+    relative_step_size: float | None = 1.0
+    random_start: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SGD(PGD):
+    """xi <- xi + eta_t g_t: the plain gradient, neither signed nor scaled, one draw a step (appendix A).
+
+    The step is in units of the gradient, so that `step_size` eta has to fit the model; a falling schedule gives the
+    convergence that stochastic ascent is known for.
+    """
+
+    steps: int = 100
+    step_size: float | None = 1.0
+    random_start: bool = False
+    schedule: str = "cosine"
+
+    def _direction(self, ball: Ball, gradient: Tensor, at: Tensor) -> Tensor:
+        return gradient
+
+
+def paper_pgd(eps: float, steps: int = 20) -> PGD:
+    """The authors' attack: linf, step 0.007 at every radius, from x itself, one weight draw a step, last point."""
+    return PGD(Threat("linf", eps), steps=steps, step_size=0.007, random_start=False)
+
+
+def _to_mean_size_one(gradient: Tensor) -> Tensor:
+    mean = gradient.abs().flatten(1).mean(1) if gradient.ndim > 1 else gradient.abs()
+    return gradient / mean.clamp_min(torch.finfo(gradient.dtype).tiny).view(-1, *[1] * (gradient.ndim - 1))
+
+
+def _fall(schedule: str, progress: float) -> float:
+    if schedule == "linear":
+        return 1 - progress
+    return (1 + math.cos(math.pi * progress)) / 2 if schedule == "cosine" else 1.0

@@ -1,0 +1,73 @@
+"""Datasets, and batches of them on the device that trains."""
+
+import os
+from pathlib import Path
+
+from advbnn.data.augment import Augmentation as Augmentation
+from advbnn.data.augment import HorizontalFlip as HorizontalFlip
+from advbnn.data.augment import RandomCrop as RandomCrop
+from advbnn.data.augment import RandomResizedCrop as RandomResizedCrop
+from advbnn.data.augment import to_float as to_float
+from advbnn.data.augment import usual_augmentation as usual_augmentation
+from advbnn.data.batches import Batches as Batches
+from advbnn.data.cifar10 import load_cifar10 as load_cifar10
+from advbnn.data.digits import load_digits as load_digits
+from advbnn.data.download import download as download
+from advbnn.data.download import fetch as fetch
+from advbnn.data.errors import DataError as DataError
+from advbnn.data.folder import load_folder as load_folder
+from advbnn.data.imagenet143 import load_imagenet143 as load_imagenet143
+from advbnn.data.imageset import Examples as Examples
+from advbnn.data.imageset import ImageSet as ImageSet
+from advbnn.data.imageset import TensorSet as TensorSet
+from advbnn.data.imageset import from_tensors as from_tensors
+from advbnn.data.splits import Splits as Splits
+from advbnn.data.stl10 import load_stl10 as load_stl10
+from advbnn.data.stream import FolderStream as FolderStream
+from advbnn.data.stream import stream_folder as stream_folder
+from advbnn.messages import unknown
+
+NAMES = ("digits", "cifar10", "stl10", "imagenet143")
+
+
+def load(
+    source: str | Path,
+    root: str | Path | None = None,
+    *,
+    size: int | None = None,
+    cache: str | Path | None = None,
+    verify: bool = True,
+) -> Splits[ImageSet]:
+    """A dataset in memory, by its name, or an image folder by its path.
+
+    Args:
+        source: "digits" (shipped with the package), "cifar10", "stl10", "imagenet143", or a folder.
+        root: where the files of a named dataset are; left out, the environment variable `ADVBNN_DATA`.
+        size: image folders and imagenet143: make every image a centred square of this many pixels.
+        cache: image folders and imagenet143: where to keep the decoded images.
+        verify: cifar10 and stl10: refuse files that are not the published ones.
+    """
+    if source not in NAMES:
+        if not Path(source).is_dir():
+            error = unknown("source", str(source), NAMES)
+            raise ValueError(f"{error}, or an existing image folder")
+        return load_folder(source, size=size, cache=cache)
+    if source != "imagenet143" and (size is not None or cache is not None):
+        raise ValueError(
+            f"size and cache apply to image folders and imagenet143, not to {source!r}; leave them out"
+        )
+    if source == "digits":
+        return load_digits()
+    root = root or os.environ.get("ADVBNN_DATA")
+    if root is None:
+        raise ValueError(
+            f"root is needed for {source!r}: the folder that holds its files; "
+            "pass it or set the environment variable ADVBNN_DATA"
+        )
+    match source:
+        case "cifar10":
+            return load_cifar10(root, verify=verify)
+        case "stl10":
+            return load_stl10(root, verify=verify)
+        case _:
+            return load_imagenet143(root, size=size or 64, cache=cache)

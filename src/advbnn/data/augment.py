@@ -1,0 +1,145 @@
+"""Augmentation of whole batches on the device that holds them, driven by uniform numbers.
+
+An augmentation is a function of the images and of a few numbers in [0, 1) for each of them. Who draws the
+numbers decides what is reproducible: called with a generator it draws its own; `Batches` draws those of an
+epoch beforehand, so that a step can be repeated, resumed, or shared out among processes.
+"""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class Augmentation(ABC):
+    """One random change of each image of a batch, independently."""
+
+    draws: ClassVar[int]
+    """How many uniform numbers one image takes."""
+
+    @abstractmethod
+    def apply(self, images: Tensor, uniform: Tensor) -> Tensor:
+        """The changed images, [N, C, H, W], for the numbers `uniform`, [N, draws], on the same device."""
+
+    def __call__(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """The changed images, for numbers drawn from `generator` (torch's default one if left out)."""
+        device = images.device if generator is None else generator.device
+        uniform = torch.rand(len(images), self.draws, generator=generator, device=device)
+        return self.apply(images, uniform.to(images.device))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomCrop(Augmentation):
+    """Shifts by up to `padding` pixels either way; what comes in from outside is black."""
+
+    draws: ClassVar[int] = 2
+    padding: int = 4
+
+    def __post_init__(self) -> None:
+        if self.padding < 0:
+            raise ValueError(f"padding must be 0 or more pixels, got {self.padding}")
+
+    def apply(self, images: Tensor, uniform: Tensor) -> Tensor:
+        height, width = images.shape[-2:]
+        offsets = _integers(uniform, torch.tensor(2 * self.padding + 1, device=images.device))
+        rows = offsets[:, 0, None] + torch.arange(height, device=images.device)
+        columns = offsets[:, 1, None] + torch.arange(width, device=images.device)
+        image = torch.arange(images.shape[0], device=images.device)[:, None, None, None]
+        channel = torch.arange(images.shape[1], device=images.device)[None, :, None, None]
+        padded = F.pad(images, [self.padding] * 4)
+        return padded[image, channel, rows[:, None, :, None], columns[:, None, None, :]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HorizontalFlip(Augmentation):
+    """Mirrors left and right with probability one half."""
+
+    draws: ClassVar[int] = 1
+
+    def apply(self, images: Tensor, uniform: Tensor) -> Tensor:
+        return torch.where(uniform[:, 0, None, None, None] < 0.5, images.flip(-1), images)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomResizedCrop(Augmentation):
+    """A random square that covers a random share of the area, resized to size x size.
+
+    Bilinear with antialiasing, as a product with one small matrix per image and axis. uint8 images come
+    back as float32 in [0, 1].
+
+    Args:
+        size: the pixels of a side of the result.
+        scale: the range of the share of the area, uniform.
+    """
+
+    draws: ClassVar[int] = 3
+    size: int
+    scale: tuple[float, float] = (0.8, 0.9)
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ValueError(f"size must be 1 or more pixels, got {self.size}")
+        if not 0 < self.scale[0] <= self.scale[1] <= 1:
+            raise ValueError(f"scale must be a range (low, high) of shares within (0, 1], got {self.scale}")
+
+    def apply(self, images: Tensor, uniform: Tensor) -> Tensor:
+        height, width = images.shape[-2:]
+        low, high = self.scale
+        area = (low + (high - low) * uniform[:, 0]) * height * width
+        side = area.sqrt().round().clamp(1, min(height, width)).long()
+        top, left = _integers(uniform[:, 1], height - side + 1), _integers(uniform[:, 2], width - side + 1)
+        vertical = _resize_matrix(top, side, height, self.size)
+        horizontal = _resize_matrix(left, side, width, self.size)
+        resized = vertical[:, None] @ to_float(images) @ horizontal[:, None].transpose(-2, -1)
+        return resized.clamp(0, 1)  # rounding may leave the range of the weights' sum by one bit
+
+
+def _integers(uniform: Tensor, count: Tensor) -> Tensor:
+    """Uniform integers 0..count-1 (the product may round up to `count` itself)."""
+    return torch.minimum((uniform * count).long(), count - 1)
+
+
+def _resize_matrix(start: Tensor, length: Tensor, total: int, size: int) -> Tensor:
+    """[N, size, total]: weights that resize `length` pixels from `start` on, of `total`, to `size` pixels.
+
+    A new pixel is the mean of the old ones under a triangle around its centre, as wide as an old pixel or,
+    when the image shrinks, a new one; pixels outside the stretch do not count.
+    """
+    pixel = torch.arange(total, device=start.device) - start[:, None]
+    ratio = length[:, None] / size
+    centre = (torch.arange(size, device=start.device) + 0.5) * ratio
+    distance = (pixel[:, None, :] + 0.5 - centre[:, :, None]).abs() / ratio.clamp(min=1)[:, :, None]
+    inside = (pixel >= 0) & (pixel < length[:, None])
+    weight = (1 - distance).clamp(min=0) * inside[:, None, :]
+    return weight / weight.sum(-1, keepdim=True)
+
+
+def to_float(images: Tensor) -> Tensor:
+    """uint8 0..255 as float32 in [0, 1]; floating point unchanged."""
+    return images.float() / 255 if images.dtype == torch.uint8 else images
+
+
+def augment(images: Tensor, augmentations: Sequence[Augmentation], uniform: Tensor) -> Tensor:
+    """One augmentation after the other, each with its own columns of `uniform`."""
+    columns = uniform.split([a.draws for a in augmentations], dim=1) if augmentations else ()
+    for augmentation, numbers in zip(augmentations, columns, strict=True):
+        images = augmentation.apply(images, numbers)
+    return images
+
+
+def usual_augmentation(name: str) -> tuple[Augmentation, ...]:
+    """The augmentation that the authors' code trains with on a dataset (none on one that it does not know).
+
+    A part of a dataset (`cifar10[45000 of 50000]`, `stl10-subset`) is treated as the whole.
+    """
+    match re.split(r"[-\[]", name)[0]:
+        case "cifar10" | "stl10":
+            return (RandomCrop(padding=4), HorizontalFlip())
+        case "imagenet143":
+            return (RandomResizedCrop(size=64), HorizontalFlip())
+    return ()

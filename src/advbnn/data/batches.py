@@ -1,0 +1,110 @@
+"""Batches as a pure function of seed, epoch and step."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from advbnn.data.augment import Augmentation, augment, to_float
+from advbnn.data.imageset import Examples
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The batches of any epoch, in order, from any step on.
+
+    The order of an epoch and the numbers behind its augmentation are drawn on the CPU from `(seed, epoch)`
+    alone. So a run may stop anywhere and go on exactly, the device makes no difference, and nobody else's
+    random numbers are used or disturbed.
+
+    Among `world` processes each takes every world-th example of the batch, beginning with its `rank`: all
+    shards of a step together are, example by example, the batch of one process alone.
+
+    Args:
+        examples: an `ImageSet`, `TensorSet` or `FolderStream`, on the device where batches are wanted.
+        batch_size: examples in a step, over all processes.
+        seed: decides every epoch's order and augmentation.
+        augmentations: applied to the images one after the other.
+        shuffle: a new order in each epoch; otherwise the examples' own.
+        drop_last: leave out the last batch of an epoch if it is smaller than the others.
+        rank: which process this is.
+        world: how many there are.
+    """
+
+    examples: Examples
+    batch_size: int
+    seed: int = 0
+    augmentations: tuple[Augmentation, ...] = ()
+    shuffle: bool = True
+    drop_last: bool = False
+    rank: int = 0
+    world: int = 1
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size must be 1 or more, got {self.batch_size}")
+        if not 0 <= self.rank < self.world:
+            raise ValueError(f"rank must lie in 0..world-1, got rank={self.rank} with world={self.world}")
+        if self.batch_size % self.world:
+            raise ValueError(
+                f"batch_size={self.batch_size} cannot be shared out evenly among world={self.world} processes "
+                "(it counts the examples of all of them); choose a multiple"
+            )
+        if len(self) == 0:
+            raise ValueError(
+                f"batch_size={self.batch_size} with drop_last leaves no batch of the {len(self.examples)} "
+                "examples; choose a smaller one"
+            )
+        if self.size(len(self) - 1) < self.world:
+            raise ValueError(
+                f"the last batch of an epoch holds {self.size(len(self) - 1)} examples for {self.world} "
+                "processes; set drop_last or choose another batch_size"
+            )
+        if self.augmentations and len(self.examples.shape) != 3:
+            raise ValueError(
+                f"augmentations work on images, the inputs of {self.examples.name!r} have shape "
+                f"{self.examples.shape}; leave augmentations empty"
+            )
+
+    def __len__(self) -> int:
+        """The steps in an epoch."""
+        whole, rest = divmod(len(self.examples), self.batch_size)
+        return whole + (rest > 0 and not self.drop_last)
+
+    def size(self, step: int) -> int:
+        """The examples of a step over all processes: what a shard's mean has to be weighed against."""
+        return min(self.batch_size, len(self.examples) - step * self.batch_size)
+
+    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """This process's `(inputs, targets)` of each step of an epoch, from `start_step` on.
+
+        Images come as float32 in [0, 1], other inputs as they are.
+        """
+        if not 0 <= start_step <= len(self):
+            raise ValueError(
+                f"start_step must lie in 0..{len(self)}, the steps of an epoch, got {start_step}"
+            )
+        order, uniform = self._draw(epoch)
+        return self._deliver(self._shards(order, start_step), self._shards(uniform, start_step))
+
+    def _deliver(self, rows: list[Tensor], uniform: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        if not rows:
+            return
+        numbers = torch.cat(uniform).to(self.examples.device).split([len(shard) for shard in uniform])
+        for (inputs, targets), shard in zip(self.examples.gather(rows), numbers, strict=True):
+            yield to_float(augment(inputs, self.augmentations, shard)), targets
+
+    def _draw(self, epoch: int) -> tuple[Tensor, Tensor]:
+        """The order of an epoch, and for each place in it the numbers of its augmentation."""
+        key = hashlib.blake2b(f"batches {self.seed} {epoch}".encode(), digest_size=8).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(key, "big", signed=True))
+        total = len(self.examples)
+        order = torch.randperm(total, generator=generator) if self.shuffle else torch.arange(total)
+        draws = sum(augmentation.draws for augmentation in self.augmentations)
+        return order, torch.rand(total, draws, generator=generator)
+
+    def _shards(self, values: Tensor, start_step: int) -> list[Tensor]:
+        steps = values.split(self.batch_size)[start_step : len(self)]
+        return [step[self.rank :: self.world] for step in steps]

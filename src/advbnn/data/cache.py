@@ -1,0 +1,82 @@
+"""Decoded images kept on disk, so that a large folder is decoded once; never believed without a check."""
+
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from advbnn.data.archive import digest
+from advbnn.data.errors import data_error
+
+log = logging.getLogger(__name__)
+
+
+def cached(store: Path, identity: dict[str, object], build: Callable[[], np.ndarray]) -> np.ndarray:
+    """The array that `build` makes, from `store` if what is there is sound and of the same identity.
+
+    Beside `store` (an `.npy` file) lies a `.json` record with the identity and the SHA-256 of the file. A
+    record that differs, a file that does not match it, or either of them missing means building anew, and
+    the log says which. Both files appear under their names only when complete, the record last.
+
+    Args:
+        store: the file, in a folder that is made if need be.
+        identity: what the array depends on, as JSON values.
+        build: makes the array.
+    """
+    record = store.with_suffix(".json")
+    if store.exists() or record.exists():
+        problem = _problem(store, record, identity)
+        if problem is None:
+            return np.load(store, allow_pickle=False)  # type: ignore[no-any-return]
+        log.warning("%s: %s; building it again", store, problem)
+    _check_writable(store.parent)
+    array = build()
+    try:
+        _write(store, lambda file: np.save(file, array, allow_pickle=False))
+        content = json.dumps({**identity, "sha256": digest(store, "sha256")}, indent=2)
+        _write(record, lambda file: file.write(content.encode()))
+    except OSError as error:
+        log.warning("%s: cannot be written (%s); the images will be decoded again next time", store, error)
+    return array
+
+
+def _problem(store: Path, record: Path, identity: dict[str, object]) -> str | None:
+    try:
+        known = json.loads(record.read_text())
+        expected = known.pop("sha256")
+    except (OSError, ValueError, KeyError, AttributeError):
+        return f"its record {record.name} is missing or damaged"
+    if known != identity:
+        return "it was made from other images or in another way"
+    if not store.exists() or digest(store, "sha256") != expected:
+        return "it is damaged (its SHA-256 is not the recorded one)"
+    return None
+
+
+def _check_writable(folder: Path) -> None:
+    """An error now rather than after the images have been decoded."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise data_error(
+            folder, f"the cache cannot be written here ({error})", "pass cache=another folder"
+        ) from error
+
+
+def _write(path: Path, write: Callable[..., object]) -> None:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise

@@ -1,0 +1,263 @@
+"""Examples that live in memory, on the device that trains: images, or any pair of tensors."""
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+import torch
+from torch import Tensor
+
+
+class Examples(Protocol):
+    """What batches are drawn from: in memory (`ImageSet`, `TensorSet`) or on disk (`FolderStream`)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The class names in label order; empty for regression."""
+
+    @property
+    def targets(self) -> Tensor:
+        """Class indices (int64, [N]) or regression targets (floating point, [N, ...])."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one input: (channels, height, width) for images."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where batches are delivered."""
+
+    def __len__(self) -> int: ...
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same examples, delivered on another device."""
+
+    def subset(self, indices: Sequence[int] | Tensor) -> Self:
+        """The chosen rows, in the given order."""
+
+    def fingerprint(self) -> str:
+        """A SHA-256 that changes whenever the examples do."""
+
+    def gather(self, rows: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        """For each tensor of row numbers, the inputs as stored and the targets, on `device`."""
+
+
+class _InMemory(ABC):
+    """What both kinds of examples in memory share; their fields are inputs, targets, classes and name."""
+
+    classes: tuple[str, ...]
+    name: str
+
+    @abstractmethod
+    def tensors(self) -> tuple[Tensor, Tensor]:
+        """The inputs and the targets, one row per example."""
+
+    def _with(self, inputs: Tensor, targets: Tensor, name: str) -> Self:
+        return type(self)(inputs, targets, self.classes, name)  # type: ignore[call-arg]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one input: (channels, height, width) for images."""
+        return tuple(self.tensors()[0].shape[1:])
+
+    @property
+    def device(self) -> torch.device:
+        return self.tensors()[0].device
+
+    def __len__(self) -> int:
+        return self.tensors()[0].shape[0]
+
+    def __repr__(self) -> str:
+        task = f"{len(self.classes)} classes" if self.classes else "regression"
+        size = "x".join(map(str, self.shape))
+        return f"{type(self).__name__}({self.name!r}: {len(self)} of {size}, {task}, on {self.device})"
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same examples on another device; where they already are, nothing is copied."""
+        inputs, targets = self.tensors()
+        return self._with(inputs.to(device), targets.to(device), self.name)
+
+    def subset(self, indices: Sequence[int] | Tensor) -> Self:
+        """The chosen rows, in the given order, under a name that says they are a part of the whole."""
+        rows = row_numbers(indices, len(self)).to(self.device)
+        inputs, targets = self.tensors()
+        return self._with(inputs[rows], targets[rows], subset_name(self.name, len(rows), len(self)))
+
+    def fingerprint(self) -> str:
+        """SHA-256 over the class names and every value with its type and shape (the name does not count)."""
+        digest = hashlib.sha256(repr(self.classes).encode())
+        for tensor in self.tensors():
+            digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.detach().cpu().contiguous().numpy().data)
+        return digest.hexdigest()
+
+    def gather(self, rows: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        """For each tensor of row numbers, the inputs as stored and the targets."""
+        inputs, targets = self.tensors()
+        rows = list(rows)
+        if not rows:
+            return
+        on_device = torch.cat(rows).to(
+            self.device
+        )  # one transfer, where one per batch would hold up the device
+        for chosen in on_device.split([len(batch) for batch in rows]):
+            yield inputs[chosen], targets[chosen]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ImageSet(_InMemory):
+    """Labelled images.
+
+    Args:
+        images: uint8, [N, channels, height, width]; batches are delivered in [0, 1], and no other
+            normalisation happens anywhere.
+        labels: int64, [N], each the index of its class.
+        classes: the class names in label order.
+        name: which set this is, for records.
+    """
+
+    images: Tensor
+    labels: Tensor
+    classes: tuple[str, ...]
+    name: str
+
+    def __post_init__(self) -> None:
+        if self.images.dtype != torch.uint8 or self.images.ndim != 4 or 0 in self.images.shape:
+            raise TypeError(
+                f"{self.name}: images must be uint8 of shape [N, channels, height, width], none of them 0, "
+                f"got {self.images.dtype} of shape {list(self.images.shape)}; "
+                "from_tensors takes floating-point inputs of any shape"
+            )
+        if self.labels.dtype != torch.int64:
+            raise TypeError(
+                f"{self.name}: labels must be int64 class indices, got {self.labels.dtype}; use labels.long()"
+            )
+        _check_targets(self.name, self.images, self.labels, self.classes)
+
+    @property
+    def targets(self) -> Tensor:
+        return self.labels
+
+    def tensors(self) -> tuple[Tensor, Tensor]:
+        return self.images, self.labels
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TensorSet(_InMemory):
+    """Any inputs with any targets, delivered as they are.
+
+    Args:
+        inputs: floating point, [N, ...], finite.
+        targets: int64 class indices [N], or floating-point regression targets [N, ...].
+        classes: the class names in label order; empty for regression.
+        name: which set this is, for records.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    classes: tuple[str, ...]
+    name: str
+
+    def __post_init__(self) -> None:
+        if not self.inputs.is_floating_point() or self.inputs.ndim < 2 or 0 in self.inputs.shape:
+            raise TypeError(
+                f"{self.name}: inputs must be floating point of shape [N, ...], none of them 0, "
+                f"got {self.inputs.dtype} of shape {list(self.inputs.shape)}"
+            )
+        if not bool(self.inputs.isfinite().all()):
+            raise ValueError(f"{self.name}: inputs hold NaN or infinity; remove those rows")
+        _check_targets(self.name, self.inputs, self.targets, self.classes)
+
+    def tensors(self) -> tuple[Tensor, Tensor]:
+        return self.inputs, self.targets
+
+
+def from_tensors(
+    inputs: Tensor,
+    targets: Tensor,
+    *,
+    classes: Sequence[str] | int | None = None,
+    name: str = "tensors",
+) -> ImageSet | TensorSet:
+    """Examples from any pair of tensors.
+
+    uint8 images with integer labels become an `ImageSet`; floating-point inputs become a `TensorSet` and
+    are delivered as they are. Floating-point targets mean regression.
+
+    Args:
+        inputs: uint8 images [N, channels, height, width], or floating point [N, ...]. Images (four
+            dimensions with integer labels) must lie in [0, 1], where every attack looks for them.
+        targets: integer class indices [N], or floating-point regression targets [N, ...].
+        classes: the class names, or how many there are; left out, the largest label decides.
+        name: which set this is, for records.
+    """
+    if targets.is_floating_point():
+        if classes is not None:
+            raise ValueError(f"{name}: classes={classes!r} with floating-point targets; use targets.long()")
+        return TensorSet(inputs.float() / 255 if inputs.dtype == torch.uint8 else inputs, targets, (), name)
+    labels = targets.long()
+    if classes is None:
+        classes = int(labels.max()) + 1 if labels.numel() else 0
+    names = tuple(map(str, range(classes))) if isinstance(classes, int) else tuple(classes)
+    if inputs.dtype == torch.uint8:
+        return ImageSet(inputs, labels, names, name)
+    if inputs.ndim == 4 and inputs.numel() and (float(inputs.min()) < 0 or float(inputs.max()) > 1):
+        raise ValueError(
+            f"{name}: floating-point images must lie in [0, 1], these lie in [{float(inputs.min()):g}, "
+            f"{float(inputs.max()):g}]; divide by 255, or leave out the mean-and-std normalisation "
+            "(a network can start with it)"
+        )
+    return TensorSet(inputs, labels, names, name)
+
+
+def row_numbers(indices: Sequence[int] | Tensor, total: int) -> Tensor:
+    """The indices as an int64 tensor on the CPU; an error where one is not a row of `total`."""
+    rows = torch.as_tensor(indices, dtype=torch.int64).cpu()
+    if rows.ndim != 1 or not len(rows):
+        raise ValueError(f"indices must be a non-empty list of row numbers, got shape {list(rows.shape)}")
+    if int(rows.min()) < 0 or int(rows.max()) >= total:
+        raise ValueError(
+            f"indices must lie in 0..{total - 1}, got {int(rows.min())}..{int(rows.max())}; "
+            "count from the front"
+        )
+    return rows
+
+
+def subset_name(name: str, part: int, whole: int) -> str:
+    """The name of `part` of `whole` examples: a number measured on a part must not pass for one on all."""
+    return name if part == whole else f"{name}[{part} of {whole}]"
+
+
+def _check_targets(name: str, inputs: Tensor, targets: Tensor, classes: tuple[str, ...]) -> None:
+    if targets.ndim == 0 or len(targets) != len(inputs):
+        raise ValueError(
+            f"{name}: {len(inputs)} inputs with targets of shape {list(targets.shape)}; "
+            "expected one target per input"
+        )
+    if targets.device != inputs.device:
+        raise ValueError(f"{name}: inputs are on {inputs.device}, targets on {targets.device}; move one")
+    if targets.is_floating_point():
+        if classes:
+            raise ValueError(
+                f"{name}: {len(classes)} classes with floating-point targets; use targets.long()"
+            )
+        if not bool(targets.isfinite().all()):
+            raise ValueError(f"{name}: targets hold NaN or infinity; remove those rows")
+        return
+    if targets.dtype != torch.int64 or targets.ndim != 1:
+        raise TypeError(
+            f"{name}: class labels must be int64 of shape [N], "
+            f"got {targets.dtype} of shape {list(targets.shape)}"
+        )
+    outside = (targets < 0) | (targets >= len(classes))
+    if bool(outside.any()):
+        row = int(outside.nonzero()[0])
+        raise ValueError(
+            f"{name}: label {int(targets[row])} of example {row} is out of range for {len(classes)} classes; "
+            f"expected 0..{len(classes) - 1}"
+        )

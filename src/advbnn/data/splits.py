@@ -1,0 +1,72 @@
+"""Training, validation and test sets that belong together."""
+
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from advbnn.data.imageset import Examples
+
+Set = TypeVar("Set", bound=Examples)
+
+
+@dataclass(frozen=True, eq=False)
+class Splits(Generic[Set]):
+    """A training and a test set of the same classes and shape, and a validation set when one is asked for."""
+
+    train: Set
+    test: Set
+    validation: Set | None = None
+
+    def __post_init__(self) -> None:
+        for part in (self.test, self.validation):
+            if part is not None and (part.classes, part.shape) != (self.train.classes, self.train.shape):
+                raise ValueError(
+                    f"the sets differ: training has {len(self.train.classes)} classes and shape "
+                    f"{self.train.shape}, {part.name!r} has {len(part.classes)} and {part.shape}; "
+                    "expected the same class names in the same order, and the same shape"
+                )
+
+    def to(self, device: torch.device | str) -> "Splits[Set]":
+        """Every set on another device."""
+        validation = None if self.validation is None else self.validation.to(device)
+        return Splits(self.train.to(device), self.test.to(device), validation)
+
+    def split_validation(
+        self, *, fraction: float | None = None, count: int | None = None, seed: int = 0
+    ) -> "Splits[Set]":
+        """Takes a validation set out of the training set; the test set is never touched.
+
+        Classes keep their shares to within one image. The same seed always takes the same examples.
+
+        Args:
+            fraction: the share of the training set to take, in (0, 1); or
+            count: how many examples to take.
+            seed: which ones.
+        """
+        total = len(self.train)
+        if (fraction is None) == (count is None):
+            raise ValueError(f"give fraction or count, one of them: got fraction={fraction}, count={count}")
+        if self.validation is not None:
+            raise ValueError("there is a validation set already; split the original training set instead")
+        taken = count if count is not None else round((fraction or 0.0) * total)
+        if not 0 < taken < total:
+            raise ValueError(
+                f"fraction={fraction}, count={count} takes {taken} of {total} training examples; "
+                f"expected 1 to {total - 1}"
+            )
+        chosen = _stratified(self.train.targets.cpu(), taken, seed)
+        rest = torch.ones(total, dtype=torch.bool).index_fill(0, chosen, False).nonzero().squeeze(1)
+        return replace(self, train=self.train.subset(rest), validation=self.train.subset(chosen))
+
+
+def _stratified(targets: Tensor, count: int, seed: int) -> Tensor:
+    """`count` rows in ascending order: evenly spaced over the classes laid end to end, random within each."""
+    total = len(targets)
+    order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
+    if targets.is_floating_point():
+        return order[:count].sort().values
+    by_class = order[targets[order].argsort(stable=True)]
+    evenly = (2 * torch.arange(count) + 1) * total // (2 * count)
+    return by_class[evenly].sort().values

@@ -1,0 +1,80 @@
+"""STL-10's labelled images in the publisher's binary layout, unpacked or still in the archive.
+
+https://cs.stanford.edu/~acoates/stl10/
+"""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from advbnn.data.archive import check_sum, check_sums, locate, read_files
+from advbnn.data.errors import data_error
+from advbnn.data.imageset import ImageSet
+from advbnn.data.splits import Splits
+
+CLASSES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
+PIXELS = 3 * 96 * 96
+OFFICIAL_SIZES = (5000, 8000)
+
+ARCHIVE = "stl10_binary.tar.gz"
+ARCHIVE_URL = f"http://ai.stanford.edu/~acoates/stl10/{ARCHIVE}"
+ARCHIVE_CHECKSUM = "md5:91f7769df0f17e558f3565bffb0c7dfb"
+FILES = {
+    "train_X.bin": "md5:918c2871b30a85fa023e0c44e0bee87f",
+    "train_y.bin": "md5:5a34089d4802c674881badbb80307741",
+    "test_X.bin": "md5:7f263ba9f9e0b06b93213547f721ac82",
+    "test_y.bin": "md5:36f9794fa4beb8a2c72628de14fa638e",
+}
+REMEDY = "download STL-10 again with `advbnn data download stl10`"
+
+
+def load_stl10(root: Path | str, *, verify: bool = True) -> Splits[ImageSet]:
+    """STL-10's labelled images from `root`, which holds `stl10_binary` or `stl10_binary.tar.gz`.
+
+    The files themselves say how many images there are. Only the 5,000 training and 8,000 test images of
+    the publisher, checksums included, are called `stl10`; any other number is `stl10-subset`, so that its
+    results are never taken for the official set's.
+
+    Args:
+        root: the folder that holds one of the two, or one of the two.
+        verify: check the published checksums, of the archive and of files of the official size. Turned
+            off, a set of the official size is called `stl10-unverified`.
+    """
+    source = locate(
+        Path(root), ("stl10_binary", ARCHIVE), f"{REMEDY}, or name the folder that holds one of these"
+    )
+    remedy = f"{REMEDY}, or pass verify=False for a set of your own"
+    if verify and source.is_file():
+        check_sum(source, source, ARCHIVE_CHECKSUM, remedy)
+    contents = read_files(source, tuple(FILES), REMEDY)
+    train, test = (_parse(source, split, contents) for split in ("train", "test"))
+    if (len(train[1]), len(test[1])) != OFFICIAL_SIZES:
+        name = "stl10-subset"
+    elif verify:
+        check_sums(source, contents, FILES, remedy)
+        name = "stl10"
+    else:
+        name = "stl10-unverified"
+    return Splits(train=ImageSet(*train, CLASSES, name), test=ImageSet(*test, CLASSES, name))
+
+
+def _parse(source: Path, split: str, contents: dict[str, bytes]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images hold each channel column by column; labels count from 1."""
+    pixels, labels = contents[f"{split}_X.bin"], contents[f"{split}_y.bin"]
+    images_path, labels_path = source / f"{split}_X.bin", source / f"{split}_y.bin"
+    if not pixels or len(pixels) % PIXELS:
+        raise data_error(
+            images_path, f"{len(pixels)} bytes are not a whole number of images of {PIXELS} bytes", REMEDY
+        )
+    count = len(pixels) // PIXELS
+    if len(labels) != count:
+        raise data_error(labels_path, f"{len(labels)} labels for {count} images", REMEDY)
+    from_one = np.frombuffer(labels, np.uint8)
+    outside = np.flatnonzero((from_one < 1) | (from_one > len(CLASSES)))
+    if len(outside):
+        row = int(outside[0])
+        raise data_error(labels_path, f"label {from_one[row]} of image {row} is out of range 1..10", REMEDY)
+    columns_first = np.frombuffer(pixels, np.uint8).reshape(count, 3, 96, 96)
+    images = np.ascontiguousarray(columns_first.transpose(0, 1, 3, 2))
+    return torch.from_numpy(images), torch.from_numpy(from_one.astype(np.int64) - 1)

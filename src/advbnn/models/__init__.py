@@ -1,0 +1,64 @@
+"""The networks of the paper and its authors' code, two residual nets, and two small ones for quick work.
+
+Each is an `nn.Sequential` of two modules: `features`, then `classifier`, a single `nn.Linear`. Each takes
+images in [0, 1], in layout NCHW and not normalised, and returns logits.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from torch import nn
+
+from advbnn.messages import unknown
+from advbnn.models.model_a import model_a, model_a_playground
+from advbnn.models.resnet import preact_resnet18, resnet18
+from advbnn.models.small import mlp, small_cnn
+from advbnn.models.vgg import vgg
+
+__all__ = ["build", "uniform_norm_scales_"]
+
+Net = TypeVar("Net", bound=nn.Module)
+
+
+def build(name: str, *, classes: int = 10, image_size: int = 32, channels: int = 3) -> nn.Sequential:
+    """A freshly initialised network, drawn from torch's default generator.
+
+    Args:
+        name: "vgg11", "vgg13", "vgg16", "vgg19", "model_a" (the authors' network for STL-10),
+            "model_a_playground" (the network that the paper's footnote names), "resnet18",
+            "preact_resnet18", "small_cnn" or "mlp".
+        classes: number of logits.
+        image_size: height and width of the images, in pixels.
+        channels: 3 for colour, 1 for grey.
+    """
+    builders: dict[str, Callable[..., nn.Sequential]] = {
+        "vgg11": partial(vgg, 11),
+        "vgg13": partial(vgg, 13),
+        "vgg16": partial(vgg, 16),
+        "vgg19": partial(vgg, 19),
+        "model_a": model_a,
+        "model_a_playground": model_a_playground,
+        "resnet18": resnet18,
+        "preact_resnet18": preact_resnet18,
+        "small_cnn": small_cnn,
+        "mlp": mlp,
+    }
+    if name not in builders:
+        raise unknown("name", name, builders)
+    for argument, value in {"classes": classes, "image_size": image_size, "channels": channels}.items():
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"{argument} must be a positive whole number, got {value!r}")
+    return builders[name](classes=classes, image_size=image_size, channels=channels)
+
+
+def uniform_norm_scales_(net: Net) -> Net:
+    """Re-draws every BatchNorm scale of `net`, in place, from U(0, 1), and returns `net`.
+
+    PyTorch 0.4, which the authors used, started the scales like this; they start at 1 today.
+    """
+    batch_norms = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+    for module in net.modules():
+        if isinstance(module, batch_norms) and module.affine:
+            nn.init.uniform_(module.weight)
+    return net

@@ -1,0 +1,35 @@
+"""Borrowing a model for a while: modes and gradient flags are handed back as they were found."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import nn
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode within the block; every submodule gets its own flag back afterwards.
+
+    `model.train()` would not do: it also switches on the parts that the caller keeps in evaluation mode.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        for module, _ in modes:
+            module.training = False
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+@contextmanager
+def without_parameter_gradients(model: nn.Module) -> Iterator[None]:
+    """No parameter of `model` asks for a gradient within the block, so none is computed, compiled or not."""
+    flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    try:
+        for parameter, _ in flags:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for parameter, flag in flags:
+            parameter.requires_grad_(flag)

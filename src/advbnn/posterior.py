@@ -1,0 +1,339 @@
+"""A Bayesian network is a plain network and a vector of noise (eq. 5): w = mu + exp(s) * eps.
+
+The network's own parameters are the means `mu`; a mirrored tree of parameters holds `s`, the logarithms of the
+standard deviations; and the only randomness is `eps`. The network itself is never changed: a forward pass runs
+it with the drawn weights in place of its own.
+"""
+
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from advbnn.messages import unknown
+from advbnn.priors import GaussianPrior, PerParameter, Prior, std_for
+from advbnn.randlayer import Workspace, draw_all, split_like
+from advbnn.recompute import refusing_checkpointing
+
+Choice = Callable[[str, nn.Parameter], bool]
+"""A predicate that chooses parameters by name and value."""
+
+_RANDOM_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def bayesianize(
+    net: nn.Module,
+    *,
+    prior: Prior = GaussianPrior(std=0.05),
+    init_std: PerParameter = 0.05,
+    where: Choice | None = None,
+) -> "Bayesian":
+    """Turn any module into a Bayesian network with a factorised Gaussian posterior (eq. 5).
+
+    Args:
+        net: the network. It is wrapped, not copied: its weights become the posterior means.
+        prior: the prior over the random weights.
+        init_std: initial posterior standard deviation exp(s), a number or one per parameter.
+        where: chooses the random parameters by `where(name, parameter)`; the others stay deterministic. All
+            floating-point parameters when None.
+    """
+    return Bayesian(net, prior=prior, init_std=init_std, where=where)
+
+
+class Bayesian(nn.Module):
+    """A network whose weights are redrawn from q(w) = N(mu, exp(s)^2) at every call.
+
+    Attributes:
+        net: the posterior-mean network: the module that was wrapped, still a plain module on the same storage.
+        log_std: the parameters `s`, under the names that their means have in `net`.
+        prior: the prior.
+    """
+
+    net: nn.Module
+    log_std: nn.Module
+
+    def __init__(
+        self,
+        net: nn.Module,
+        *,
+        prior: Prior = GaussianPrior(std=0.05),
+        init_std: PerParameter = 0.05,
+        where: Choice | None = None,
+    ) -> None:
+        super().__init__()
+        _check_convertible(net)
+        if not isinstance(prior, Prior):
+            raise TypeError(
+                f"prior must have a method kl(name, mu, log_std), such as GaussianPrior(std=0.05); got {prior!r}"
+            )
+        chosen = _choose_parameters(net, where)
+        self.net = net
+        self.log_std = _mirror(chosen, init_std)
+        self.prior = prior
+        self.training = net.training
+        self._names = tuple(chosen)
+        self._aliases = _aliases(net, chosen)
+        self._frozen: dict[str, Tensor] | None = None
+        self._workspace: Workspace | None = None
+
+    @property
+    def noise_size(self) -> int:
+        """P, the number of random weights and so the length of a noise vector."""
+        return sum(s.numel() for s in self.log_std.parameters())
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The network's output with fresh weights, or with those of the enclosing `frozen` block."""
+        return self.run(self.sample() if self._frozen is None else self._frozen, *args, **kwargs)
+
+    def run(self, weights: dict[str, Tensor], *args: Any, **kwargs: Any) -> Any:
+        """The network's output with given weights, such as those of `sample(eps)`; works under `torch.func.vmap`."""
+        places = {alias: weights[name] for name in self._names for alias in self._aliases[name]}
+        if torch.compiler.is_compiling():
+            # a compiler records the weights with the rest of the graph, so recomputation sees them too
+            return functional_call(self.net, places, args, kwargs, tie_weights=False)
+        try:
+            with refusing_checkpointing():
+                return functional_call(self.net, places, args, kwargs, tie_weights=False)
+        except RuntimeError as error:
+            mismatch = _input_mismatch(next(iter(weights.values())), (*args, *kwargs.values()))
+            if mismatch is None:
+                raise
+            raise ValueError(mismatch) from error
+
+    def posterior(self) -> Iterator[tuple[str, nn.Parameter, nn.Parameter]]:
+        """(name, mu, s) for every random parameter, in the order of the noise vector."""
+        means = dict(self.net.named_parameters())
+        log_stds = dict(self.log_std.named_parameters())
+        for name in self._names:
+            yield name, means[name], log_stds[name]
+
+    def sample(self, eps: Tensor | None = None) -> dict[str, Tensor]:
+        """One draw w = mu + exp(s) * eps of all random weights by name, differentiable in mu and s.
+
+        Args:
+            eps: noise of length P (a row of `noise`); fresh noise when None.
+        """
+        names, means, log_stds = zip(*self.posterior(), strict=True)
+        if eps is None and not torch.compiler.is_compiling() and not _in_function_transform():
+            workspace = self._workspace
+            if workspace is None or not workspace.fits(means):
+                workspace = self._workspace = Workspace(means) if _uniform(means) else None
+            if workspace is not None:
+                return dict(zip(names, draw_all(means, log_stds, workspace), strict=True))
+        if eps is None:
+            eps = torch.randn(self.noise_size, dtype=torch.float32, device=means[0].device)
+        elif eps.numel() != self.noise_size:
+            raise ValueError(
+                f"eps must hold one number for each of the {self.noise_size} random weights, got shape "
+                f"{tuple(eps.shape)}; bnn.noise() makes such vectors, one a row"
+            )
+        pieces = split_like(eps.reshape(-1), means)
+        return {
+            name: mu + s.exp() * piece.to(mu.device, mu.dtype)
+            for name, mu, s, piece in zip(names, means, log_stds, pieces, strict=True)
+        }
+
+    def noise(self, k: int = 1, seed: int | None = None, antithetic: bool = False) -> Tensor:
+        """`k` vectors of standard normal noise, as rows of a [k, P] float32 tensor.
+
+        Row i is the same for every k, and is the noise of the i-th forward pass after seeding torch with `seed`.
+
+        Args:
+            k: the number of rows.
+            seed: draws from a generator of its own; torch's default generator when None.
+            antithetic: rows come in pairs eps, -eps, so that their mean is exactly zero; `k` must be even.
+        """
+        if k < 1:
+            raise ValueError(f"k must be at least 1, got {k}")
+        if antithetic and k % 2:
+            raise ValueError(f"k must be even for antithetic pairs, got {k}")
+        device = next(self.log_std.parameters()).device
+        generator = None if seed is None else torch.Generator(device).manual_seed(seed)
+        rows = [
+            torch.randn(self.noise_size, dtype=torch.float32, device=device, generator=generator)
+            for _ in range(k // 2 if antithetic else k)
+        ]
+        if antithetic:
+            rows = [row for eps in rows for row in (eps, -eps)]
+        return torch.stack(rows)
+
+    @contextmanager
+    def frozen(self, seed: int | None = None, *, eps: Tensor | None = None) -> Iterator["Bayesian"]:
+        """Within the block every forward pass uses one and the same draw: a deterministic network.
+
+        The draw is made on entry and carries no gradient to mu and s.
+
+        Args:
+            seed: the draw of `noise(seed=seed)`; a fresh one when None.
+            eps: the noise itself, instead of a seed.
+        """
+        if seed is not None and eps is not None:
+            raise ValueError("frozen takes a seed or eps, not both")
+        outer = self._frozen
+        with torch.no_grad():
+            self._frozen = self.sample(self.noise(seed=seed)[0] if eps is None else eps)
+        try:
+            yield self
+        finally:
+            self._frozen = outer
+
+    def extra_repr(self) -> str:
+        """The prior and the number of random weights, for `print`."""
+        return f"prior={self.prior!r}, random_weights={self.noise_size:,}"
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Bayesian":
+        self._workspace = None
+        super()._apply(fn, recurse)
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        # neither scratch memory nor the enclosing `frozen` block belongs to a copy
+        return {**self.__dict__, "_workspace": None, "_frozen": None}
+
+
+def kl_divergence(model: nn.Module, scope: str | Choice = "all") -> Tensor:
+    """KL(q(w) || p(w)), summed over the random weights of every Bayesian part of `model` (eq. 6 and 12).
+
+    Args:
+        model: a `Bayesian`, or any module that contains some, such as one built from `advbnn.layers`.
+        scope: `"all"`, the paper's objective; `"classifier"`, the last linear layer alone, which is what the
+            authors' published VGG regularises; or a predicate on (name, mean parameter).
+    """
+    terms = list(_divergence_terms(model))
+    if not terms:
+        raise ValueError("model has no Bayesian part, so no divergence; convert it with advbnn.bayesianize(net)")
+    if callable(scope):
+        chosen = [term for term in terms if scope(term.name, term.mu)]
+    elif scope == "all":
+        chosen = terms
+    elif scope == "classifier":
+        owner = _classifier(terms)
+        chosen = [term for term in terms if term.owner is owner]
+    else:
+        raise unknown("scope", scope, ("all", "classifier"))
+    if not chosen:
+        raise ValueError("scope chooses no random parameter; see the names in bnn.posterior()")
+    divergences = [term.prior.kl(term.local_name, term.mu, term.log_std) for term in chosen]
+    return torch.stack([d.to(divergences[0].device) for d in divergences]).sum()
+
+
+class _Term:
+    """One random parameter of a model, with the names it has in the model and in its own Bayesian part."""
+
+    def __init__(self, path: str, part: Bayesian, local_name: str, mu: nn.Parameter, log_std: nn.Parameter) -> None:
+        self.name = f"{path}.{local_name}" if path else local_name
+        self.local_name, self.mu, self.log_std, self.prior = local_name, mu, log_std, part.prior
+        self.owner = part.net.get_submodule(local_name.rpartition(".")[0])
+
+
+def _divergence_terms(model: nn.Module) -> Iterator[_Term]:
+    for path, part in model.named_modules():
+        if isinstance(part, Bayesian):
+            for name, mu, log_std in part.posterior():
+                yield _Term(path, part, name, mu, log_std)
+
+
+def _classifier(terms: list[_Term]) -> nn.Module:
+    owners = [term.owner for term in terms]
+    linear = [owner for owner in owners if isinstance(owner, nn.Linear)]
+    return (linear or owners)[-1]
+
+
+def _check_convertible(net: nn.Module) -> None:
+    if not isinstance(net, nn.Module):
+        raise TypeError(f"net must be a torch.nn.Module, got {type(net).__name__}")
+    for path, module in net.named_modules():
+        if isinstance(module, Bayesian):
+            place = f"its part {path!r} is" if path else "it is"
+            raise ValueError(
+                f"net is converted already: {place} a {type(module).__name__}; convert a plain network once"
+            )
+
+
+def _choose_parameters(net: nn.Module, where: Choice | None) -> dict[str, nn.Parameter]:
+    parameters = dict(net.named_parameters())
+    if not parameters:
+        raise ValueError("net has no parameters, so nothing of it can be random")
+    for name, parameter in parameters.items():
+        if isinstance(parameter, nn.UninitializedParameter):
+            raise ValueError(f"parameter {name!r} has no shape yet: run the lazy network once, then convert it")
+    chosen = {n: p for n, p in parameters.items() if where is None or where(n, p)}
+    unsuited = {n: p.dtype for n, p in chosen.items() if p.dtype not in _RANDOM_DTYPES}
+    if unsuited:
+        listed = ", ".join(f"{name} ({str(dtype).removeprefix('torch.')})" for name, dtype in unsuited.items())
+        warnings.warn(f"left deterministic, not being real floating-point parameters: {listed}", stacklevel=4)
+    chosen = {n: p for n, p in chosen.items() if n not in unsuited}
+    if not chosen:
+        raise ValueError(f"no parameter is chosen to be random; net has {', '.join(parameters)}")
+    for name, parameter in chosen.items():
+        if not torch.isfinite(parameter).all():
+            raise ValueError(
+                f"parameter {name!r} of net holds NaN or infinite values, which cannot be posterior means; "
+                "load a sound checkpoint or re-initialise the network"
+            )
+    return chosen
+
+
+def _aliases(net: nn.Module, parameters: dict[str, nn.Parameter]) -> dict[str, tuple[str, ...]]:
+    """All places of the network that hold a parameter, each once: a tied weight has several.
+
+    Torch can find them itself at every call, but it also lists the second path to a module that is shared, and then
+    leaves the drawn weights behind in the network.
+    """
+    places: dict[int, list[str]] = {id(parameter): [] for parameter in parameters.values()}
+    for path, module in net.named_modules():
+        for attribute, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+            if id(parameter) in places:
+                places[id(parameter)].append(f"{path}.{attribute}" if path else attribute)
+    return {name: tuple(places[id(parameter)]) for name, parameter in parameters.items()}
+
+
+def _mirror(parameters: dict[str, nn.Parameter], init_std: PerParameter) -> nn.Module:
+    """A tree of bare modules with a parameter s = log(init_std) at the place of every given parameter."""
+    root = nn.Module()
+    for name, mu in parameters.items():
+        std = std_for("init_std", init_std, name, mu)
+        log_std = std.log().to(mu) if isinstance(std, Tensor) else torch.tensor(math.log(std))
+        *path, leaf = name.split(".")
+        node = root
+        for part in path:
+            if part not in dict(node.named_children()):
+                node.add_module(part, nn.Module())
+            node = node.get_submodule(part)
+        s = torch.empty_like(mu, requires_grad=False).copy_(log_std)  # in the memory format of mu
+        node.register_parameter(leaf, nn.Parameter(s, requires_grad=mu.requires_grad))
+    return root
+
+
+def _uniform(parameters: tuple[Tensor, ...]) -> bool:
+    first = parameters[0]
+    return all(p.device == first.device and p.dtype == first.dtype for p in parameters)
+
+
+def _in_function_transform() -> bool:
+    """Inside vmap, grad or another function transform, where writing into shared memory is not allowed."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def _input_mismatch(weight: Tensor, inputs: tuple[Any, ...]) -> str | None:
+    """What to tell the caller if an input lies on another device, or is of another type, than the weights."""
+    for position, value in enumerate(inputs):
+        if not isinstance(value, Tensor):
+            continue
+        if value.device != weight.device:
+            return (
+                f"input {position} is on {value.device} but the network's weights are on {weight.device}; "
+                f"move one of them, for example x.to({str(weight.device)!r})"
+            )
+        if value.dtype != weight.dtype and (position == 0 or value.is_floating_point()):
+            return (
+                f"input {position} is {value.dtype} but the network's weights are {weight.dtype}; "
+                f"convert it with x.to({weight.dtype})"
+                + ("" if value.is_floating_point() else " (images as numbers in [0, 1], not as integers)")
+            )
+    return None
