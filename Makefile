@@ -23,6 +23,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
+docs: export NO_MKDOCS_2_WARNING = 1
 docs: $(VENV)/.docs
 	$(BIN)/mkdocs build --strict
 

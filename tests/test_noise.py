@@ -216,9 +216,7 @@ def test_before_other_layers() -> None:
 @pytest.mark.parametrize("argument", ["first", "inner"])
 @pytest.mark.parametrize("std", [-0.1, float("nan"), float("inf"), "0.2", None])
 def test_bad_standard_deviation(argument: str, std: object) -> None:
-    with pytest.raises(
-        ValueError, match=f"{argument} must be a finite standard deviation, zero or more; got"
-    ):
+    with pytest.raises(ValueError, match=f"{argument} must be a finite standard deviation, zero or more; got"):
         add_noise(two_convolutions(), **{argument: std})
 
 

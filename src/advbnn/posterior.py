@@ -7,7 +7,7 @@ it with the drawn weights in place of its own.
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -77,7 +77,7 @@ class Bayesian(nn.Module):
         self.prior = prior
         self.training = net.training
         self._names = tuple(chosen)
-        self._aliases = _aliases(net, chosen)
+        self._places = places_of(chosen, net)
         self._frozen: dict[str, Tensor] | None = None
         self._workspace: Workspace | None = None
 
@@ -92,13 +92,13 @@ class Bayesian(nn.Module):
 
     def run(self, weights: dict[str, Tensor], *args: Any, **kwargs: Any) -> Any:
         """The network's output with given weights, such as those of `sample(eps)`; works under `torch.func.vmap`."""
-        places = {alias: weights[name] for name in self._names for alias in self._aliases[name]}
+        placed = {place: weights[name] for name in self._names for place in self._places[name]}
         if torch.compiler.is_compiling():
             # a compiler records the weights with the rest of the graph, so recomputation sees them too
-            return functional_call(self.net, places, args, kwargs, tie_weights=False)
+            return functional_call(self.net, placed, args, kwargs, tie_weights=False)
         try:
             with refusing_checkpointing():
-                return functional_call(self.net, places, args, kwargs, tie_weights=False)
+                return functional_call(self.net, placed, args, kwargs, tie_weights=False)
         except RuntimeError as error:
             mismatch = _input_mismatch(next(iter(weights.values())), (*args, *kwargs.values()))
             if mismatch is None:
@@ -204,6 +204,17 @@ def kl_divergence(model: nn.Module, scope: str | Choice = "all") -> Tensor:
         scope: `"all"`, the paper's objective; `"classifier"`, the last linear layer alone, which is what the
             authors' published VGG regularises; or a predicate on (name, mean parameter).
     """
+    chosen = _terms_in_scope(model, scope)
+    divergences = [term.prior.kl(term.local_name, term.mu, term.log_std) for term in chosen]
+    return torch.stack([d.to(divergences[0].device) for d in divergences]).sum()
+
+
+def names_in_scope(model: nn.Module, scope: str | Choice = "all") -> list[str]:
+    """Names of the random parameters that `kl_divergence(model, scope)` sums over."""
+    return [term.name for term in _terms_in_scope(model, scope)]
+
+
+def _terms_in_scope(model: nn.Module, scope: str | Choice) -> "list[_Term]":
     terms = list(_divergence_terms(model))
     if not terms:
         raise ValueError("model has no Bayesian part, so no divergence; convert it with advbnn.bayesianize(net)")
@@ -218,8 +229,7 @@ def kl_divergence(model: nn.Module, scope: str | Choice = "all") -> Tensor:
         raise unknown("scope", scope, ("all", "classifier"))
     if not chosen:
         raise ValueError("scope chooses no random parameter; see the names in bnn.posterior()")
-    divergences = [term.prior.kl(term.local_name, term.mu, term.log_std) for term in chosen]
-    return torch.stack([d.to(divergences[0].device) for d in divergences]).sum()
+    return chosen
 
 
 class _Term:
@@ -279,18 +289,18 @@ def _choose_parameters(net: nn.Module, where: Choice | None) -> dict[str, nn.Par
     return chosen
 
 
-def _aliases(net: nn.Module, parameters: dict[str, nn.Parameter]) -> dict[str, tuple[str, ...]]:
-    """All places of the network that hold a parameter, each once: a tied weight has several.
+def places_of(tensors: Mapping[str, Tensor], net: nn.Module) -> dict[str, tuple[str, ...]]:
+    """All places of the network that hold a parameter or buffer, each once: a tied weight has several.
 
     Torch can find them itself at every call, but it also lists the second path to a module that is shared, and then
     leaves the drawn weights behind in the network.
     """
-    places: dict[int, list[str]] = {id(parameter): [] for parameter in parameters.values()}
+    places: dict[int, list[str]] = {id(tensor): [] for tensor in tensors.values()}
     for path, module in net.named_modules():
-        for attribute, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
-            if id(parameter) in places:
-                places[id(parameter)].append(f"{path}.{attribute}" if path else attribute)
-    return {name: tuple(places[id(parameter)]) for name, parameter in parameters.items()}
+        for attribute, tensor in (*module._parameters.items(), *module._buffers.items()):
+            if id(tensor) in places:
+                places[id(tensor)].append(f"{path}.{attribute}" if path else attribute)
+    return {name: tuple(places[id(tensor)]) for name, tensor in tensors.items()}
 
 
 def _mirror(parameters: dict[str, nn.Parameter], init_std: PerParameter) -> nn.Module:

@@ -100,9 +100,7 @@ def _log_probabilities(model: nn.Module, x: Tensor) -> Tensor:
     logits: Any = model(x)
     if not isinstance(logits, Tensor) or logits.dim() != 2:
         came = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise ValueError(
-            f"model must return one tensor of logits [n, classes], got {came}; wrap it to return only those"
-        )
+        raise ValueError(f"model must return one tensor of logits [n, classes], got {came}; wrap it to return those")
     return logits.log_softmax(-1)
 
 

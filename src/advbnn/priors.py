@@ -54,7 +54,7 @@ class ScaleMixturePrior:
     """
 
     std: PerParameter = 1.0
-    narrow_std: PerParameter = math.exp(-6)
+    narrow_std: PerParameter = 0.0025
     weight: float = 0.5
     mean: PerParameter = 0.0
     samples: int = 1

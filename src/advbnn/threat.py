@@ -8,7 +8,8 @@ from torch import Tensor
 
 from advbnn.messages import unknown
 
-NORMS = ("linf", "l2", "l1")
+_ORDERS = {"linf": math.inf, "l2": 2.0, "l1": 1.0}
+NORMS = tuple(_ORDERS)
 
 _SPARSITY = 0.05
 """Share of the coordinates that one l1 step changes; the exact steepest step, one pixel, wastes gradients."""
@@ -55,8 +56,8 @@ class Threat:
 
     def distance(self, x_adv: Tensor, x: Tensor) -> Tensor:
         """The norm of each example's perturbation, measured in float64, [n]."""
-        order = {"linf": math.inf, "l2": 2, "l1": 1}[self.norm]
-        return torch.linalg.vector_norm(_rows(x_adv.double() - x.double()), order, dim=1)
+        lengths: Tensor = torch.linalg.vector_norm(_rows(x_adv.double() - x.double()), _ORDERS[self.norm], dim=1)
+        return lengths
 
 
 class Ball:
@@ -119,7 +120,7 @@ class Ball:
             tiny = torch.finfo(flat.dtype).tiny
             # squares of small gradients would underflow, so the largest entry is brought to 1 first
             flat = flat / flat.abs().amax(1, keepdim=True).clamp_min(tiny)
-            return (flat / flat.norm(dim=1, keepdim=True).clamp_min(tiny)).view_as(gradient)
+            return (flat / self._length(flat).clamp_min(tiny)).view_as(gradient)
         if at is not None:
             here = _rows(at)
             blocked = torch.where(flat > 0, here >= self.high, here <= self.low)
@@ -139,15 +140,19 @@ class Ball:
             return torch.clamp(z, self._lower, self._upper)
         x = self.x.double()
         delta = _rows(z.double() - x)
-        if self.threat.norm == "l2":
-            length = delta.norm(dim=1, keepdim=True)
-            delta = delta * (self.radius / length.clamp_min(torch.finfo(delta.dtype).tiny)).clamp_max(1)
-        else:
-            room = _rows(torch.where(z > self.x, self.high - x, x - self.low))
-            delta = _project_l1(delta, room, self.radius)
-        delta = delta.view_as(x)
+        # a point that was projected before must not be shortened again because its length is rounded
+        fits = self._length(delta) <= self.radius * (1 + torch.finfo(self.x.dtype).eps / 2)
+        shorter = delta
+        if self.threat.norm == "l1":
+            shorter = _project_l1(delta, _rows(torch.where(z > self.x, self.high - x, x - self.low)), self.radius)
+        shorter = shorter * (self.radius / self._length(shorter).clamp_min(torch.finfo(x.dtype).tiny)).clamp_max(1)
+        delta = torch.where(fits, delta, shorter).view_as(x)
         nearest = (x + delta).to(self.x.dtype)
         return _not_beyond(nearest, self.x, delta.abs()).clamp_(self.low, self.high)
+
+    def _length(self, rows: Tensor) -> Tensor:
+        lengths: Tensor = torch.linalg.vector_norm(rows, _ORDERS[self.threat.norm], dim=1, keepdim=True)
+        return lengths
 
 
 def _project_l1(delta: Tensor, room: Tensor, radius: float) -> Tensor:

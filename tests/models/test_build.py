@@ -23,19 +23,14 @@ COUNTS = {
     ("small_cnn", 10, 8, 1): 15_498,
     ("mlp", 10, 8, 1): 85_002,
 }
-SETTINGS = pytest.mark.parametrize(
-    ("name", "classes", "image_size", "channels"), COUNTS, ids=lambda value: str(value)
-)
+SETTINGS = pytest.mark.parametrize(("name", "classes", "image_size", "channels"), COUNTS, ids=lambda value: str(value))
 
 
 @SETTINGS
 def test_parameters_shapes_and_layout(name: str, classes: int, image_size: int, channels: int) -> None:
     net = models.build(name, classes=classes, image_size=image_size, channels=channels)
 
-    assert (
-        sum(parameter.numel() for parameter in net.parameters())
-        == COUNTS[name, classes, image_size, channels]
-    )
+    assert sum(parameter.numel() for parameter in net.parameters()) == COUNTS[name, classes, image_size, channels]
     assert list(dict(net.named_children())) == ["features", "classifier"]
     assert list(net.modules())[-1] is net.classifier
     assert isinstance(net.classifier, nn.Linear)

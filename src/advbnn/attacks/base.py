@@ -11,7 +11,6 @@ from dataclasses import KW_ONLY, dataclass, field
 import torch
 from torch import Tensor, nn
 
-from advbnn.attacks.gradient import Slope
 from advbnn.attacks.losses import Objective
 from advbnn.attacks.oracle import Oracle, is_random
 from advbnn.modes import evaluating, without_parameter_gradients
@@ -111,7 +110,7 @@ class Attack(ABC):
             return Outcome(x_adv, queries)
         weight_seed, *seeds = _split_seed(secrets.randbits(62) if seed is None else seed, 3)
         random = functools.cache(lambda: is_random(model, x[:2]))
-        done, size, vanished, differentiated = 0, min(self.batch_size or n, n), 0, False
+        done, vanished, size = 0, 0, min(self.batch_size or n, n)
         while done < n:
             rows = slice(done, min(done + size, n))
             begin, share = done / n, (rows.stop - rows.start) / n
@@ -127,10 +126,10 @@ class Attack(ABC):
             try:
                 with seeded(weight_seed, x.device):
                     found = self._perturb(oracle, x[rows], y[rows])
-            except (torch.OutOfMemoryError, RuntimeError) as error:
-                if rows.stop - rows.start == 1 or not _out_of_memory(error):
+            except RuntimeError as error:
+                if size == 1 or not _out_of_memory(error):
                     raise
-                size = (rows.stop - rows.start + 1) // 2
+                size = (size + 1) // 2
                 continue
             oracle.check_gradients()
             x_adv[rows] = self.threat.project(found.detach(), x[rows])
@@ -159,7 +158,9 @@ class Attack(ABC):
                 raise TypeError(f"loss='nll' compares y with a real output, got {y.dtype}; for classes use loss='ce'")
             return y.to(x.device)
         if y.ndim != 1:
-            raise ValueError(f"y must hold class numbers, shape [{len(x)}], got {tuple(y.shape)}; one-hot rows: y.argmax(1)")
+            raise ValueError(
+                f"y must hold class numbers, shape [{len(x)}], got {tuple(y.shape)}; one-hot rows: y.argmax(1)"
+            )
         if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
             raise TypeError(f"y must hold class numbers of an integer type, got {y.dtype}; convert it with y.long()")
         if len(y) and int(y.min()) < 0:
@@ -168,37 +169,34 @@ class Attack(ABC):
 
 
 class Best:
-    """The best candidate of each example so far, by a judgement on draws of its own."""
+    """The best candidate of each example so far; at first `x`, with the worst of scores."""
 
-    def __init__(self, oracle: Oracle, y: Tensor, draws: int) -> None:
-        self._oracle, self._y, self._draws = oracle, y, draws
-        self._x: Tensor | None = None
-        self._score: Tensor | None = None
+    def __init__(self, x: Tensor) -> None:
+        self.x = x
+        self.score = torch.full((len(x),), -torch.inf, dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
 
-    def offer(self, x: Tensor, slope: Slope | None = None) -> None:
-        """Keep each example of `x` that is judged better than what is kept.
+    def offer(self, x: Tensor, score: Tensor, active: Tensor | None = None) -> Tensor:
+        """Keep the candidates that score higher than what is kept.
 
         Args:
-            x: candidates.
-            slope: the answer of the network at `x`, if known: all there is to ask if the network is deterministic.
-        """
-        if slope is None or self._oracle.random:
-            score = self._oracle.judge(x, self._y, self._draws)
-        else:
-            score = self._oracle.verdict(slope.prediction, self._y)
-        if self._x is None or self._score is None:
-            self._x, self._score = x, score
-            return
-        better = score > self._score
-        self._x = torch.where(better.view(-1, *[1] * (x.ndim - 1)), x, self._x)
-        self._score = torch.where(better, score, self._score)
+            x: a candidate for each example, or for each of those in `active`.
+            score: their scores.
+            active: indices of the examples that have a candidate; all of them when None.
 
-    @property
-    def x(self) -> Tensor:
-        """The kept candidates."""
-        if self._x is None:
-            raise ValueError("no candidate was offered")
-        return self._x
+        Returns:
+            which examples got better, [n].
+        """
+        if active is not None:
+            x, score = self.x.index_copy(0, active, x), self.score.index_copy(0, active, score.to(self.score))
+        better = score > self.score
+        self.x = torch.where(like_rows(better, x), x, self.x)
+        self.score = torch.where(better, score, self.score)
+        return better
+
+
+def like_rows(value: Tensor, x: Tensor) -> Tensor:
+    """One number an example, [n], in a shape that broadcasts over the batch `x`."""
+    return value.view(-1, *[1] * (x.ndim - 1))
 
 
 def check_count(name: str, value: int, least: int = 1) -> None:
@@ -252,6 +250,6 @@ def _split_seed(seed: int, parts: int) -> list[int]:
     return [int(s) for s in torch.randint(2**62, (parts,), generator=generator)]
 
 
-def _out_of_memory(error: Exception) -> bool:
-    # the allocator of the CPU has no exception of its own
-    return isinstance(error, torch.OutOfMemoryError) or "not enough memory" in str(error) or "can't allocate" in str(error)
+def _out_of_memory(error: RuntimeError) -> bool:
+    # the CPU's allocator has no exception of its own
+    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)

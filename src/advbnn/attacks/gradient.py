@@ -88,12 +88,13 @@ def _single(output: Tensor, y: Tensor, objective: Objective) -> Answer:
 
 def _gradient_of_mean_loss(network: Network, x: Tensor, y: Tensor, objective: Objective, eot: int) -> Slope:
     mean = _Mean("probability" if objective.classifies else "logits")
-    values, gradient = torch.zeros(len(x), dtype=x.dtype, device=x.device), torch.zeros_like(x)
-    for _ in range(eot):
+    draw = _differentiate(lambda z: _single(network(z), y, objective), x)
+    mean.add(draw.prediction)
+    values, gradient = draw.values, draw.gradient
+    for _ in range(eot - 1):
         draw = _differentiate(lambda z: _single(network(z), y, objective), x)
         mean.add(draw.prediction)
-        values += draw.values
-        gradient += draw.gradient
+        values, gradient = values + draw.values, gradient + draw.gradient
     return Slope(values / eot, mean.result(), gradient / eot)
 
 

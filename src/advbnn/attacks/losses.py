@@ -90,3 +90,18 @@ class Objective:
     def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The loss of each example, [n], to be maximised."""
         return LOSSES[self.loss](outputs, y, self.targeted)
+
+
+class TargetedDLR(Objective):
+    """(z_t - z_y) / (z_(1) - (z_(3) + z_(4)) / 2) for labels in pairs (y, t): leave class y for class t.
+
+    Both classes are known, so that the attack may take any pair of its own choosing (Croce and Hein, 2020).
+    """
+
+    def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """The loss of each example; `y` has shape [n, 2]."""
+        if outputs.shape[1] < 4:
+            raise ValueError(f"targets needs at least 4 classes, the model has {outputs.shape[1]}; leave it out")
+        own, target = outputs.gather(1, y).unbind(1)
+        top = outputs.topk(4, dim=1).values
+        return (target - own) / (top[:, 0] - (top[:, 2] + top[:, 3]) / 2 + 1e-12)

@@ -56,9 +56,7 @@ class Oracle:
         """Forward passes spent on each example so far, every draw counted, [n]."""
         return self._asked + self._asked_of_all
 
-    def gradient(
-        self, x: Tensor, y: Tensor, objective: Objective, eot: int = 1, active: Tensor | None = None
-    ) -> Slope:
+    def gradient(self, x: Tensor, y: Tensor, objective: Objective, eot: int = 1, active: Tensor | None = None) -> Slope:
         """The objective and its gradient at `x`, averaged over `eot` fresh draws; see `input_gradient`.
 
         Args:
@@ -73,7 +71,9 @@ class Oracle:
         self._count(eot if eot == 1 or objective.average == "loss" else 2 * eot, active)
         # the largest entry is NaN if any is, and 0 if all are: one small tensor to look at when the attack is over
         peak = torch.linalg.vector_norm(slope.gradient.reshape(len(x), -1), torch.inf, 1)
-        self._peaks.append(peak if active is None else torch.zeros_like(self._peaks[0]).index_copy_(0, active, peak))
+        if active is not None:
+            peak = torch.full_like(self._asked, -1, dtype=peak.dtype).index_copy_(0, active, peak)
+        self._peaks.append(peak)
         if len(self._peaks) == 1:
             self.check_gradients()
         return slope
@@ -85,19 +85,42 @@ class Oracle:
         return self._ask(x, y, objective, draws, active).values
 
     def select(
-        self, x: Tensor, y: Tensor, objective: Objective, draws: int, active: Tensor | None = None
+        self,
+        x: Tensor,
+        y: Tensor,
+        objective: Objective,
+        draws: int,
+        *,
+        known: Answer | Slope | None = None,
+        active: Tensor | None = None,
     ) -> Answer:
-        """As `evaluate`, on draws kept for comparing candidates: the same for all of them, and used nowhere else."""
+        """As `evaluate`, on draws kept for comparing candidates: the same for all, and used for nothing else.
+
+        A deterministic network whose answer at `x` is `known` is not asked again.
+        """
+        if known is not None and not self.random:
+            return Answer(known.values, known.prediction)
         with seeded(self._selection_seed, x.device):
             return self._ask(x, y, objective, draws, active)
 
-    def judge(self, x: Tensor, y: Tensor, draws: int, active: Tensor | None = None) -> Tensor:
-        """How far the mean prediction over `draws` selection draws is on the attacker's side, [n]."""
-        average = "probability" if self._objective.classifies else "logits"
-        return self.verdict(self.select(x, y, replace(self._objective, average=average), draws, active).prediction, y)
+    def judge(
+        self,
+        x: Tensor,
+        y: Tensor,
+        draws: int,
+        *,
+        known: Answer | Slope | None = None,
+        active: Tensor | None = None,
+    ) -> Tensor:
+        """How far the mean prediction over the selection draws is on the attacker's side, positive a success, [n].
+
+        It is the margin of the mean probability; in regression the loss of the mean output.
+        """
+        objective = replace(self._objective, average="probability" if self._objective.classifies else "logits")
+        return self.verdict(self.select(x, y, objective, draws, known=known, active=active).prediction, y)
 
     def verdict(self, prediction: Tensor, y: Tensor) -> Tensor:
-        """The margin of a mean prediction, positive when the attack has succeeded; in regression its loss, [n]."""
+        """The judgement that follows from a mean prediction, [n]."""
         judge = margin if self._objective.classifies else gaussian_nll
         return judge(prediction, y, self._objective.targeted)
 
@@ -130,7 +153,7 @@ class Oracle:
             )
 
     def vanished(self) -> int:
-        """The number of examples for which every gradient was zero."""
+        """The number of examples for which a gradient was asked, and every one was zero."""
         return int((torch.stack(self._peaks).amax(0) == 0).sum()) if self._peaks else 0
 
     @torch.no_grad()
@@ -153,7 +176,7 @@ class Oracle:
         return {"generator": self._generator, "device": self._whole_x.device, "dtype": dtype}
 
     def _one_draw(self, x: Tensor) -> Tensor:
-        outputs = self._model(x)
+        outputs: Tensor = self._model(x)
         if not self._output_checked:
             check_outputs(outputs, x, self._whole_y, self._objective.classifies)
             self._output_checked = True
@@ -176,7 +199,10 @@ def check_outputs(outputs: Any, x: Tensor, y: Tensor, classifies: bool) -> None:
     if outputs.ndim != 2:
         raise ValueError(f"model must return logits of shape [n, classes], got {tuple(outputs.shape)}")
     if int(y.max()) >= outputs.shape[1]:
-        raise ValueError(f"y holds the label {int(y.max())}, but the model knows {outputs.shape[1]} classes, 0 to {outputs.shape[1] - 1}")
+        raise ValueError(
+            f"y holds the label {int(y.max())}, but the model has {outputs.shape[1]} classes, numbered from 0; "
+            "check the labels, or the size of the model's last layer"
+        )
     if (outputs >= 0).all() and torch.allclose(outputs.sum(1), torch.ones_like(outputs[:, 0]), atol=1e-3):
         raise ValueError(
             "model returned probabilities (rows are non-negative and sum to 1), attacks need logits: remove the "
@@ -192,7 +218,7 @@ def is_random(model: nn.Module, x: Tensor) -> bool:
         first = model(x)
         if any(not torch.equal(a, b) for a, b in zip(before, _random_state(x.device), strict=True)):
             return True
-        return not torch.equal(first, model(x))
+        return isinstance(first, Tensor) and not torch.equal(first, model(x))
 
 
 def _random_state(device: torch.device) -> list[Tensor]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from advbnn.attacks.base import Attack, Best, check_count
+from advbnn.attacks.base import Attack, Best, check_count, like_rows
 from advbnn.attacks.oracle import Oracle
 from advbnn.messages import unknown
 from advbnn.threat import Ball, Threat
@@ -57,7 +57,7 @@ class PGD(Attack):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"{name} must be positive, got {value}")
-        if not 0 <= self.momentum:
+        if not self.momentum >= 0:
             raise ValueError(f"momentum must be 0 or more, got {self.momentum}")
         if not math.isfinite(self.first_step):
             raise ValueError("with an infinite eps the step has no scale of its own: give step_size")
@@ -73,23 +73,24 @@ class PGD(Attack):
     def _perturb(self, oracle: Oracle, x: Tensor, y: Tensor) -> Tensor:
         ball = self.threat.around(x)
         if self.restarts == 1 and self.pick == "last":
-            return self._ascend(oracle, ball, y, 0, None)
-        best = Best(oracle, y, self.selection_samples)
+            return self._ascend(oracle, ball, y)
+        best = Best(x)
         if self.pick == "best":
-            best.offer(x)
+            best.offer(x, oracle.judge(x, y, self.selection_samples))
         for restart in range(self.restarts):
-            best.offer(self._ascend(oracle, ball, y, restart, best if self.pick == "best" else None))
+            last = self._ascend(oracle, ball, y, restart, best if self.pick == "best" else None)
+            best.offer(last, oracle.judge(last, y, self.selection_samples))
         return best.x
 
-    def _ascend(self, oracle: Oracle, ball: Ball, y: Tensor, restart: int, best: Best | None) -> Tensor:
+    def _ascend(self, oracle: Oracle, ball: Ball, y: Tensor, restart: int = 0, best: Best | None = None) -> Tensor:
         x_adv = oracle.start(self.threat) if self.random_start else ball.x
-        past = torch.zeros_like(x_adv) if self.momentum else None
+        objective, past = self.objective, torch.zeros_like(x_adv)
         for step in range(self.steps):
-            slope = oracle.gradient(x_adv, y, self.objective, self.eot)
+            slope = oracle.gradient(x_adv, y, objective, self.eot)
             if best is not None:
-                best.offer(x_adv, slope)
+                best.offer(x_adv, oracle.judge(x_adv, y, self.selection_samples, known=slope))
             gradient = slope.gradient
-            if past is not None:
+            if self.momentum:
                 gradient = past = self.momentum * past + _to_mean_size_one(gradient)
             size = self.first_step * _fall(self.schedule, step / self.steps)
             x_adv = ball.project(torch.add(x_adv, self._direction(ball, gradient, x_adv), alpha=size))
@@ -140,8 +141,8 @@ def paper_pgd(eps: float, steps: int = 20) -> PGD:
 
 
 def _to_mean_size_one(gradient: Tensor) -> Tensor:
-    mean = gradient.abs().flatten(1).mean(1) if gradient.ndim > 1 else gradient.abs()
-    return gradient / mean.clamp_min(torch.finfo(gradient.dtype).tiny).view(-1, *[1] * (gradient.ndim - 1))
+    mean = gradient.abs().reshape(len(gradient), -1).mean(1)
+    return gradient / like_rows(mean.clamp_min(torch.finfo(gradient.dtype).tiny), gradient)
 
 
 def _fall(schedule: str, progress: float) -> float:

@@ -12,7 +12,6 @@ from advbnn.data.augment import usual_augmentation as usual_augmentation
 from advbnn.data.batches import Batches as Batches
 from advbnn.data.cifar10 import load_cifar10 as load_cifar10
 from advbnn.data.digits import load_digits as load_digits
-from advbnn.data.download import download as download
 from advbnn.data.download import fetch as fetch
 from advbnn.data.errors import DataError as DataError
 from advbnn.data.folder import load_folder as load_folder
@@ -53,9 +52,7 @@ def load(
             raise ValueError(f"{error}, or an existing image folder")
         return load_folder(source, size=size, cache=cache)
     if source != "imagenet143" and (size is not None or cache is not None):
-        raise ValueError(
-            f"size and cache apply to image folders and imagenet143, not to {source!r}; leave them out"
-        )
+        raise ValueError(f"size and cache apply to image folders and imagenet143, not to {source!r}; leave them out")
     if source == "digits":
         return load_digits()
     root = root or os.environ.get("ADVBNN_DATA")

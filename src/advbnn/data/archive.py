@@ -34,9 +34,7 @@ def check_sum(what: Path | str, content: bytes | Path, checksum: str, remedy: st
     algorithm, expected = checksum.split(":")
     got = digest(content, algorithm)
     if got != expected:
-        raise data_error(
-            what, f"its {algorithm.upper()} is {got}, the published file's is {expected}", remedy
-        )
+        raise data_error(what, f"its {algorithm.upper()} is {got}, the published file's is {expected}", remedy)
 
 
 def digest(content: bytes | Path, algorithm: str) -> str:
@@ -47,9 +45,7 @@ def digest(content: bytes | Path, algorithm: str) -> str:
         return hashlib.file_digest(file, lambda: hashlib.new(algorithm, usedforsecurity=False)).hexdigest()
 
 
-def check_sums(
-    source: Path, contents: Mapping[str, bytes], checksums: Mapping[str, str], remedy: str
-) -> None:
+def check_sums(source: Path, contents: Mapping[str, bytes], checksums: Mapping[str, str], remedy: str) -> None:
     """`check_sum` for each named file."""
     for name, checksum in checksums.items():
         check_sum(source / name, contents[name], checksum, remedy)

@@ -46,13 +46,10 @@ class RandomCrop(Augmentation):
 
     def apply(self, images: Tensor, uniform: Tensor) -> Tensor:
         height, width = images.shape[-2:]
-        offsets = _integers(uniform, torch.tensor(2 * self.padding + 1, device=images.device))
-        rows = offsets[:, 0, None] + torch.arange(height, device=images.device)
-        columns = offsets[:, 1, None] + torch.arange(width, device=images.device)
-        image = torch.arange(images.shape[0], device=images.device)[:, None, None, None]
-        channel = torch.arange(images.shape[1], device=images.device)[None, :, None, None]
-        padded = F.pad(images, [self.padding] * 4)
-        return padded[image, channel, rows[:, None, :, None], columns[:, None, None, :]]
+        top, left = _integers(uniform, 2 * self.padding + 1).unbind(1)
+        # A view of every window of every image, [N, C, top, left, H, W]: only the chosen ones are copied.
+        windows = F.pad(images, [self.padding] * 4).unfold(2, height, 1).unfold(3, width, 1)
+        return windows[torch.arange(len(images), device=images.device), :, top, left]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +66,9 @@ class HorizontalFlip(Augmentation):
 class RandomResizedCrop(Augmentation):
     """A random square that covers a random share of the area, resized to size x size.
 
-    Bilinear with antialiasing, as a product with one small matrix per image and axis. uint8 images come
-    back as float32 in [0, 1].
+    Bilinear with antialiasing, as a product with one small matrix per image and axis, in double precision:
+    TF32 and autocast, which are the network's affair, would round the images. The result is float32 in
+    [0, 1], also for uint8 images.
 
     Args:
         size: the pixels of a side of the result.
@@ -95,13 +93,13 @@ class RandomResizedCrop(Augmentation):
         top, left = _integers(uniform[:, 1], height - side + 1), _integers(uniform[:, 2], width - side + 1)
         vertical = _resize_matrix(top, side, height, self.size)
         horizontal = _resize_matrix(left, side, width, self.size)
-        resized = vertical[:, None] @ to_float(images) @ horizontal[:, None].transpose(-2, -1)
-        return resized.clamp(0, 1)  # rounding may leave the range of the weights' sum by one bit
+        resized = vertical[:, None] @ to_float(images).double() @ horizontal[:, None].transpose(-2, -1)
+        return resized.float().clamp(0, 1)
 
 
-def _integers(uniform: Tensor, count: Tensor) -> Tensor:
-    """Uniform integers 0..count-1 (the product may round up to `count` itself)."""
-    return torch.minimum((uniform * count).long(), count - 1)
+def _integers(uniform: Tensor, count: Tensor | int) -> Tensor:
+    """Uniform integers 0..count-1 (the product alone may round up to `count` itself)."""
+    return (uniform * count).long().clamp(max=count - 1)
 
 
 def _resize_matrix(start: Tensor, length: Tensor, total: int, size: int) -> Tensor:
@@ -111,7 +109,7 @@ def _resize_matrix(start: Tensor, length: Tensor, total: int, size: int) -> Tens
     when the image shrinks, a new one; pixels outside the stretch do not count.
     """
     pixel = torch.arange(total, device=start.device) - start[:, None]
-    ratio = length[:, None] / size
+    ratio = length[:, None].double() / size
     centre = (torch.arange(size, device=start.device) + 0.5) * ratio
     distance = (pixel[:, None, :] + 0.5 - centre[:, :, None]).abs() / ratio.clamp(min=1)[:, :, None]
     inside = (pixel >= 0) & (pixel < length[:, None])
@@ -121,7 +119,8 @@ def _resize_matrix(start: Tensor, length: Tensor, total: int, size: int) -> Tens
 
 def to_float(images: Tensor) -> Tensor:
     """uint8 0..255 as float32 in [0, 1]; floating point unchanged."""
-    return images.float() / 255 if images.dtype == torch.uint8 else images
+    # A product, because CUDA replaces the division by one: so the CPU's images are the GPU's, bit for bit.
+    return images.float() * (1 / 255) if images.dtype == torch.uint8 else images
 
 
 def augment(images: Tensor, augmentations: Sequence[Augmentation], uniform: Tensor) -> Tensor:

@@ -49,8 +49,8 @@ class Batches:
             raise ValueError(f"rank must lie in 0..world-1, got rank={self.rank} with world={self.world}")
         if self.batch_size % self.world:
             raise ValueError(
-                f"batch_size={self.batch_size} cannot be shared out evenly among world={self.world} processes "
-                "(it counts the examples of all of them); choose a multiple"
+                f"batch_size={self.batch_size} (of all processes together) is not a multiple of "
+                f"world={self.world}; choose one that is"
             )
         if len(self) == 0:
             raise ValueError(
@@ -83,9 +83,7 @@ class Batches:
         Images come as float32 in [0, 1], other inputs as they are.
         """
         if not 0 <= start_step <= len(self):
-            raise ValueError(
-                f"start_step must lie in 0..{len(self)}, the steps of an epoch, got {start_step}"
-            )
+            raise ValueError(f"start_step must lie in 0..{len(self)}, the steps of an epoch, got {start_step}")
         order, uniform = self._draw(epoch)
         return self._deliver(self._shards(order, start_step), self._shards(uniform, start_step))
 

@@ -64,9 +64,7 @@ def _check_writable(folder: Path) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise data_error(
-            folder, f"the cache cannot be written here ({error})", "pass cache=another folder"
-        ) from error
+        raise data_error(folder, f"the cache cannot be written here ({error})", "pass cache=another folder") from error
 
 
 def _write(path: Path, write: Callable[..., object]) -> None:

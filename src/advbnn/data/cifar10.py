@@ -79,9 +79,7 @@ def load_cifar10(root: Path | str, *, verify: bool = True) -> Splits[ImageSet]:
 def _parse_binary(path: Path, content: bytes) -> tuple[np.ndarray, np.ndarray]:
     """One label byte, then 3,072 pixel bytes in channel, row, column order, image after image."""
     if not content or len(content) % (1 + PIXELS):
-        raise data_error(
-            path, f"{len(content)} bytes are not a whole number of images of {1 + PIXELS} bytes", REMEDY
-        )
+        raise data_error(path, f"{len(content)} bytes are not a whole number of images of {1 + PIXELS} bytes", REMEDY)
     records = np.frombuffer(content, np.uint8).reshape(-1, 1 + PIXELS)
     return records[:, 1:], _checked_labels(path, records[:, 0].astype(np.int64))
 
@@ -94,9 +92,7 @@ def _parse_pickle(path: Path, content: bytes) -> tuple[np.ndarray, np.ndarray]:
         batch = {key.decode() if isinstance(key, bytes) else key: value for key, value in batch.items()}
         pixels, labels = batch["data"], np.asarray(batch["labels"], np.int64)
     except Exception as error:  # a damaged pickle can fail in any way at all
-        raise data_error(
-            path, f"is not a CIFAR-10 batch ({type(error).__name__}: {error})", REMEDY
-        ) from error
+        raise data_error(path, f"is not a CIFAR-10 batch ({type(error).__name__}: {error})", REMEDY) from error
     shape_ok = isinstance(pixels, np.ndarray) and pixels.dtype == np.uint8 and pixels.ndim == 2
     if not shape_ok or pixels.shape[1] != PIXELS or labels.shape != pixels.shape[:1]:
         raise data_error(path, f"does not hold n images of {PIXELS} bytes with n labels", REMEDY)

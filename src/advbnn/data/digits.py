@@ -19,10 +19,11 @@ TRAIN_IMAGES = 1297  # of 1,797; the last 500 are the test set
 def load_digits() -> Splits[ImageSet]:
     """The first 1,297 images to train on, the last 500 to test on.
 
-    The images are ordered by form, about 130 to a form and one writer to a form, and they are not
-    shuffled here: but for the first ten images of one form, which fall on the training side, the test set
-    is written by hands that the training set has not seen. That makes it harder, and more honest,
-    than a random split. The source's 17 grey levels 0..16 become `round(v * 255 / 16)`.
+    The source lists one filled-in form after another, about 130 images each by one writer, and nothing is
+    shuffled here. But for ten images of the form in which the cut falls, the test set comes from forms, and
+    mostly from hands, that training has not seen: harder, and more honest, than a random split.
+
+    The source's 17 grey levels 0..16 become `round(v * 255 / 16)`.
     """
     with (
         files("advbnn.data").joinpath("digits.npz").open("rb") as file,

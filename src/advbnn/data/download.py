@@ -77,7 +77,12 @@ def download(
         part.unlink()  # what an earlier call left was of another file: once more from the start
         _gather(url, part, retries, timeout, pause, report)
     try:
-        check_sum(url, part, checksum, "the file has changed or was altered on the way; nothing was kept")
+        check_sum(
+            url,
+            part,
+            checksum,
+            "it was altered on the way, or the publisher has changed it: try again (nothing was kept)",
+        )
     except DataError:
         part.unlink()
         raise
@@ -125,9 +130,7 @@ def _attempt(url: str, part: Path, timeout: float, report: Report) -> None:
             raise _AttemptError("the server has less than was kept of an earlier download") from error
         if error.code in _WORTH_RETRYING:
             raise _AttemptError(f"the server answered {error.code} {error.reason}") from error
-        raise data_error(
-            url, f"the server answered {error.code} {error.reason}", "check the address"
-        ) from error
+        raise data_error(url, f"the server answered {error.code} {error.reason}", "check the address") from error
     except (OSError, http.client.HTTPException) as error:
         raise _AttemptError(f"cannot be reached ({getattr(error, 'reason', error)})") from error
     with response:

@@ -74,9 +74,7 @@ def list_images(folder: Path, classes: Sequence[str] | None = None) -> Listing:
     for label, name in enumerate(classes):
         images = sorted(_images_under(folder / name))
         if not images:
-            raise data_error(
-                folder / name, f"holds no image ({', '.join(SUFFIXES)})", "add some or remove the folder"
-            )
+            raise data_error(folder / name, f"holds no image ({', '.join(SUFFIXES)})", "add some or remove the folder")
         found += [(path.relative_to(folder).as_posix(), label, path.stat().st_size) for path in images]
     files, labels, sizes = zip(*found, strict=True)
     return Listing(folder, classes, files, labels, sizes)

@@ -41,8 +41,8 @@ def decode(path: Path, size: int | None = None) -> np.ndarray:
     if size is not None:
         side = min(image.size)
         left, top = (image.width - side) // 2, (image.height - side) // 2
-        square = (left, top, left + side, top + side)
-        image = image.resize((size, size), Image.Resampling.BILINEAR, box=square)
+        square = image.crop((left, top, left + side, top + side))
+        image = square.resize((size, size), Image.Resampling.BILINEAR)
     return np.asarray(image).transpose(2, 0, 1)
 
 

@@ -19,9 +19,7 @@ LAYOUT = (
 )
 
 
-def load_imagenet143(
-    root: Path | str, *, size: int = 64, cache: Path | str | None = None
-) -> Splits[ImageSet]:
+def load_imagenet143(root: Path | str, *, size: int = 64, cache: Path | str | None = None) -> Splits[ImageSet]:
     """ImageNet-143 from an ImageNet tree.
 
     Every image becomes a centred square of 64x64 pixels, once: the result is kept and checked whenever it

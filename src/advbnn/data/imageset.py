@@ -93,7 +93,7 @@ class _InMemory(ABC):
         digest = hashlib.sha256(repr(self.classes).encode())
         for tensor in self.tensors():
             digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-            digest.update(tensor.detach().cpu().contiguous().numpy().data)
+            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
         return digest.hexdigest()
 
     def gather(self, rows: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
@@ -102,9 +102,7 @@ class _InMemory(ABC):
         rows = list(rows)
         if not rows:
             return
-        on_device = torch.cat(rows).to(
-            self.device
-        )  # one transfer, where one per batch would hold up the device
+        on_device = torch.cat(rows).to(self.device)  # one transfer, where one per batch would hold up the device
         for chosen in on_device.split([len(batch) for batch in rows]):
             yield inputs[chosen], targets[chosen]
 
@@ -222,8 +220,7 @@ def row_numbers(indices: Sequence[int] | Tensor, total: int) -> Tensor:
         raise ValueError(f"indices must be a non-empty list of row numbers, got shape {list(rows.shape)}")
     if int(rows.min()) < 0 or int(rows.max()) >= total:
         raise ValueError(
-            f"indices must lie in 0..{total - 1}, got {int(rows.min())}..{int(rows.max())}; "
-            "count from the front"
+            f"indices must lie in 0..{total - 1}, got {int(rows.min())}..{int(rows.max())}; count from the front"
         )
     return rows
 
@@ -236,23 +233,19 @@ def subset_name(name: str, part: int, whole: int) -> str:
 def _check_targets(name: str, inputs: Tensor, targets: Tensor, classes: tuple[str, ...]) -> None:
     if targets.ndim == 0 or len(targets) != len(inputs):
         raise ValueError(
-            f"{name}: {len(inputs)} inputs with targets of shape {list(targets.shape)}; "
-            "expected one target per input"
+            f"{name}: {len(inputs)} inputs with targets of shape {list(targets.shape)}; expected one target per input"
         )
     if targets.device != inputs.device:
         raise ValueError(f"{name}: inputs are on {inputs.device}, targets on {targets.device}; move one")
     if targets.is_floating_point():
         if classes:
-            raise ValueError(
-                f"{name}: {len(classes)} classes with floating-point targets; use targets.long()"
-            )
+            raise ValueError(f"{name}: {len(classes)} classes with floating-point targets; use targets.long()")
         if not bool(targets.isfinite().all()):
             raise ValueError(f"{name}: targets hold NaN or infinity; remove those rows")
         return
     if targets.dtype != torch.int64 or targets.ndim != 1:
         raise TypeError(
-            f"{name}: class labels must be int64 of shape [N], "
-            f"got {targets.dtype} of shape {list(targets.shape)}"
+            f"{name}: class labels must be int64 of shape [N], got {targets.dtype} of shape {list(targets.shape)}"
         )
     outside = (targets < 0) | (targets >= len(classes))
     if bool(outside.any()):

@@ -41,9 +41,7 @@ def load_stl10(root: Path | str, *, verify: bool = True) -> Splits[ImageSet]:
         verify: check the published checksums, of the archive and of files of the official size. Turned
             off, a set of the official size is called `stl10-unverified`.
     """
-    source = locate(
-        Path(root), ("stl10_binary", ARCHIVE), f"{REMEDY}, or name the folder that holds one of these"
-    )
+    source = locate(Path(root), ("stl10_binary", ARCHIVE), f"{REMEDY}, or name the folder that holds one of these")
     remedy = f"{REMEDY}, or pass verify=False for a set of your own"
     if verify and source.is_file():
         check_sum(source, source, ARCHIVE_CHECKSUM, remedy)
@@ -64,9 +62,7 @@ def _parse(source: Path, split: str, contents: dict[str, bytes]) -> tuple[torch.
     pixels, labels = contents[f"{split}_X.bin"], contents[f"{split}_y.bin"]
     images_path, labels_path = source / f"{split}_X.bin", source / f"{split}_y.bin"
     if not pixels or len(pixels) % PIXELS:
-        raise data_error(
-            images_path, f"{len(pixels)} bytes are not a whole number of images of {PIXELS} bytes", REMEDY
-        )
+        raise data_error(images_path, f"{len(pixels)} bytes are not a whole number of images of {PIXELS} bytes", REMEDY)
     count = len(pixels) // PIXELS
     if len(labels) != count:
         raise data_error(labels_path, f"{len(labels)} labels for {count} images", REMEDY)

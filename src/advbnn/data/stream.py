@@ -17,6 +17,8 @@ from advbnn.data.imageset import row_numbers, subset_name
 from advbnn.data.progress import progress
 from advbnn.data.splits import Splits
 
+_CHECKED_AT_ONCE = 64
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FolderStream:
@@ -38,9 +40,7 @@ class FolderStream:
 
     def __post_init__(self) -> None:
         if self.size < 1 or self.workers < 0:
-            raise ValueError(
-                f"expected size >= 1 and workers >= 0, got size={self.size}, workers={self.workers}"
-            )
+            raise ValueError(f"expected size >= 1 and workers >= 0, got size={self.size}, workers={self.workers}")
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -59,7 +59,7 @@ class FolderStream:
 
     def __repr__(self) -> str:
         size = "x".join(map(str, self.shape))
-        return f"FolderStream({self.name!r}: {len(self)} of {size}, {len(self.classes)} classes, on {self.device})"
+        return f"FolderStream({self.name!r}: {len(self)} of {size}, {len(self.classes)} classes)"
 
     def to(self, device: torch.device | str) -> "FolderStream":
         """The same images, delivered on another device."""
@@ -68,9 +68,7 @@ class FolderStream:
     def subset(self, indices: Sequence[int] | Tensor) -> "FolderStream":
         """The chosen images, in the given order."""
         rows = row_numbers(indices, len(self)).tolist()
-        return replace(
-            self, listing=self.listing.subset(rows), name=subset_name(self.name, len(rows), len(self))
-        )
+        return replace(self, listing=self.listing.subset(rows), name=subset_name(self.name, len(rows), len(self)))
 
     def fingerprint(self) -> str:
         """SHA-256 of the files' names and sizes and of how they are decoded (their contents are not read)."""
@@ -79,55 +77,54 @@ class FolderStream:
     def gather(self, rows: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
         """For each tensor of row numbers, the images, uint8, and their labels, decoded ahead of their use."""
         batches = [chosen.tolist() for chosen in rows]
-        loader = DataLoader(
-            _Files(self.listing.paths(), self.size),
-            batch_sampler=batches,
-            num_workers=self.workers,
-            pin_memory=self.device.type == "cuda",
-            generator=torch.Generator(),  # without one of its own it would draw from the caller's stream
-        )
-        for images, chosen in zip(loader, batches, strict=True):
+        for (images, problems), chosen in zip(self._decoded(batches), batches, strict=True):
+            if problems:
+                raise DataError(summary(problems))
             yield images.to(self.device, non_blocking=True), self.targets[chosen].to(self.device)
 
     def check(self) -> None:
         """Decodes every image once and raises one error about all that are unreadable."""
-        files = _Problems(self.listing.paths(), self.size)
-        loader = DataLoader(files, batch_size=None, num_workers=self.workers, generator=torch.Generator())
+        starts = range(0, len(self), _CHECKED_AT_ONCE)
+        batches = [list(range(start, min(start + _CHECKED_AT_ONCE, len(self)))) for start in starts]
         problems: list[str] = []
+        done = 0
         with progress(f"{self.name}: checking {self.listing.folder.name}", "images") as report:
-            for done, problem in enumerate(loader, start=1):
-                problems += [problem] * bool(problem)
-                report(done, len(self))
+            for (_, found), rows in zip(self._decoded(batches), batches, strict=True):
+                problems += found
+                report(done := done + len(rows), len(self))
         if problems:
             raise DataError(summary(problems))
 
-
-@dataclass(frozen=True)
-class _Files(Dataset[Tensor]):
-    paths: list[Path]
-    size: int
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, row: int) -> Tensor:
-        return torch.from_numpy(decode(self.paths[row], self.size).copy())
+    def _decoded(self, batches: list[list[int]]) -> Iterable[tuple[Tensor, list[str]]]:
+        return DataLoader(
+            _Files(self.listing.paths(), self.size),
+            batch_size=None,
+            sampler=batches,
+            num_workers=self.workers,
+            pin_memory=self.device.type == "cuda",
+            generator=torch.Generator(),  # without one of its own it would draw from the caller's stream
+        )
 
 
 @dataclass(frozen=True)
-class _Problems(Dataset[str]):
+class _Files(Dataset[tuple[Tensor, list[str]]]):
+    """Batches of decoded images, and what is wrong with the files.
+
+    Problems are returned, because what a worker raises arrives wrapped in its traceback.
+    """
+
     paths: list[Path]
     size: int
 
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, row: int) -> str:
-        try:
-            decode(self.paths[row], self.size)
-        except DataError as error:
-            return str(error)
-        return ""
+    def __getitem__(self, rows: list[int]) -> tuple[Tensor, list[str]]:
+        images = torch.zeros(len(rows), 3, self.size, self.size, dtype=torch.uint8)
+        problems = []
+        for image, row in zip(images, rows, strict=True):
+            try:
+                image.numpy()[:] = decode(self.paths[row], self.size)
+            except DataError as error:
+                problems.append(str(error))
+        return images, problems
 
 
 def stream_folder(

@@ -1,0 +1,27 @@
+"""SPSA: gradients from directions of random signs, followed by Adam (Spall, 1992; Uesato et al., 2018)."""
+
+from dataclasses import dataclass
+
+import torch
+
+from advbnn.attacks.blackbox import Search
+from advbnn.attacks.differences import Adam, FiniteDifferences
+
+
+@dataclass(frozen=True, kw_only=True)
+class SPSA(FiniteDifferences):
+    """g = mean_i s_i u_i with signs u_i in {-1, 1}^d, of which 1 / u = u; Adam steps, projected."""
+
+    sigma: float = 0.01
+
+    def _search(self, search: Search) -> None:
+        point, ball = search.x, self.threat.around(search.x)
+        wide = torch.zeros_like(point, dtype=torch.promote_types(point.dtype, torch.float32))
+        adam, everywhere = Adam(wide), torch.ones_like(point, dtype=torch.bool)
+        for _ in self._steps(search, self.directions):
+            gradient = torch.zeros_like(wide)
+            for _ in range(self.directions):
+                u = search.oracle.rand(*point.shape[1:]).sub_(0.5).sign_()
+                gradient += self._slope(search, point, u) * u
+            adam.see(gradient / self.directions, everywhere)
+            point = self._step(search, ball, point, adam.direction(ball, point))

@@ -1,0 +1,217 @@
+"""Square: random search that changes one square of the image at a time (Andriushchenko et al., 2020)."""
+
+import functools
+import math
+from bisect import bisect_left
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from advbnn.attacks.blackbox import BlackBox, Search
+from advbnn.attacks.oracle import Oracle
+from advbnn.threat import Ball
+
+_HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
+"""Proposals, of 10,000 in all, after which the share of the pixels that a square covers is halved."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Square(BlackBox):
+    """Proposes a change of one random square, keeps it if the objective rises.
+
+    linf: each channel of the square becomes x + eps or x - eps; the start is vertical stripes of these (algorithm 2).
+    l2: the square takes over what another one and it hold of the radius, and a share of what nobody holds, in the
+    shape of two bumps of opposite sign; the start is a grid of such squares (algorithm 3). l1: the same with sharper
+    bumps, projected (Croce and Hein, 2021). An input without channels has one, a vector is an image of one row, and
+    a square that is too high or wide for the image becomes a rectangle of as many pixels.
+
+    A proposal costs one query. A random network is asked for proposal and incumbent on the same draws, since a
+    value that was lucky once would otherwise stand for ever, and judges a proposal that wins: up to three queries.
+
+    Args:
+        p: share of the pixels in the first square; nine times halved on the way, as published.
+    """
+
+    p: float = 0.8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.p <= 1:
+            raise ValueError(f"p must be a share of the pixels in (0, 1], got {self.p}")
+        if not math.isfinite(self.threat.eps):
+            raise ValueError(f"Square needs a finite eps, got {self.threat.eps}; for the whole box give its width")
+
+    def size(self, progress: float, height: int, width: int) -> tuple[int, int]:
+        """Height and width of the square when a share `progress` of all proposals has been made."""
+        pixels = height * width * self.p / 2 ** bisect_left(_HALVINGS, int(10_000 * progress))
+        side = round(math.sqrt(pixels))
+        tall = side if side <= width else round(pixels / width)
+        wide = side if side <= height else round(pixels / height)
+        if self.threat.norm == "linf":
+            return min(max(tall, 1), height), min(max(wide, 1), width)
+        # a bump has a middle, so its sides are odd
+        return min(max(tall, 3) | 1, height), min(max(wide, 3) | 1, width)
+
+    def _search(self, search: Search) -> None:
+        shape, oracle = search.x.shape, search.oracle
+        images = search.x.reshape(_image_shape(shape))
+        pattern = self._pattern(images)
+        points = pattern.start(oracle)
+        if not search.affords(1):
+            return
+        values = torch.full((len(points),), -torch.inf, dtype=torch.float64, device=points.device)
+        values[search.active] = search.offer(points.view(shape)[search.active]).double()
+        cost = 3 if oracle.random else 1
+        proposals, done = (self.queries - 2) // min(cost, 2), 0
+        while search.affords(cost):
+            rows = search.active
+            if len(rows) < len(pattern.ball.x):
+                pattern = self._pattern(images[rows])
+            size = self.size(done / proposals, *images.shape[2:])
+            incumbents = points[rows]
+            candidates = pattern.propose(incumbents, size, oracle.rand(pattern.numbers)[rows])
+            asked = candidates.view(-1, *shape[1:])
+            if oracle.random:
+                new, old = search.compare(asked, incumbents.view_as(asked))
+                search.offer(asked[new > old], new > old)
+            else:
+                new, old = search.offer(asked).double(), values[rows]
+                values[rows] = torch.maximum(new, old)
+            points[rows[new > old]] = candidates[new > old]
+            done += 1
+
+    def _pattern(self, images: Tensor) -> "_Colours | _Bumps":
+        ball = self.threat.around(images)
+        return _Colours(ball) if self.threat.norm == "linf" else _Bumps(ball)
+
+
+class _Colours:
+    """Squares of one colour, at the corners of the linf ball."""
+
+    def __init__(self, ball: Ball) -> None:
+        self.ball = ball
+        self.numbers = 2 + ball.x.shape[1]
+        self._low, self._high = (ball.project(ball.x + sign * ball.radius) for sign in (-1, 1))
+
+    def start(self, oracle: Oracle) -> Tensor:
+        """Vertical stripes, one pixel wide."""
+        _, channels, _, width = self.ball.x.shape
+        return torch.where(oracle.rand(channels, 1, width) < 0.5, self._low, self._high)
+
+    def propose(self, points: Tensor, size: tuple[int, int], u: Tensor) -> Tensor:
+        """`points` with a square painted by the random numbers `u`."""
+        height, width = points.shape[2:]
+        rows, columns = _interval(u[:, 0], size[0], height), _interval(u[:, 1], size[1], width)
+        inside = (rows[:, :, None] & columns[:, None, :])[:, None]
+        dark = (u[:, 2:] < 0.5)[:, :, None, None]
+        painted = torch.where(inside, torch.where(dark, self._low, self._high), points)
+        # a square that has these colours already takes the opposite ones: no query is spent on what is known
+        same = (painted == points).flatten(1).all(1)[:, None, None, None]
+        return torch.where(inside & same, torch.where(dark, self._high, self._low), painted)
+
+
+class _Bumps:
+    """Squares of two bumps, among which the radius of the ball is shared out; for norms that are sums."""
+
+    def __init__(self, ball: Ball) -> None:
+        self.ball = ball
+        self.numbers = 5 + ball.x.shape[1]
+        self._order = {"l2": 2, "l1": 1}[ball.threat.norm]
+        self._wide = torch.promote_types(ball.x.dtype, torch.float32)
+        self._bumps = functools.cache(self._make_bumps)
+
+    def start(self, oracle: Oracle) -> Tensor:
+        """A grid of squares, five by five or a little more."""
+        _, channels, height, width = self.ball.x.shape
+        side = max(min(height, width) // 5, 1)
+        down, across = height // side, width // side
+        u = oracle.rand(1 + channels, down, across).repeat_interleave(side, 2).repeat_interleave(side, 3)
+        upright, lying = (pair.repeat(down, across) for pair in self._bumps(side, side))
+        delta = torch.zeros_like(self.ball.x, dtype=self._wide)
+        top, left = (height - side * down) // 2, (width - side * across) // 2
+        grid = delta[:, :, top : top + side * down, left : left + side * across]
+        grid.copy_(torch.where(u[:, :1] < 0.5, upright, lying) * _signs(u[:, 1:]))
+        return self._within(delta)
+
+    def propose(self, points: Tensor, size: tuple[int, int], u: Tensor) -> Tensor:
+        """`points` with the radius that two squares hold given to the first, both placed by random numbers `u`."""
+        _, channels, height, width = points.shape
+        delta = (points.to(self._wide) - self.ball.x.to(self._wide)).flatten(2)
+        first, second = (
+            _window(u[:, i], u[:, i + 1], size, height, width)[:, None].expand(-1, channels, -1) for i in (0, 2)
+        )
+        upright, lying = (pair.flatten() for pair in self._bumps(*size))
+        fresh = torch.where(u[:, 4:5] < 0.5, upright, lying)[:, None] * _signs(u[:, 5:, None])
+        shape = self._unit(fresh + self._unit(delta.gather(2, first)))
+        either = torch.zeros_like(delta).scatter_(2, first, 1).scatter_(2, second, 1)
+        held = self._power(delta * either)
+        unused = (self.ball.radius**self._order - self._power(delta.flatten(1))).clamp_min(0)[:, None]
+        length = (held + unused / channels) ** (1 / self._order)
+        if self._order == 1:
+            # too long where there are several channels: the projection shortens it by making it sparse
+            length = length * channels
+        delta = delta.scatter(2, second, 0).scatter(2, first, shape * length)
+        return self._within(delta.view_as(points))
+
+    def _within(self, delta: Tensor) -> Tensor:
+        """x + delta in the allowed set; in l2 the whole radius is used first."""
+        if self._order == 2:
+            delta = self.ball.radius * self._unit(delta.flatten(1)).view_as(delta)
+        return self.ball.project((self.ball.x + delta).to(self.ball.x.dtype))
+
+    def _unit(self, delta: Tensor) -> Tensor:
+        unit: Tensor = functional.normalize(delta, self._order, dim=-1, eps=torch.finfo(delta.dtype).tiny)
+        return unit
+
+    def _power(self, delta: Tensor) -> Tensor:
+        """The norm to the power of its order, along the last dimension."""
+        return delta.abs().pow(self._order).sum(-1, keepdim=True)
+
+    def _make_bumps(self, height: int, width: int) -> tuple[Tensor, Tensor]:
+        """Two bumps of opposite sign, one above the other and side by side, of norm 1."""
+
+        def above(height: int, width: int) -> Tensor:
+            sharpness = 2 if self._order == 2 else 4
+            pair = torch.cat([bump(height // 2, width, sharpness), -bump(height - height // 2, width, sharpness)])
+            return (pair / torch.linalg.vector_norm(pair, self._order)).to(self.ball.x.device, self._wide)
+
+        return above(height, width), above(width, height).T
+
+
+def bump(height: int, width: int, sharpness: int) -> Tensor:
+    """sum_{k >= r} 1 / (k + 1)^sharpness at each pixel, r being its distance from the middle in rings (eq. 2)."""
+    rows, columns = (torch.arange(side).sub(side // 2).abs() for side in (height, width))
+    ring = torch.maximum(rows[:, None], columns)
+    heights = torch.arange(1, max(height, width) // 2 + 2, dtype=torch.float64) ** -sharpness
+    return heights.flip(0).cumsum(0).flip(0)[ring]
+
+
+def _image_shape(shape: torch.Size) -> tuple[int, int, int, int]:
+    """Any batch shape as [n, channels, height, width]."""
+    channels = shape[1] if len(shape) > 3 else 1
+    width = shape[-1] if len(shape) > 1 else 1
+    return shape[0], channels, math.prod(shape[1:]) // (channels * width), width
+
+
+def _place(u: Tensor, size: int, limit: int) -> Tensor:
+    """Where an interval of `size` begins within `limit`, uniform for uniform `u`, [n, 1]."""
+    return (u * (limit - size + 1)).long().clamp_max(limit - size)[:, None]
+
+
+def _interval(u: Tensor, size: int, limit: int) -> Tensor:
+    """Mask of a random interval, [n, limit]."""
+    begin, position = _place(u, size, limit), torch.arange(limit, device=u.device)
+    return (position >= begin) & (position < begin + size)
+
+
+def _window(u: Tensor, v: Tensor, size: tuple[int, int], height: int, width: int) -> Tensor:
+    """Indices of the pixels of a random rectangle in a flattened image, [n, pixels]."""
+    rows = _place(u, size[0], height) + torch.arange(size[0], device=u.device)
+    columns = _place(v, size[1], width) + torch.arange(size[1], device=u.device)
+    return (rows[:, :, None] * width + columns[:, None, :]).flatten(1)
+
+
+def _signs(u: Tensor) -> Tensor:
+    return torch.where(u < 0.5, -1.0, 1.0).to(u.dtype)

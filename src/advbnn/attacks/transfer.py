@@ -1,0 +1,46 @@
+"""Transfer: perturbations crafted on one network, meant for another."""
+
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+
+from advbnn.attacks.base import Attack, Outcome
+from advbnn.posterior import Bayesian
+from advbnn.threat import Threat
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """An attack on `source` that is called on any target: `Transfer(source, attack)(target, x, y)`.
+
+    Args:
+        source: the network that gradients and answers come from.
+        attack: how it is attacked.
+    """
+
+    source: nn.Module = field(repr=False)
+    attack: Attack
+
+    @classmethod
+    def from_mean(cls, bnn: Bayesian, attack: Attack) -> "Transfer":
+        """Craft on the posterior-mean network: a deterministic source, whose gradients no noise can hide behind."""
+        if not isinstance(bnn, Bayesian):
+            raise TypeError(
+                f"bnn must be a Bayesian network, got {type(bnn).__name__}; another source: Transfer(source, attack)"
+            )
+        return cls(bnn.net, attack)
+
+    @property
+    def threat(self) -> Threat:
+        """The allowed perturbations."""
+        return self.attack.threat
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, seed: int | None = None) -> Tensor:
+        """Perturbed inputs for `model`, which is not asked."""
+        return self.run(model, x, y, seed).x_adv
+
+    def run(self, model: nn.Module, x: Tensor, y: Tensor, seed: int | None = None) -> Outcome:
+        """As calling it, with a report of the queries put to the source."""
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model must be a torch.nn.Module that returns logits, got {type(model).__name__}")
+        return self.attack.run(self.source, x, y, seed)

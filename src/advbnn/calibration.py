@@ -1,0 +1,77 @@
+"""Whether probabilities mean what they say."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+BINS = 15
+
+
+def negative_log_likelihood(probs: Tensor, labels: Tensor) -> float:
+    """Mean of -log p(y), in nats. A probability too small for its type counts as the smallest that it can hold."""
+    own = _of_labels(probs, labels)
+    return -own.clamp_min(torch.finfo(probs.dtype).tiny).log().mean().item()
+
+
+def brier_score(probs: Tensor, labels: Tensor) -> float:
+    """Mean of sum_c (p(c) - 1[c = y])^2, from 0, certain and right, to 2, certain and wrong."""
+    _of_labels(probs, labels)
+    return (probs - functional.one_hot(labels, probs.shape[1])).square().sum(1).mean().item()
+
+
+def expected_calibration_error(probs: Tensor, labels: Tensor, bins: int = BINS) -> float:
+    """Mean distance between confidence and accuracy over bins of equal width, weighed by their size (l1 ECE).
+
+    It depends on the number of bins, and is biased upwards for few images: compare only equal settings.
+    """
+    _of_labels(probs, labels)
+    from advbnn.metrics import torchmetrics_classification
+
+    measure = torchmetrics_classification().multiclass_calibration_error
+    return float(measure(probs, labels, num_classes=probs.shape[1], n_bins=bins, norm="l1"))
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """The bars of a reliability diagram, one entry a bin of confidence, from low to high.
+
+    Attributes:
+        edges: the ends of the bins, one more than there are bins.
+        count: predictions in each bin.
+        confidence: their mean confidence, None in an empty bin.
+        accuracy: the share of them that are right, None in an empty bin.
+    """
+
+    edges: list[float]
+    count: list[int]
+    confidence: list[float | None]
+    accuracy: list[float | None]
+
+
+def reliability(probs: Tensor, labels: Tensor, bins: int = BINS) -> Reliability:
+    """Confidence (the largest probability) against accuracy, in `bins` bins of equal width."""
+    _of_labels(probs, labels)
+    confidence, predicted = probs.double().max(1)
+    right = (predicted == labels).double()
+    edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64, device=probs.device)
+    # each bin has its upper end; what rounding puts above 1 belongs to the last
+    index = torch.bucketize(confidence, edges[1:-1])
+    count = index.bincount(minlength=bins)
+
+    def means(values: Tensor) -> list[float | None]:
+        sums = index.bincount(values, minlength=bins).tolist()
+        return [total / size if size else None for total, size in zip(sums, count.tolist(), strict=True)]
+
+    return Reliability(edges.tolist(), count.tolist(), means(confidence), means(right))
+
+
+def _of_labels(probs: Tensor, labels: Tensor) -> Tensor:
+    """The probability of each label, after a check that both fit each other."""
+    if probs.ndim != 2 or labels.shape != probs.shape[:1] or len(labels) == 0:
+        raise ValueError(
+            f"expected probs [n, classes] and labels [n] with n at least 1, got {list(probs.shape)} and "
+            f"{list(labels.shape)}"
+        )
+    return probs.gather(1, labels[:, None]).squeeze(1)

@@ -1,0 +1,59 @@
+"""The names that the command line has for attacks."""
+
+from typing import Any
+
+from torch import nn
+
+from advbnn.attacks import APGD, CW, FGSM, NES, PGD, Attack, Square, Transfer, paper_pgd
+from advbnn.messages import unknown
+from advbnn.posterior import Bayesian
+from advbnn.threat import Threat
+
+ATTACKS = ("paper", "fgsm", "pgd", "apgd", "apgd-dlr", "mean", "cw", "square", "nes")
+
+
+def make_attack(
+    name: str, model: nn.Module, threat: Threat, steps: int | None = None, eot: int = 1
+) -> Attack | Transfer:
+    """The attack of that name.
+
+    Args:
+        name: one of `ATTACKS`; `"paper"` is the authors' PGD, `"mean"` PGD on the posterior-mean network.
+        model: the network to be attacked.
+        threat: the allowed perturbations.
+        steps: its number of steps; its own default when None.
+        eot: draws averaged at every step or query; `"paper"` and `"mean"` have no use for them.
+    """
+    length: dict[str, Any] = {} if steps is None else {"steps": steps}
+    match name:
+        case "paper":
+            if threat.norm != "linf":
+                raise ValueError(f"attack 'paper' is for norm 'linf', got {threat.norm!r}; use 'pgd'")
+            return paper_pgd(threat.eps, **length)
+        case "fgsm":
+            return FGSM(threat, eot=eot)
+        case "pgd":
+            return PGD(threat, eot=eot, **length)
+        case "apgd":
+            return APGD(threat, eot=eot, **length)
+        case "apgd-dlr":
+            return APGD(threat, eot=eot, loss="dlr", **length)
+        case "mean":
+            if not isinstance(model, Bayesian):
+                raise ValueError("attack 'mean' needs a Bayesian network, and this run has none; leave it out")
+            return Transfer.from_mean(model, PGD(threat, **length))
+        case "cw":
+            return CW(threat, eot=eot, **length)
+        case "square":
+            return Square(threat, eot=eot)
+        case "nes":
+            return NES(threat, eot=eot)
+        case _:
+            raise unknown("attack", name, ATTACKS)
+
+
+def title(name: str, attack: Attack | Transfer) -> str:
+    """What the records of a named attack are called: `"pgd 20 EOT 10"`."""
+    inner = attack.attack if isinstance(attack, Transfer) else attack
+    steps = [] if name == "fgsm" or not hasattr(inner, "steps") else [str(inner.steps)]
+    return " ".join([name, *steps, *([f"EOT {inner.eot}"] if inner.eot > 1 else [])])

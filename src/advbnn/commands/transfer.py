@@ -1,0 +1,63 @@
+"""advbnn transfer: attacks made on one run and tried on another, for all pairs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def transfer(
+    runs: Annotated[list[Path], typer.Argument(help="Two or more run folders, all of the same data.")],
+    eps: Annotated[float, typer.Option(help="Radius.")],
+    out: Annotated[Path, typer.Option(help="The file of records.")],
+    attack: Annotated[str, typer.Option(help="As for evaluate.")] = "paper",
+    norm: Annotated[str, typer.Option(help="linf, l2 or l1.")] = "linf",
+    steps: Annotated[int | None, typer.Option(help="Steps of the attack; each has its own default.")] = None,
+    eot: Annotated[int, typer.Option(help="Draws that every gradient or query is averaged over.")] = 1,
+    samples: Annotated[int, typer.Option(help="Draws of the network that make up the classifier.")] = 20,
+    seeds: Annotated[int, typer.Option(help="Repetitions, each with randomness of its own.")] = 3,
+    limit: Annotated[int | None, typer.Option(help="Only the first so many test images.")] = None,
+    batch_size: Annotated[int, typer.Option(help="Images attacked at a time.")] = 250,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; the first GPU if there is one.")] = None,
+) -> None:
+    """Measure how well attacks on each run work on the others: accuracies and affinity, for all pairs of runs."""
+    from advbnn.commands.attacks import make_attack
+    from advbnn.commands.judging import command_line, device_or_first_gpu, explaining_errors, first_rows, label_of, show
+    from advbnn.distributed import joined
+    from advbnn.threat import Threat
+    from advbnn.trained import load_trained
+    from advbnn.transfer_matrix import affinity, transfer_matrix
+
+    with explaining_errors(), joined(device_or_first_gpu(device)) as (world, place):
+        trained = {label_of(run): load_trained(run, device=place) for run in runs}
+        if len(trained) != len(runs):
+            raise ValueError(f"runs are told apart by the names of their folders, which must differ; got {runs}")
+        tests = [one.config.load_data().test for one in trained.values()]
+        if len({test.fingerprint() for test in tests}) > 1:
+            raise ValueError(f"the runs are of different data: {', '.join(test.name for test in tests)}")
+        first = next(iter(trained.values())).model
+        records = transfer_matrix(
+            {name: one.model for name, one in trained.items()},
+            tests[0],
+            make_attack(attack, first, Threat(norm, eps), steps, eot),
+            samples=samples,
+            seeds=seeds,
+            batch_size=batch_size,
+            rows=first_rows(tests[0], limit),
+            out=out,
+            progress=True,
+            command=command_line(),
+        )
+        if world.leads:
+            show(records)
+            _show_affinity(affinity(records))
+
+
+def _show_affinity(rho: dict[str, dict[str, float | None]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("affinity", *(f"on {target}" for target in next(iter(rho.values()))), box=None)
+    for source, of_targets in rho.items():
+        table.add_row(f"from {source}", *("-" if value is None else f"{value:.2f}" for value in of_targets.values()))
+    Console().print(table)

@@ -1,0 +1,130 @@
+"""A run in ten lines of TOML, or fewer: data, defence, profile, and what differs from it.
+
+    data = "cifar10"
+    defense = "adv_bnn"
+    profile = "authors_code"
+    batch_size = 256
+
+    [objective]
+    alpha = 0.1
+
+Every other key is a field of `Defense`, tables are its parts. A key that does not exist is an error.
+"""
+
+import dataclasses
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from advbnn import data
+from advbnn.data import Splits
+from advbnn.defenses import Defense
+from advbnn.profiles import DATASETS, defense
+from advbnn.tables import (
+    ConfigError,
+    field_names,
+    merged,
+    nested,
+    parse_literal,
+    to_table,
+    to_toml,
+    unknown_key,
+    updated,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Everything about a run.
+
+    Args:
+        data: a dataset's name, or the path of an image folder.
+        root: where the files of a named dataset are; left out, the environment variable `ADVBNN_DATA`.
+        size: image folders and imagenet143: the side of the images in pixels.
+        cache: image folders and imagenet143: where decoded images are kept.
+        like: whose hyper-parameters to start from: a dataset's name. Needed for an image folder.
+        defense: how to train.
+        seed: decides all randomness, the initial weights included.
+        engine: how a step runs.
+        log_every: steps from one line of metrics to the next.
+        save_every: seconds from one checkpoint to the next.
+        tensorboard: also write TensorBoard events.
+    """
+
+    data: str = "digits"
+    root: str | None = None
+    size: int | None = None
+    cache: str | None = None
+    like: str | None = None
+    defense: Defense = dataclasses.field(default_factory=Defense)
+    seed: int = 0
+    engine: str = "eager"
+    log_every: int = 50
+    save_every: float = 60.0
+    tensorboard: bool = False
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any]) -> "Config":
+        """The settings of a nested table, such as a parsed TOML file."""
+        own = [name for name in field_names(cls) if name != "defense"]
+        parts = [name for name in field_names(Defense) if name != "name"]
+        for key in table:
+            if key not in (*own, "defense", *parts):
+                raise unknown_key(key, [*own, "defense", *parts])
+        config = updated(cls(), {key: value for key, value in table.items() if key in own})
+        overrides = {key: value for key, value in table.items() if key in parts and key != "profile"}
+        name, like = table.get("defense"), config.like or config.data
+        if name is None:
+            raise ConfigError('defense is missing: say which, for example defense = "adv_bnn"')
+        if like not in DATASETS:
+            raise ConfigError(
+                f"data={config.data!r} has no hyper-parameters of its own: set like to the dataset whose to start from "
+                f"({', '.join(DATASETS)})"
+            )
+        try:
+            return dataclasses.replace(config, defense=defense(name, like, table.get("profile"), **overrides))
+        except ConfigError:
+            raise
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+
+    def to_toml(self) -> str:
+        """All settings, the profile's included, as text that reads back as this very configuration."""
+        own = {key: value for key, value in to_table(self).items() if key != "defense" and value != "none"}
+        return to_toml({**own, **defense_table(self.defense)})
+
+    def load_data(self) -> Splits[Any]:
+        """The dataset; everything that can be wrong with it is found here, before training."""
+        return data.load(self.data, self.root, size=self.size, cache=self.cache)
+
+
+def load_config(path: Path | str, settings: Iterable[str] = ()) -> Config:
+    """The configuration in a TOML file.
+
+    Args:
+        path: the file.
+        settings: changes, each as `"key=value"` with dots between the parts of a key: `"attack.threat.eps=0.02"`.
+    """
+    path = Path(path)
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        near = ", ".join(sorted(p.name for p in path.parent.glob("*.toml"))) or "no .toml file"
+        raise ConfigError(f"{path} does not exist; its folder has {near}") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+    changes = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"--set takes key=value, such as --set seed=1 or --set attack.steps=5; got {setting!r}")
+        changes[key.strip()] = parse_literal(value.strip())
+    return Config.from_table(merged(table, nested(changes)))
+
+
+def defense_table(value: Defense) -> dict[str, Any]:
+    """A defence as the keys that a configuration has for it."""
+    table = to_table(value)
+    return {"defense": table.pop("name"), **table}

@@ -1,0 +1,93 @@
+"""Progress of a training run: a live bar on a terminal, plain lines elsewhere."""
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+SECONDS_BETWEEN_LINES = 10.0
+
+
+def describe(metrics: Mapping[str, Any]) -> str:
+    """One line of metrics for people."""
+    parts = [f"loss {metrics['loss']:.4g}", f"nll {metrics['nll']:.4g}"]
+    if metrics["kl"]:
+        parts.append(f"kl {metrics['kl']:.4g} (x {metrics['kl_weight']:.3g})")
+    for name in ("clean_accuracy", "robust_accuracy", "validation_accuracy"):
+        if name in metrics:
+            parts.append(f"{name.removesuffix('_accuracy')} {100 * metrics[name]:.1f} %")
+    for name in ("clean_mse", "robust_mse", "validation_mse"):
+        if name in metrics:
+            parts.append(f"{name.replace('_', ' ')} {metrics[name]:.4g}")
+    parts.append(f"{metrics['examples_per_second']:,.0f} examples/s")
+    return ", ".join(parts)
+
+
+class Display:
+    """Shows metrics on stderr while a run goes on.
+
+    Args:
+        steps: the length of the run.
+        epochs: its epochs.
+    """
+
+    def __init__(self, steps: int, epochs: int) -> None:
+        self.steps, self.epochs = steps, epochs
+        self._bar: Any = None
+        self._begun: tuple[float, int] | None = None
+        self._last_line = time.monotonic()
+
+    def __enter__(self) -> "Display":
+        if sys.stderr.isatty():
+            self._bar = _bar()
+            self._task = self._bar.add_task("starting", total=self.steps, metrics="")
+            self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def step(self, done: int, epoch: int) -> None:
+        """A step is done."""
+        if self._begun is None:
+            self._begun = (time.monotonic(), done)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, description=f"epoch {epoch + 1}/{self.epochs}")
+
+    def metrics(self, metrics: Mapping[str, Any]) -> None:
+        """New values are known."""
+        if self._bar is not None:
+            self._bar.update(self._task, metrics=describe(metrics))
+            return
+        now, done = time.monotonic(), metrics["step"]
+        if now - self._last_line < SECONDS_BETWEEN_LINES and done < self.steps:
+            return
+        self._last_line = now
+        self.say(f"epoch {metrics['epoch']}/{self.epochs}, {describe(metrics)}{self._left(now, done)}")
+
+    def say(self, text: str) -> None:
+        """Something besides the metrics."""
+        if self._bar is not None:
+            self._bar.console.print(text)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def _left(self, now: float, done: int) -> str:
+        if self._begun is None or done <= self._begun[1]:
+            return ""
+        seconds = round((now - self._begun[0]) / (done - self._begun[1]) * (self.steps - done))
+        return f", {seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d} left"
+
+
+def _bar() -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        TextColumn("{task.fields[metrics]}"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )

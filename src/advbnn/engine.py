@@ -1,0 +1,72 @@
+"""How a training step runs: `"eager"`, the readable reference; `"compile"`; `"graph"`; or `"auto"`.
+
+All forms take the same arguments and do the same. For the same noise they give the same numbers, up to the precision of
+the computation.
+"""
+
+import logging
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from advbnn.defenses import Defense
+from advbnn.faststep import FastStep
+from advbnn.messages import unknown
+from advbnn.objective import RobustLoss
+from advbnn.step import EagerStep, StepRecord
+
+ENGINES = ("eager", "compile", "graph", "auto")
+
+log = logging.getLogger("advbnn")
+
+
+class Step(Protocol):
+    """One training step; see `EagerStep.__call__`."""
+
+    def __call__(
+        self,
+        x: Tensor,
+        y: Tensor,
+        seed: int,
+        *,
+        kl_factor: float | Tensor = 1.0,
+        share: float = 1.0,
+        measure_clean: bool = False,
+    ) -> StepRecord:
+        """Update the model on one batch."""
+        ...
+
+
+def make_step(
+    engine: str,
+    loss: RobustLoss,
+    optimizer: torch.optim.Optimizer,
+    defense: Defense,
+    update: nn.Module | None = None,
+) -> Step:
+    """The step in the form that `engine` names.
+
+    `"auto"` takes the CUDA graph on a GPU, where it applies, and the eager form elsewhere. The fast forms compute in
+    bfloat16 on a GPU and in float32 on a CPU.
+
+    Raises:
+        ValueError: an engine is unknown, or the one asked for cannot do this step; the reason is given.
+    """
+    if engine not in ENGINES:
+        raise unknown("engine", engine, ENGINES)
+    on_gpu = next(loss.parameters()).is_cuda
+    if engine == "eager" or (engine == "auto" and not on_gpu):
+        return EagerStep(loss, optimizer, defense, update)
+    if engine == "graph" and not on_gpu:
+        raise ValueError("engine='graph' records CUDA graphs, and the model is on the CPU; use 'compile' or 'auto'")
+    try:
+        if update is not None and update is not loss:
+            raise NotImplementedError("the fast step does not know how to share gradients among processes")
+        precision = torch.bfloat16 if on_gpu else torch.float32
+        return FastStep(loss, optimizer, defense, precision=precision, compiled=True, captured=engine != "compile")
+    except NotImplementedError as reason:
+        if engine != "auto":
+            raise ValueError(f"engine={engine!r} cannot do this step: {reason}; use 'eager' or 'auto'") from reason
+        log.info("running eagerly: %s", reason)
+        return EagerStep(loss, optimizer, defense, update)

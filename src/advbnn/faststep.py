@@ -1,0 +1,319 @@
+"""The training step in its fast forms: compiled, or recorded once as a CUDA graph and replayed.
+
+It does what `advbnn.step.EagerStep` does, in half precision and without ever waiting for the device: the weights of all
+passes are drawn by counter-based noise straight into the precision of the computation, an attack computes gradients of
+its input alone, and the divergence enters as its gradient in the backward pass of the draw (appendix B).
+"""
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from advbnn.attacks import PGD
+from advbnn.attacks.gradient import Slope
+from advbnn.attacks.losses import Objective
+from advbnn.defenses import Defense
+from advbnn.drawing import DrawnWeights, FixedWeights
+from advbnn.objective import Categorical, RobustLoss
+from advbnn.optimizers import Langevin
+from advbnn.posterior import Bayesian, names_in_scope
+from advbnn.step import StepRecord
+from advbnn.threat import Threat
+from advbnn.twin import Twin
+
+_WARM_UP = 3
+_Tensors = Mapping[str, Tensor]
+
+
+class FastStep:
+    """One training step, called like `EagerStep`.
+
+    Args:
+        loss: the robust ELBO of the model.
+        optimizer: of all that is learned; it is switched to its fused form.
+        defense: attack, clipping and the rest.
+        precision: type of the matrix products; parameters, images, statistics and losses stay in float32.
+        compiled: compile the passes of the network.
+        captured: record the whole step as a CUDA graph at the first batch, and replay it for batches of that shape.
+
+    Raises:
+        NotImplementedError: with the reason, if the step cannot be done in this form.
+    """
+
+    def __init__(
+        self,
+        loss: RobustLoss,
+        optimizer: torch.optim.Optimizer,
+        defense: Defense,
+        *,
+        precision: torch.dtype = torch.bfloat16,
+        compiled: bool = True,
+        captured: bool = True,
+    ) -> None:
+        _check_supported(loss, defense)
+        self.loss, self.optimizer, self.defense = loss, optimizer, defense
+        self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self.captured = captured
+        model = loss.model
+        net = model.net if isinstance(model, Bayesian) else model
+        device = next(model.parameters()).device
+        if device.type == "cuda":
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.weights = _weights_of(loss, precision)
+        self.buffers = dict(net.named_buffers())
+        self.seed = torch.zeros(1, dtype=torch.int64, device=device)
+        self.factor, self.share = (torch.ones((), device=device) for _ in range(2))
+        attacking, updating = Twin(net, precision, training=False), Twin(net, precision, training=True)
+        self.passes = _Passes(attacking, updating, loss, defense, compiled)
+        self._graph: _Recording | None = None
+        self._clean_graph: _Recording | None = None
+
+    def __call__(
+        self,
+        x: Tensor,
+        y: Tensor,
+        seed: int,
+        *,
+        kl_factor: float | Tensor = 1.0,
+        share: float = 1.0,
+        measure_clean: bool = False,
+    ) -> StepRecord:
+        """Update the model on one batch; see `EagerStep`."""
+        self.seed.fill_(seed)
+        self.factor.copy_(kl_factor) if isinstance(kl_factor, Tensor) else self.factor.fill_(kl_factor)
+        self.share.fill_(share)
+        if x.is_cuda:
+            x = x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
+            # noise other than that of the weights, of a random start or a noisy network
+            torch.cuda.default_generators[x.device.index or 0].manual_seed(seed)
+        if self.captured and self._graph is None:
+            # not earlier: a checkpoint may have brought the optimizer another state
+            _make_capturable(self.optimizer)
+            self._graph = _Recording(self._step, x, y, self._state)
+        if self._graph is not None and self._graph.fits(x):
+            total, nll, kl, score = self._graph.replay(x, y).unbind()
+        else:
+            passes = self.passes.plain() if self.captured else self.passes
+            total, nll, kl, score = self._step(x, y, passes).unbind()
+        clean = self._measured_clean(x, y) if measure_clean else None
+        return StepRecord(loss=total, nll=nll, kl=kl, score=score, clean_score=clean, examples=len(x))
+
+    def _step(self, x: Tensor, y: Tensor, passes: "_Passes | None" = None) -> Tensor:
+        """Lines 6 to 12 of Algorithm 1; what it returns are total loss, data term, divergence and score."""
+        passes = self.passes if passes is None else passes
+        self.weights.refresh()
+        kl = self.weights.divergence()
+        kl = torch.zeros_like(self.share) if kl is None else kl
+        attack, draws = self.defense.attack, self.loss.objective.draws
+        pool = _Pool(self.weights, self.seed, draws + (0 if attack is None else attack.steps * attack.eot))
+        oracle = _Oracle(pool, passes, self.buffers, x)
+        x_adv = x if attack is None else attack._perturb(oracle, x, y)  # type: ignore[arg-type]
+        nll, score = torch.zeros_like(self.share), torch.zeros_like(self.share)
+        for draw in range(draws):
+            stream, drawn = pool.next()
+            weights = {name: w.requires_grad_() for name, w in drawn.items()}
+            term, correct = passes.loss(weights, self.buffers, x_adv, y)
+            grads = torch.autograd.grad(term * self.share / draws, list(weights.values()))
+            self.weights.backward(
+                dict(zip(weights, grads, strict=True)), self.seed, stream, self.factor, first=draw == 0
+            )
+            nll, score = nll + term.detach() / draws, score + correct / draws
+        pool.close()
+        if self.defense.clip is not None:
+            nn.utils.clip_grad_norm_(self.parameters, self.defense.clip)
+        self.optimizer.step()
+        objective = self.loss.objective
+        total = self.share * nll + objective.alpha / self.loss.examples * self.factor * kl
+        return torch.stack([total, nll, kl, score])
+
+    def _measured_clean(self, x: Tensor, y: Tensor) -> Tensor:
+        if self.captured and self._clean_graph is None:
+            self._clean_graph = _Recording(self._clean_score, x, y, list)
+        if self._clean_graph is not None and self._clean_graph.fits(x):
+            return self._clean_graph.replay(x, y)
+        return self._clean_score(x, y)
+
+    @torch.no_grad()
+    def _clean_score(self, x: Tensor, y: Tensor) -> Tensor:
+        self.weights.refresh()
+        tensors = {**self.weights.draw(self.seed, 2**31), **self.buffers}
+        return self.loss.objective.likelihood.score(self.passes.attacking(tensors, x), y).sum()
+
+    def _state(self) -> list[Tensor]:
+        """All that a step changes, so that warming up can be undone."""
+        states = self.optimizer.state.values()
+        kept = [t for state in states for t in state.values() if isinstance(t, Tensor)]
+        return [*self.loss.parameters(), *self.loss.buffers(), *kept]
+
+
+class _Passes:
+    """The two passes of the network: the gradient of an input, and the loss of an update."""
+
+    def __init__(self, attacking: Twin, updating: Twin, loss: RobustLoss, defense: Defense, compiled: bool) -> None:
+        self.attacking, self.updating, self._loss, self._defense = attacking, updating, loss, defense
+        likelihood = loss.objective.likelihood
+        objective = None if defense.attack is None else defense.attack.objective
+
+        def input_gradient(weights: _Tensors, buffers: _Tensors, x: Tensor, y: Tensor) -> Tensor:
+            def total(z: Tensor) -> Tensor:
+                return objective(attacking({**weights, **buffers}, z), y).sum()  # type: ignore[misc]
+
+            gradient: Tensor = torch.func.grad(total)(x)
+            return gradient
+
+        def update_loss(weights: _Tensors, buffers: _Tensors, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            outputs = updating({**weights, **buffers}, x)
+            return likelihood.nll(outputs, y).mean(), likelihood.score(outputs.detach(), y).sum()
+
+        self.gradient: Callable[..., Tensor] = input_gradient
+        self.loss: Callable[..., tuple[Tensor, Tensor]] = update_loss
+        if compiled:
+            self.gradient = torch.compile(input_gradient, fullgraph=True, dynamic=False)
+            self.loss = torch.compile(update_loss, fullgraph=True, dynamic=False)
+
+    def plain(self) -> "_Passes":
+        """The same without the compiler, for the one batch of an epoch that has another size."""
+        return _Passes(self.attacking, self.updating, self._loss, self._defense, compiled=False)
+
+
+class _Oracle:
+    """What PGD asks during training, answered without a look at the answers: nothing here waits for the device."""
+
+    def __init__(self, pool: "_Pool", passes: _Passes, buffers: _Tensors, x: Tensor) -> None:
+        self._pool, self._passes, self._buffers, self._x = pool, passes, buffers, x
+
+    def gradient(self, x: Tensor, y: Tensor, objective: Objective, eot: int = 1) -> Slope:
+        """The gradient of the objective, summed over `eot` draws of their own; PGD looks at its direction alone."""
+        total: Tensor | None = None
+        for _ in range(eot):
+            _, weights = self._pool.next()
+            gradient = self._passes.gradient(weights, self._buffers, x, y)
+            total = gradient if total is None else total + gradient
+        assert total is not None
+        unasked = total[:0]
+        return Slope(values=unasked, prediction=unasked, gradient=total)
+
+    def start(self, threat: Threat) -> Tensor:
+        """A random point of the allowed set around each example."""
+        return threat.start(self._x)
+
+    def report(self, done: int, total: int) -> None:
+        """Nobody listens."""
+
+
+class _Pool:
+    """The weights of all passes of a step, one draw after the other.
+
+    On a GPU they are drawn on a stream of their own, beside the passes that come before them: at a small batch the
+    network leaves much of the GPU idle.
+    """
+
+    def __init__(self, weights: FixedWeights | DrawnWeights, seed: Tensor, count: int) -> None:
+        self._ready: list[torch.cuda.Event] = []
+        self._taken = 0
+        if not seed.is_cuda:
+            self._drawn = [weights.draw(seed, stream) for stream in range(count)]
+            return
+        self._side = torch.cuda.Stream(seed.device)
+        self._side.wait_stream(torch.cuda.current_stream(seed.device))
+        with torch.cuda.stream(self._side):
+            # all are kept until the end of the step, so that no memory is used again while another stream reads it
+            self._drawn = []
+            for stream in range(count):
+                self._drawn.append(weights.draw(seed, stream))
+                self._ready.append(self._side.record_event())
+
+    def next(self) -> tuple[int, dict[str, Tensor]]:
+        """The stream of the next draw, and its weights."""
+        stream = self._taken
+        self._taken += 1
+        if self._ready:
+            torch.cuda.current_stream().wait_event(self._ready[stream])
+        return stream, self._drawn[stream]
+
+    def close(self) -> None:
+        """Wait for what is left; the draws may be forgotten now."""
+        if self._ready:
+            torch.cuda.current_stream().wait_stream(self._side)
+
+
+class _Recording:
+    """A step as a CUDA graph: its inputs and outputs live in fixed memory."""
+
+    def __init__(
+        self, step: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor, state: Callable[[], list[Tensor]]
+    ) -> None:
+        self.x, self.y = x.clone(memory_format=torch.preserve_format), y.clone()
+        # before streams of lower priority, such as that of the draws
+        side = torch.cuda.Stream(x.device, priority=-1)
+        side.wait_stream(torch.cuda.current_stream(x.device))
+        with torch.cuda.stream(side):
+            kept = [t.detach().clone() for t in state()]
+            for _ in range(_WARM_UP):
+                step(self.x, self.y)
+        torch.cuda.current_stream(x.device).wait_stream(side)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, stream=side):
+            self.outputs = step(self.x, self.y)
+        with torch.no_grad():
+            after = state()
+            for tensor, value in zip(after, kept, strict=False):
+                tensor.copy_(value)
+            # what the optimizer has made while warming up starts at zero, as it would have
+            for tensor in after[len(kept) :]:
+                tensor.zero_()
+
+    def fits(self, x: Tensor) -> bool:
+        """Whether the recording is of batches of this shape."""
+        return x.shape == self.x.shape
+
+    def replay(self, x: Tensor, y: Tensor) -> Tensor:
+        """Run the step on a batch; the outputs are a copy, since the next replay overwrites them."""
+        self.x.copy_(x)
+        self.y.copy_(y)
+        self.graph.replay()
+        return self.outputs.clone()
+
+
+def _weights_of(loss: RobustLoss, precision: torch.dtype) -> FixedWeights | DrawnWeights:
+    model = loss.model
+    if not isinstance(model, Bayesian):
+        return FixedWeights(dict(model.named_parameters()), precision)
+    inside = set(names_in_scope(model, loss.objective.kl_scope))
+    weight = loss.objective.alpha / loss.examples
+    return DrawnWeights(model, precision, lambda name: weight if name in inside else 0.0)
+
+
+def _make_capturable(optimizer: torch.optim.Optimizer) -> None:
+    """The fused form of an optimizer, which reads its learning rate and its count of steps on the device."""
+    for group in optimizer.param_groups:
+        device = group["params"][0].device
+        group["fused"], group["foreach"] = True, False
+        if "capturable" in group:
+            group["capturable"] = True
+        if not isinstance(group["lr"], Tensor):
+            group["lr"] = torch.tensor(float(group["lr"]), device=device)
+    for parameter, state in optimizer.state.items():
+        if "step" in state:
+            state["step"] = torch.as_tensor(state["step"], dtype=torch.float32, device=parameter.device)
+
+
+def _check_supported(loss: RobustLoss, defense: Defense) -> None:
+    attack = defense.attack
+    reasons = {
+        "a Gaussian likelihood": not isinstance(loss.objective.likelihood, Categorical),
+        "TRADES": loss.objective.trades is not None,
+        "adversarial weight perturbation": defense.awp is not None,
+        "sampling by Langevin dynamics": isinstance(defense.optimizer, Langevin),
+        "batch statistics during the attack": attack is not None and defense.attack_mode != "eval",
+        "an attack other than PGD": attack is not None and not isinstance(attack, PGD),
+        "an attack that compares candidates": attack is not None and (attack.restarts > 1 or attack.pick != "last"),
+        "an attack on averaged outputs": attack is not None and attack.eot > 1 and attack.average != "loss",
+        "a model with several Bayesian parts": not isinstance(loss.model, Bayesian)
+        and any(isinstance(part, Bayesian) for part in loss.model.modules()),
+        "parameters that are not float32": any(p.dtype != torch.float32 for p in loss.parameters()),
+    }
+    for reason, applies in reasons.items():
+        if applies:
+            raise NotImplementedError(f"the fast step does not know {reason}")

@@ -1,0 +1,121 @@
+"""What exactly was measured: which weights, which images, on what machine and in what precision."""
+
+import hashlib
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from advbnn.data.imageset import Examples, row_numbers
+from advbnn.noise import noise_levels
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelIdentity:
+    """A network with its weights.
+
+    Attributes:
+        label: what its owner calls it, for tables and plots.
+        kind: its class, and that of the network within.
+        sha256: over its structure and every parameter and buffer.
+    """
+
+    label: str
+    kind: str
+    sha256: str
+
+    @classmethod
+    def of(cls, model: nn.Module, label: str | None = None) -> "ModelIdentity":
+        """The identity of `model`; its kind is its label when it is given none."""
+        kind = _kind(model)
+        return cls(label=label or kind, kind=kind, sha256=_digest(model))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataIdentity:
+    """The images that were looked at.
+
+    Attributes:
+        name: of the data set.
+        sha256: its fingerprint, that of all images.
+        n: the number of images looked at.
+        rows: which ones, such as "0-99,105"; empty for all of them.
+    """
+
+    name: str
+    sha256: str
+    n: int
+    rows: str = ""
+
+    @classmethod
+    def of(cls, data: Examples, rows: Sequence[int] | Tensor | None = None) -> "DataIdentity":
+        """The identity of the given rows of `data`, or of all of it."""
+        if rows is None:
+            return cls(name=data.name, sha256=data.fingerprint(), n=len(data))
+        chosen = row_numbers(rows, len(data)).tolist()
+        return cls(name=data.name, sha256=data.fingerprint(), n=len(chosen), rows=ranges(chosen))
+
+
+def precision_of(model: nn.Module, device: torch.device) -> str:
+    """The type of the weights, and on CUDA whether products of float32 are rounded to TF32 first."""
+    dtype = str(dtype_of(model)).removeprefix("torch.")
+    if torch.is_autocast_enabled(device.type):
+        dtype += f", autocast {str(torch.get_autocast_dtype(device.type)).removeprefix('torch.')}"
+    if device.type != "cuda":
+        return dtype
+    matmul = "off" if torch.get_float32_matmul_precision() == "highest" else "on"
+    convolutions = "on" if torch.backends.cudnn.allow_tf32 else "off"
+    return f"{dtype}, TF32 {matmul} in products, {convolutions} in convolutions"
+
+
+def versions_on(device: torch.device) -> dict[str, str]:
+    """The software and the device."""
+    from advbnn import __version__
+
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"cpu ({platform.machine()})"
+    return {
+        "advbnn": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "device": name,
+    }
+
+
+def device_of(model: nn.Module, otherwise: torch.device) -> torch.device:
+    """Where the weights are; `otherwise` for a network that has none."""
+    return next((p.device for p in model.parameters()), otherwise)
+
+
+def dtype_of(model: nn.Module) -> torch.dtype:
+    """The type of the first real weight; float32 for a network that has none."""
+    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+
+
+def ranges(rows: Sequence[int]) -> str:
+    """Row numbers in their order, runs of neighbours joined: [0, 1, 2, 5] is "0-2,5"."""
+    runs: list[list[int]] = []
+    for row in rows:
+        if runs and row == runs[-1][1] + 1:
+            runs[-1][1] = row
+        else:
+            runs.append([row, row])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def _kind(model: nn.Module) -> str:
+    inner = getattr(model, "net", None)
+    return f"{type(model).__name__}({type(inner).__name__})" if isinstance(inner, nn.Module) else type(model).__name__
+
+
+def _digest(model: nn.Module) -> str:
+    # the noise of RSE is a hook, which neither the structure nor the weights show
+    digest = hashlib.sha256(f"{model!r} {noise_levels(model)}".encode())
+    for name, tensor in model.state_dict().items():
+        if isinstance(tensor, Tensor):
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+        else:  # a module's extra state
+            digest.update(f"{name} {tensor!r}".encode())
+    return digest.hexdigest()

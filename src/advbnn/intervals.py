@@ -1,0 +1,58 @@
+"""How far an accuracy measured on n images may lie from the accuracy on all images of their kind."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+CONFIDENCE = 0.95
+
+
+def clopper_pearson(successes: int, n: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """The exact interval for a probability of which `n` independent trials showed `successes`.
+
+    Its ends are the p for which so many successes or more, P(X >= k), and so few or fewer, P(X <= k), have
+    probability (1 - confidence) / 2. It covers the true probability at least as often as it says, for every n.
+    """
+    if n < 1 or not 0 <= successes <= n:
+        raise ValueError(f"expected 0 <= successes <= n with n at least 1, got successes={successes}, n={n}")
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must lie between 0 and 1, got {confidence}; 0.95 is usual")
+    tail = (1 - confidence) / 2
+    lower = 0.0 if successes == 0 else _solve(n, range(successes, n + 1), tail, rising=True)
+    upper = 1.0 if successes == n else _solve(n, range(successes + 1), tail, rising=False)
+    return lower, upper
+
+
+def accuracy_interval(correct: Sequence[int], n: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """The Clopper-Pearson interval of an accuracy that was measured on the same `n` images with several seeds.
+
+    Only images count as trials. Seeds ask the same images again, so pooling them would claim more data than there
+    are. Their mean varies less from one set of images to another than a single seed's accuracy does; so the interval
+    of a single seed, placed at the mean, covers it. A mean between two counts takes the outer ends of both.
+
+    Args:
+        correct: the number of images classified correctly under each seed.
+        n: the number of images.
+    """
+    if not correct:
+        raise ValueError("correct must hold the count of at least one seed, got none")
+    mean = math.fsum(correct) / len(correct)
+    return clopper_pearson(math.floor(mean), n, confidence)[0], clopper_pearson(math.ceil(mean), n, confidence)[1]
+
+
+def _solve(n: int, counts: range, tail: float, rising: bool) -> float:
+    """The p at which the probability of `counts` among `n` trials, which rises or falls with p, equals `tail`."""
+    k = torch.arange(counts.start, counts.stop, dtype=torch.float64)
+    whole = torch.tensor(float(n), dtype=torch.float64)
+    log_ways = torch.lgamma(whole + 1) - torch.lgamma(k + 1) - torch.lgamma(whole - k + 1)
+    low, high = 0.0, 1.0
+    while True:
+        p = (low + high) / 2
+        if p in (low, high):  # neighbours among the numbers: nothing lies between
+            return p
+        mass = torch.logsumexp(log_ways + k * math.log(p) + (n - k) * math.log1p(-p), 0).exp().item()
+        if (mass < tail) == rising:
+            low = p
+        else:
+            high = p

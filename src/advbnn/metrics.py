@@ -1,0 +1,12 @@
+"""The metrics that torchmetrics has, which is loaded only when one is asked for."""
+
+from types import ModuleType
+
+
+def torchmetrics_classification() -> ModuleType:
+    """`torchmetrics.functional.classification`."""
+    try:
+        from torchmetrics.functional import classification
+    except ImportError as error:
+        raise ImportError("this metric needs torchmetrics: pip install 'advbnn[report]'") from error
+    return classification

@@ -1,0 +1,181 @@
+"""Training: Algorithm 1 of the paper, for every defence, on one process or many, and never lost."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from advbnn import checkpoint
+from advbnn.checkpoint import Checkpoint
+from advbnn.config import defense_table
+from advbnn.data import Splits
+from advbnn.defenses import Defense
+from advbnn.display import Display
+from advbnn.distributed import World, world
+from advbnn.interrupts import Interrupted, Interrupts
+from advbnn.journal import Journal
+from advbnn.runs import CHECKPOINTS, RunError, RunFolder, provenance
+from advbnn.tables import to_toml
+from advbnn.training import DivergedError, Training
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitResult:
+    """What training gave.
+
+    Attributes:
+        model: the trained network, in the mode that it came in.
+        defense: how it was trained.
+        seed: the seed.
+        steps: updates made, those before a resumption included.
+        history: metrics, one entry a logging interval.
+        noise_std: the learned noise of a Gaussian likelihood, else None.
+        out: the run folder, if there is one.
+    """
+
+    model: nn.Module
+    defense: Defense
+    seed: int
+    steps: int
+    history: list[dict[str, Any]]
+    noise_std: float | None
+    out: Path | None
+
+
+def fit(
+    net: nn.Module,
+    data: Splits[Any],
+    defense: Defense,
+    *,
+    seed: int = 0,
+    out: Path | str | None = None,
+    resume: bool = False,
+    config: str | None = None,
+    device: torch.device | str | None = None,
+    engine: str = "eager",
+    log_every: int = 50,
+    save_every: float = 60.0,
+    progress: bool = False,
+    tensorboard: bool = False,
+) -> FitResult:
+    """Train a network with a defence (Algorithm 1).
+
+    Everything random in a step (order, augmentation, attack, weights) is a function of the seed, the epoch, the step
+    and the process alone. So a run that is killed and resumed gives, on the CPU bit for bit, what it would have given.
+
+    Args:
+        net: a plain network, which the defence makes noisy or Bayesian as it needs; or one that is so already. Trained
+            in place, but for RSE, which trains a copy.
+        data: the training set is used; the test set never is.
+        defense: what to do; see `defense(...)`.
+        seed: decides all randomness.
+        out: a folder for checkpoints, metrics and log; nothing is written when None.
+        resume: go on from the last checkpoint in `out`, if there is one.
+        config: TOML text kept in `out` as the settings of the run; written from `defense` and `seed` when None.
+        device: where to train; where the network is when None.
+        engine: how a step runs.
+        log_every: steps from one line of metrics to the next.
+        save_every: seconds from one checkpoint to the next.
+        progress: show a bar, or lines where stderr is no terminal.
+        tensorboard: also write TensorBoard events into `out`.
+
+    Raises:
+        Interrupted: Ctrl-C or SIGTERM came; the step was finished and the state saved.
+        DivergedError: the loss became NaN or infinite; the state was saved apart.
+    """
+    processes = world()
+    device = torch.device(device) if device is not None else next(net.parameters()).device
+    training = Training(defense.wrap(net).to(device), data.to(device), defense, seed, engine, processes)
+    run = _open_run(training, out, config, resume)
+    display = Display(training.steps_in_all, defense.schedule.total_epochs) if progress and processes.leads else None
+
+    with (
+        Journal(run, display, log_every=log_every, save_every=save_every, tensorboard=tensorboard) as journal,
+        Interrupts() as interrupts,
+        _training_mode(training.model),
+    ):
+        training.load(_last_checkpoint(run, out, processes))
+        if run is not None and run.finished:
+            run.publish()
+            journal.say(f"{run.path} is finished: {training.total_steps} steps; nothing is left to do")
+            return _result(training, journal, out)
+        try:
+            while not training.over:
+                for x, y in training.rest_of_epoch():
+                    training.advance(x, y)
+                    journal.after_step(training)
+                    if processes.any(interrupts.asked is not None):
+                        journal.save(training)
+                        raise Interrupted(_how_to_go_on(training, out), interrupts.asked)
+            training.finish()
+            journal.finish(training)
+        except DivergedError as error:
+            raise DivergedError(f"{error}; {journal.save_diverged(training)}") from error
+    return _result(training, journal, out)
+
+
+def _open_run(training: Training, out: Path | str | None, config: str | None, resume: bool) -> RunFolder | None:
+    if out is None or not training.world.leads:
+        return None
+    train, model = training.data.train, training.model
+    facts = provenance(
+        training.seed,
+        data={
+            "name": train.name,
+            "examples": len(train),
+            "classes": len(train.classes),
+            "shape": list(train.shape),
+            "sha256": train.fingerprint(),
+        },
+        model={"kind": type(model).__name__, "parameters": sum(p.numel() for p in model.parameters())},
+        processes=training.world.size,
+    )
+    text = config or to_toml({"seed": training.seed, **defense_table(training.defense)})
+    return RunFolder(out, text, facts, resume=resume)
+
+
+def _last_checkpoint(run: RunFolder | None, out: Path | str | None, processes: World) -> Checkpoint | None:
+    """The checkpoint to go on from, the same in all processes."""
+    if out is None or processes.size == 1:
+        return None if run is None else run.checkpoint
+    processes.wait()  # until the leading process has made sure that the folder is this run's
+    found = checkpoint.latest(Path(out) / CHECKPOINTS) if run is None else run.checkpoint
+    step = found.step if found is not None else 0
+    if processes.any(step != round(float(processes.sum(torch.tensor(float(step)))) / processes.size)):
+        raise RunError(f"the processes see different checkpoints in {out}; put it where all of them can read and write")
+    return found
+
+
+def _result(training: Training, journal: Journal, out: Path | str | None) -> FitResult:
+    log_noise = training.loss.log_noise
+    return FitResult(
+        model=training.product,
+        defense=training.defense,
+        seed=training.seed,
+        steps=training.total_steps,
+        history=journal.history,
+        noise_std=None if log_noise is None else float(log_noise.detach().exp()),
+        out=None if out is None else Path(out),
+    )
+
+
+def _how_to_go_on(training: Training, out: Path | str | None) -> str:
+    where = f"stopped after step {training.total_steps} of {training.steps_in_all}"
+    if out is None:
+        return f"{where}; nothing was saved, there being no run folder (out=...)"
+    return f"{where}, saved in {out}; go on with --resume (resume=True)"
+
+
+@contextmanager
+def _training_mode(model: nn.Module) -> Iterator[None]:
+    modes = [(module, module.training) for module in model.modules()]
+    model.train()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training

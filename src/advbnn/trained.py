@@ -1,0 +1,66 @@
+"""A finished run as the network that it trained."""
+
+import json
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from advbnn import checkpoint
+from advbnn.checkpoint import load_weights
+from advbnn.config import Config
+from advbnn.optimizers import Langevin
+from advbnn.runs import CHECKPOINTS, CONFIG, FACTS, MODEL, RunError
+from advbnn.sgld import SampleBank
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """A network and the run that it comes from.
+
+    Attributes:
+        model: the network, in evaluation mode.
+        config: the settings of the run.
+        folder: where it lies.
+        finished: whether the run came to its end; if not, these are the weights of its last checkpoint.
+    """
+
+    model: nn.Module
+    config: Config
+    folder: Path
+    finished: bool
+
+
+def load_trained(folder: Path | str, *, net: nn.Module | None = None, device: torch.device | str = "cpu") -> Trained:
+    """The network that a run has trained.
+
+    Args:
+        folder: the run folder.
+        net: a network built like the one that was given to `fit`, for a run of a network of your own; left out, the
+            defence's architecture is built.
+        device: where to put it.
+    """
+    folder = Path(folder)
+    if not (folder / CONFIG).exists() or not (folder / FACTS).exists():
+        raise RunError(
+            f"{folder} is not a run folder: it has no {CONFIG}; give one that `advbnn train` or fit has written"
+        )
+    config = Config.from_table(tomllib.loads((folder / CONFIG).read_text(encoding="utf-8")))
+    facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))["data"]
+    if net is None:
+        model = config.defense.build(classes=facts["classes"], shape=tuple(facts["shape"]))
+    else:
+        model = config.defense.wrap(net)
+    if isinstance(config.defense.optimizer, Langevin):
+        model = SampleBank(model)
+    finished = (folder / MODEL).exists()
+    if finished:
+        load_weights(model, folder / MODEL)
+    else:
+        last = checkpoint.latest(folder / CHECKPOINTS)
+        if last is None:
+            raise RunError(f"{folder} has no weights yet: its run was stopped before the first checkpoint; resume it")
+        last.load_weights(model)
+    return Trained(model=model.to(device).eval(), config=config, folder=folder, finished=finished)

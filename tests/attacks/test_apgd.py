@@ -1,0 +1,157 @@
+"""Auto-PGD against a straight-line reference in float64, and how it treats random networks."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from advbnn import attacks
+from advbnn.attacks.apgd import _checkpoints
+from advbnn.predict import predict
+from advbnn.threat import Threat
+
+
+class Wavy(nn.Module):
+    """Curved enough that steps must shrink."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(2)
+        self.a = 3 * torch.randn(6, 8, generator=generator, dtype=torch.float64)
+        self.b = torch.randn(8, 5, generator=generator, dtype=torch.float64)
+
+    def forward(self, x):
+        return torch.sin(x @ self.a) @ self.b
+
+
+def project(z, x, threat):
+    delta = z - x
+    if threat.norm == "linf":
+        delta = delta.clamp(-threat.eps, threat.eps)
+    elif delta.norm() > threat.eps:
+        delta = delta * threat.eps / delta.norm()
+    return (x + delta).clamp(0, 1)
+
+
+def loss_and_gradient(model, z, y):
+    leaf = z.clone().requires_grad_()
+    loss = nn.functional.cross_entropy(model(leaf[None]), torch.tensor([y]))
+    return loss.item(), torch.autograd.grad(loss, leaf)[0]
+
+
+def reference(model, x, y, start, threat, steps):
+    """Algorithm 1 of Croce and Hein (2020) for one example; the point of the largest margin among all it visits."""
+    checks, p = [0, math.ceil(0.22 * steps)], [0, 22]  # in hundredths of the run
+    while p[-1] + max(p[-1] - p[-2] - 3, 6) <= 100:
+        p.append(p[-1] + max(p[-1] - p[-2] - 3, 6))
+        checks.append(math.ceil(p[-1] * steps / 100))
+
+    def margin(z):
+        logits = model(z[None])[0]
+        return max(logits[j] for j in range(5) if j != y) - logits[y]
+
+    eta, now, before = 2 * threat.eps, start, start
+    f, g = loss_and_gradient(model, now, y)
+    f_max, x_max, g_max = f, now, g
+    f_max_then, halved_then, rises, visited = f, True, 0, [start]
+    for k in range(1, steps + 1):
+        step = g.sign() if threat.norm == "linf" else g / g.norm()
+        z = project(now + eta * step, x, threat)
+        a = 1.0 if k == 1 else 0.75
+        now, before = project(now + a * (z - now) + (1 - a) * (now - before), x, threat), now
+        visited.append(now)
+        f_new, g = loss_and_gradient(model, now, y)
+        rises += f_new > f
+        f = f_new
+        if f > f_max:
+            f_max, x_max, g_max = f, now, g
+        if k in checks:
+            window = k - checks[checks.index(k) - 1]
+            stuck = not halved_then and f_max <= f_max_then
+            halved_then = rises < 0.75 * window or stuck
+            if halved_then:
+                eta, now, before, f, g = eta / 2, x_max, x_max, f_max, g_max
+            f_max_then, rises = f_max, 0
+    return max(visited, key=margin)
+
+
+@pytest.mark.parametrize("threat", [Threat("linf", 0.2), Threat("l2", 0.5)], ids=lambda t: t.norm)
+def test_agrees_with_a_straight_line_reference(threat):
+    model = Wavy()
+    x = torch.rand(6, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y = model(x).argmax(1)
+    starts = {}
+
+    class Noting(attacks.APGD):
+        def _climb(self, oracle, objective, ball, y, labels, start, active, run):
+            starts.update(zip(active.tolist(), start, strict=True))
+            return super()._climb(oracle, objective, ball, y, labels, start, active, run)
+
+    found = Noting(threat, steps=40)(model, x, y, seed=0)
+    for i in range(6):
+        expected = reference(model, x[i], y[i].item(), starts[i], threat, 40)
+        torch.testing.assert_close(found[i], expected, atol=1e-9, rtol=0)
+
+
+def test_checkpoints_grow_denser():
+    assert sorted(_checkpoints(100))[:5] == [22, 41, 57, 70, 80]
+    gaps = torch.tensor(sorted(_checkpoints(1000))).diff()
+    assert gaps.min() == 60 and gaps[0] == 190 and max(_checkpoints(1000)) <= 1000
+
+
+@pytest.mark.parametrize("loss", ["ce", "dlr", "margin"])
+def test_it_is_no_weaker_than_pgd(net, digits, loss):
+    threat = Threat("linf", 0.12)
+    x, y = digits.x[:100], digits.y[:100]
+
+    def survivors(attack):
+        return (predict(net, attack(net, x, y, seed=0), 1).label == y).sum().item()
+
+    assert survivors(attacks.APGD(threat, steps=20, loss=loss)) <= survivors(attacks.PGD(threat, loss=loss)) + 1
+
+
+def test_targets_try_the_likeliest_wrong_classes(net, digits):
+    threat, x, y = Threat("linf", 0.12), digits.x[:30], digits.y[:30]
+    attack = attacks.APGD(threat, steps=10, loss="dlr", targets=9)
+    alone = attacks.APGD(threat, steps=10, loss="dlr", targets=1)
+
+    def survivors(a):
+        return predict(net, a(net, x, y, seed=0), 1).label == y
+
+    assert survivors(attack).sum() <= survivors(alone).sum()
+    outcome = attack.run(net, x, y, seed=0)
+    fallen = ~(predict(net, outcome.x_adv, 1).label == y)
+    # an example that has fallen is left alone, one that stands meets all nine classes
+    assert outcome.queries[~fallen].tolist() == [1 + 9 * 11] * int((~fallen).sum())
+    assert outcome.queries[fallen].max() <= 1 + 9 * 11 and outcome.queries.min() < 1 + 9 * 11
+
+
+@pytest.mark.parametrize("average", ["loss", "probability", "logits"])
+def test_a_random_network_is_controlled_by_averages(bnn, digits, average):
+    x, y = digits.x[:40], digits.y[:40]
+    threat = Threat("linf", 0.1)
+    attack = attacks.APGD(threat, steps=6, eot=2, average=average, selection_samples=5)
+    x_adv = attack(bnn, x, y, seed=0)
+    before, after = (predict(bnn, z, 50, seed=9) for z in (x, x_adv))
+    assert (after.label == y).float().mean() < (before.label == y).float().mean() - 0.3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"targets": 3}, "loss='dlr', targeted=False, got loss='ce'"),
+        ({"targets": 3, "loss": "dlr", "targeted": True}, "targeted=True"),
+        ({"targets": 0, "loss": "dlr"}, "targets must be a whole number"),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        attacks.APGD(Threat(), **options)
+
+
+def test_an_unbounded_threat_and_too_many_targets_are_refused(net, digits):
+    with pytest.raises(ValueError, match="eps, which must be finite"):
+        attacks.APGD(Threat("linf", math.inf))
+    with pytest.raises(ValueError, match="below the number of classes, 10, got 10"):
+        attacks.APGD(Threat(), loss="dlr", targets=10)(net, digits.x[:2], digits.y[:2])

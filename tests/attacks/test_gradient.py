@@ -1,0 +1,120 @@
+"""Input gradients against all draws in one graph, in float64, and with the memory of one draw."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from advbnn.attacks.gradient import input_gradient
+from advbnn.attacks.losses import LOSSES, Objective
+from advbnn.posterior import bayesianize
+from advbnn.rng import seeded
+
+K = 6
+CLASSIFYING = [(loss, average) for loss in ("ce", "margin", "dlr") for average in ("loss", "probability", "logits")]
+
+
+def random_net(outputs=4):
+    torch.manual_seed(3)
+    net = nn.Sequential(nn.Linear(5, 9), nn.Tanh(), nn.Linear(9, outputs)).double()
+    return bayesianize(net, init_std=0.5)
+
+
+def examples():
+    generator = torch.Generator().manual_seed(0)
+    return torch.rand(3, 5, dtype=torch.float64, generator=generator), torch.tensor([0, 3, 1])
+
+
+def one_graph(model, x, y, loss, average, targeted):
+    """The definition, with the graphs of all draws at once."""
+    leaf = x.clone().requires_grad_()
+    outputs = torch.stack([model(leaf) for _ in range(K)])
+    if average == "loss":
+        values = torch.stack([LOSSES[loss](z, y, targeted) for z in outputs]).mean(0)
+    elif average == "probability":
+        values = LOSSES[loss](outputs.softmax(-1).mean(0).log(), y, targeted)
+    else:
+        values = LOSSES[loss](outputs.mean(0), y, targeted)
+    prediction = outputs.mean(0) if average == "logits" or loss == "nll" else outputs.softmax(-1).mean(0).log()
+    return values.detach(), prediction.detach(), torch.autograd.grad(values.sum(), leaf)[0]
+
+
+@pytest.mark.parametrize("targeted", [False, True])
+@pytest.mark.parametrize(("loss", "average"), CLASSIFYING)
+def test_the_gradient_over_draws_is_exact(loss, average, targeted):
+    model, (x, y) = random_net(), examples()
+    objective = Objective(loss=loss, average=average, targeted=targeted)
+    with seeded(7):
+        found = input_gradient(model, x, y, objective, K)
+    with seeded(7):
+        if average != "loss":
+            # the draws of a coupled average come from a seed of their own
+            torch.manual_seed(int(torch.randint(2**62, ()).item()))
+        expected = one_graph(model, x, y, loss, average, targeted)
+    torch.testing.assert_close(tuple(found), expected)
+
+
+@pytest.mark.parametrize("average", ["loss", "logits"])
+def test_the_gradient_of_a_regression_is_exact(average):
+    model, (x, _) = random_net(outputs=2), examples()
+    y = torch.randn(3, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    with seeded(7):
+        found = input_gradient(model, x, y, Objective(loss="nll", average=average), K)
+    with seeded(7):
+        if average != "loss":
+            torch.manual_seed(int(torch.randint(2**62, ()).item()))
+        expected = one_graph(model, x, y, "nll", average, False)
+    torch.testing.assert_close(tuple(found), expected)
+
+
+def test_one_draw_is_the_same_for_every_average():
+    model, (x, y) = random_net(), examples()
+    slopes = []
+    for average in ("loss", "probability", "logits"):
+        with seeded(0):
+            slopes.append(input_gradient(model, x, y, Objective(average=average), 1))
+    for slope in slopes[1:]:
+        torch.testing.assert_close(slope.gradient, slopes[0].gradient)
+        torch.testing.assert_close(slope.values, slopes[0].values)
+
+
+def test_the_loss_of_a_mean_probability_survives_probabilities_that_float32_cannot_hold():
+    net = nn.Linear(2, 2, bias=False)
+    nn.init.constant_(net.weight, 0)
+    net.weight.data[0] = 150.0
+    x, y = torch.ones(1, 2), torch.tensor([1])  # log p_y = -300
+    slope = input_gradient(net, x, y, Objective(average="probability"), eot=3)
+    assert slope.values.item() == pytest.approx(300.0)
+    torch.testing.assert_close(slope.gradient, torch.full((1, 2), 150.0))
+
+
+class Watched(nn.Module):
+    """Counts the graphs of earlier draws that are alive when a new one begins."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self.graphs, self.alive = model, [], []
+
+    def forward(self, x):
+        gc.collect()
+        self.alive.append(sum(graph() is not None for graph in self.graphs))
+        output = self.model(x)
+        if output.grad_fn is not None:
+            self.graphs.append(weakref.ref(output))
+        return output
+
+
+@pytest.mark.parametrize("average", ["loss", "probability", "logits"])
+def test_one_graph_is_alive_at_a_time(average):
+    watched, (x, y) = Watched(random_net()), examples()
+    input_gradient(watched, x, y, Objective(average=average), K)
+    assert len(watched.graphs) == K and max(watched.alive) == 0
+
+
+def test_examples_do_not_share_a_gradient():
+    model, (x, y) = random_net().net, examples()
+    together = input_gradient(model, x, y, Objective()).gradient
+    alone = torch.cat([input_gradient(model, x[i : i + 1], y[i : i + 1], Objective()).gradient for i in range(3)])
+    torch.testing.assert_close(together, alone)

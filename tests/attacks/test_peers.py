@@ -1,0 +1,204 @@
+"""Other libraries attack the same networks with the same budget, and attack random networks unchanged."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from advbnn import attacks
+from advbnn.predict import Ensemble, predict
+from advbnn.threat import Threat
+
+pytestmark = pytest.mark.peers
+
+LINF, L2 = Threat("linf", 0.1), Threat("l2", 0.6)
+N = 100
+ONE_POINT = N // 100
+
+
+@pytest.fixture(scope="module")
+def foolbox():
+    return pytest.importorskip("foolbox")
+
+
+@pytest.fixture(scope="module")
+def art():
+    pytest.importorskip("art")
+    from art import estimators
+    from art.attacks import evasion
+
+    evasion.classification = pytest.importorskip("art.estimators.classification")
+    assert estimators
+    return evasion
+
+
+@pytest.fixture(scope="module")
+def torchattacks():
+    return pytest.importorskip("torchattacks")
+
+
+@pytest.fixture(scope="module")
+def pyautoattack():
+    return pytest.importorskip("pyautoattack")
+
+
+@pytest.fixture(scope="module")
+def batch(digits):
+    return digits.x[:N], digits.y[:N]
+
+
+def survivors(model, x_adv, y, samples=1) -> int:
+    return int((predict(model, x_adv, samples, seed=77).label == y).sum())
+
+
+def with_foolbox(foolbox, attack, model, x, y, eps):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return attack(foolbox.PyTorchModel(model, bounds=(0, 1), device="cpu"), x, y, epsilons=eps)[1]
+
+
+def with_art(art, model, x, y, **options):
+    classifier = art.classification.PyTorchClassifier(
+        model, nn.CrossEntropyLoss(), (1, 8, 8), 10, clip_values=(0.0, 1.0), device_type="cpu"
+    )
+    attack = art.ProjectedGradientDescentPyTorch(classifier, batch_size=N, verbose=False, **options)
+    found = attack.generate(x.numpy(), nn.functional.one_hot(y, 10).numpy().astype(np.float32))
+    return torch.from_numpy(found)
+
+
+@pytest.mark.parametrize("threat", [LINF, L2], ids=lambda t: t.norm)
+def test_fgsm_finds_the_points_of_foolbox(foolbox, net, batch, threat):
+    peer = {"linf": foolbox.attacks.LinfFastGradientAttack, "l2": foolbox.attacks.L2FastGradientAttack}[threat.norm]
+    expected = with_foolbox(foolbox, peer(random_start=False), net, *batch, threat.eps)
+    torch.testing.assert_close(attacks.FGSM(threat)(net, *batch), expected, atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("threat", [LINF, L2], ids=lambda t: t.norm)
+def test_pgd_finds_the_points_of_foolbox(foolbox, net, batch, threat):
+    peer = {"linf": foolbox.attacks.LinfPGD, "l2": foolbox.attacks.L2PGD}[threat.norm]
+    expected = with_foolbox(
+        foolbox, peer(abs_stepsize=threat.eps / 5, steps=10, random_start=False), net, *batch, threat.eps
+    )
+    found = attacks.PGD(threat, steps=10, relative_step_size=0.2, random_start=False)(net, *batch)
+    assert_same_points(found, expected)
+    assert survivors(net, found, batch[1]) <= survivors(net, expected, batch[1]) + ONE_POINT
+
+
+@pytest.mark.parametrize(("threat", "norm"), [(LINF, np.inf), (L2, 2)], ids=["linf", "l2"])
+def test_pgd_finds_the_points_of_art(art, net, batch, threat, norm):
+    expected = with_art(art, net, *batch, norm=norm, eps=threat.eps, eps_step=threat.eps / 5, max_iter=10)
+    found = attacks.PGD(threat, steps=10, relative_step_size=0.2, random_start=False)(net, *batch)
+    assert_same_points(found, expected)
+    assert survivors(net, found, batch[1]) <= survivors(net, expected, batch[1]) + ONE_POINT
+
+
+def assert_same_points(found, expected):
+    """Equal to float tolerance, but for pixels where rounding decided the sign of a gradient near zero."""
+    apart = (found - expected).abs().flatten(1)
+    assert (apart > 1e-4).float().mean() < 0.002, apart.max()
+
+
+def test_cw_is_as_near_as_foolbox(foolbox, net, batch):
+    x, y = (t[:40] for t in batch)
+    budget = {"steps": 40, "confidence": 0.0}
+    peer = foolbox.attacks.L2CarliniWagnerAttack(
+        binary_search_steps=4, stepsize=0.05, initial_const=1.0, abort_early=False, **budget
+    )
+    expected = with_foolbox(foolbox, peer, net, x, y, None)
+    ours = attacks.CW(Threat("l2", math.inf), search_steps=4, learning_rate=0.05, first_c=1.0, **budget)
+    found = ours(net, x, y)
+    assert survivors(net, found, y) <= survivors(net, expected, y)
+    near, far = L2.distance(found, x), L2.distance(expected, x)
+    fallen = (predict(net, expected, 1).label != y) & (predict(net, found, 1).label != y)
+    assert near[fallen].mean() <= far[fallen].mean() * 1.01
+    bounded = attacks.CW(L2, search_steps=4, learning_rate=0.05, first_c=1.0, **budget)(net, x, y)
+    within = (far <= L2.eps) & (predict(net, expected, 1).label != y)
+    assert survivors(net, bounded, y) <= int((~within).sum())
+
+
+@pytest.mark.parametrize("threat", [LINF, L2], ids=lambda t: t.norm)
+def test_apgd_is_as_strong_as_autoattacks(pyautoattack, net, batch, threat):
+    from pyautoattack.autopgd_base import APGDAttack
+
+    norm = {"linf": "Linf", "l2": "L2"}[threat.norm]
+    for loss in ("ce", "dlr"):
+        peer = APGDAttack(net, n_iter=30, norm=norm, eps=threat.eps, loss=loss, device="cpu", seed=0)
+        expected = survivors(net, peer.perturb(*batch), batch[1])
+        found = attacks.APGD(threat, steps=30, loss=loss)(net, *batch, seed=0)
+        assert survivors(net, found, batch[1]) <= expected + ONE_POINT
+
+
+def test_targeted_apgd_is_as_strong_as_autoattacks(pyautoattack, net, batch):
+    from pyautoattack.autopgd_base import APGDAttack_targeted
+
+    peer = APGDAttack_targeted(net, n_iter=15, norm="Linf", eps=LINF.eps, n_target_classes=9, device="cpu", seed=0)
+    expected = survivors(net, peer.perturb(*batch), batch[1])
+    found = attacks.APGD(LINF, steps=15, loss="dlr", targets=9)(net, *batch, seed=0)
+    assert survivors(net, found, batch[1]) <= expected + ONE_POINT
+
+
+@pytest.mark.parametrize("kind", ["bayesian", "ensemble"])
+class TestOthersAttackRandomNetworksUnchanged:
+    """Each lowers the accuracy of a `Bayesian` and of an `Ensemble`, which they know nothing about."""
+
+    @pytest.fixture
+    def model(self, kind, bnn):
+        return bnn if kind == "bayesian" else Ensemble(bnn, samples=3).eval()
+
+    @pytest.fixture
+    def few(self, digits):
+        return digits.x[:30], digits.y[:30]
+
+    def check(self, model, x_adv, few):
+        x, y = few
+        assert LINF.distance(x_adv, x).max() <= LINF.eps + 1e-6
+        assert survivors(model, x_adv, y, 20) < survivors(model, x, y, 20) - 5
+
+    def test_foolbox(self, foolbox, model, few):
+        peer = foolbox.attacks.LinfPGD(steps=8, rel_stepsize=0.3)
+        self.check(model, with_foolbox(foolbox, peer, model, *few, LINF.eps), few)
+
+    def test_art(self, art, model, few):
+        self.check(model, with_art(art, model, *few, eps=LINF.eps, eps_step=LINF.eps * 0.3, max_iter=8), few)
+
+    def test_torchattacks(self, torchattacks, model, few):
+        self.check(model, torchattacks.PGD(model, eps=LINF.eps, alpha=LINF.eps * 0.3, steps=8)(*few), few)
+
+    def test_pyautoattack(self, pyautoattack, model, few):
+        peer = pyautoattack.AutoAttack(model, version="custom", attacks=["apgd-ce"], eps=LINF.eps, seed=0)
+        peer.apgd.n_iter, peer.apgd.n_restarts = 8, 1
+        self.check(model, peer.run_standard_evaluation(*few), few)
+
+
+class TestAveragedAttacksOnARandomNetwork:
+    """With the same draws a step, and all results scored alike: fresh draws, 50-sample mean probability."""
+
+    K, STEPS = 20, 10
+
+    @pytest.fixture(scope="class")
+    def few(self, digits):
+        return digits.x[:N], digits.y[:N]
+
+    @pytest.fixture(scope="class")
+    def ours(self, bnn, few):
+        x_adv = attacks.PGD(LINF, steps=self.STEPS, eot=self.K)(bnn, *few, seed=0)
+        return survivors(bnn, x_adv, few[1], 50)
+
+    def test_as_strong_as_torchattacks(self, torchattacks, bnn, few, ours):
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            peer = torchattacks.EOTPGD(
+                bnn, eps=LINF.eps, alpha=2.5 * LINF.eps / self.STEPS, steps=self.STEPS, eot_iter=self.K
+            )
+            expected = survivors(bnn, peer(*few), few[1], 50)
+        assert ours <= expected
+
+    def test_as_strong_as_autoattack_for_random_networks(self, pyautoattack, bnn, few, ours):
+        with torch.random.fork_rng():
+            peer = pyautoattack.AutoAttack(bnn, version="rand", eps=LINF.eps, seed=0)
+            assert peer.apgd.eot_iter == self.K
+            peer.apgd.n_iter = self.STEPS
+            expected = survivors(bnn, peer.run_standard_evaluation(*few), few[1], 50)
+        assert ours <= expected

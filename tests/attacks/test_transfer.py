@@ -1,0 +1,34 @@
+"""Transfer: crafted on a source, for any target."""
+
+import pytest
+import torch
+
+from advbnn import attacks
+from advbnn.threat import Threat
+
+PGD = attacks.PGD(Threat("linf", 0.15), steps=10)
+
+
+def test_it_is_the_attack_on_the_source(net, bnn, digits):
+    x, y = digits.x[:20], digits.y[:20]
+    transfer = attacks.Transfer(net, PGD)
+    assert torch.equal(transfer(bnn, x, y, seed=1), PGD(net, x, y, seed=1))
+    assert transfer.run(bnn, x, y, seed=1).queries.tolist() == [10] * 20
+    assert transfer.threat is PGD.threat
+    assert repr(transfer) == f"Transfer(attack={PGD!r})"
+
+
+def test_the_mean_network_is_a_source_in_one_call(bnn, digits):
+    x, y = digits.x[:50], digits.y[:50]
+    transfer = attacks.Transfer.from_mean(bnn, PGD)
+    x_adv = transfer(bnn, x, y, seed=1)
+    assert torch.equal(x_adv, PGD(bnn.net, x, y, seed=1))
+    with torch.no_grad():
+        assert (bnn(x_adv).argmax(1) == y).float().mean() < (bnn(x).argmax(1) == y).float().mean() - 0.2
+
+
+def test_bad_targets_and_sources_are_refused(net, digits):
+    with pytest.raises(TypeError, match="model must be a torch.nn.Module"):
+        attacks.Transfer(net, PGD)(None, digits.x, digits.y)
+    with pytest.raises(TypeError, match="bnn must be a Bayesian network, got Sequential; another source"):
+        attacks.Transfer.from_mean(net, PGD)

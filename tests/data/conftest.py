@@ -1,0 +1,91 @@
+"""Tiny datasets, written in the layouts of their publishers."""
+
+import io
+import pickle
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+BATCHES = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
+
+
+@pytest.fixture
+def cifar_batches() -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Three images [3, 3, 32, 32] with labels for each of the six batches."""
+    rng = np.random.default_rng(0)
+    return {
+        name: (rng.integers(0, 256, (3, 3, 32, 32), np.uint8), rng.integers(0, 10, 3).astype(np.uint8))
+        for name in BATCHES
+    }
+
+
+@pytest.fixture
+def cifar_binary(tmp_path: Path, cifar_batches: dict[str, tuple[np.ndarray, np.ndarray]]) -> Path:
+    folder = tmp_path / "cifar-10-batches-bin"
+    folder.mkdir()
+    for name, (images, labels) in cifar_batches.items():
+        records = np.concatenate([labels[:, None], images.reshape(3, -1)], axis=1)
+        (folder / f"{name}.bin").write_bytes(records.tobytes())
+    return folder
+
+
+@pytest.fixture
+def cifar_pickled(tmp_path: Path, cifar_batches: dict[str, tuple[np.ndarray, np.ndarray]]) -> Callable[[int], Path]:
+    """Writes the Python layout with a given pickle protocol."""
+
+    def write(protocol: int = 2) -> Path:
+        folder = tmp_path / "cifar-10-batches-py"
+        folder.mkdir()
+        for name, (images, labels) in cifar_batches.items():
+            batch = {b"batch_label": b"x", b"labels": labels.tolist(), b"data": images.reshape(3, -1)}
+            (folder / name).write_bytes(pickle.dumps(batch, protocol))
+        return folder
+
+    return write
+
+
+def write_tar(folder: Path, archive: Path) -> Path:
+    with tarfile.open(archive, "w:gz") as tar:
+        for file in sorted(folder.iterdir()):
+            member = tarfile.TarInfo(f"{folder.name}/{file.name}")
+            content = file.read_bytes()
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return archive
+
+
+@pytest.fixture
+def archived() -> Callable[[Path, Path], Path]:
+    """Packs a folder as its publisher would."""
+    return write_tar
+
+
+@pytest.fixture
+def stl_folder(tmp_path: Path) -> tuple[Path, np.ndarray, np.ndarray]:
+    """The folder, its four training images [4, 3, 96, 96] in row order, their labels from 1; two test images."""
+    folder = tmp_path / "stl10_binary"
+    folder.mkdir()
+    rng = np.random.default_rng(1)
+    images, labels = rng.integers(0, 256, (4, 3, 96, 96), np.uint8), np.array([1, 10, 3, 3], np.uint8)
+    for split, count in (("train", 4), ("test", 2)):
+        (folder / f"{split}_X.bin").write_bytes(images[:count].transpose(0, 1, 3, 2).tobytes())
+        (folder / f"{split}_y.bin").write_bytes(labels[:count].tobytes())
+    return folder, images, labels
+
+
+@pytest.fixture
+def image_folder(tmp_path: Path) -> Path:
+    """train: 2 classes of 5 PNG images of 12x12; test: 2 of each; each image of one grey, its number times ten."""
+    image_module = pytest.importorskip("PIL.Image")
+    root = tmp_path / "pets"
+    grey = 0
+    for split, count in (("train", 5), ("test", 2)):
+        for name in ("cat", "dog"):
+            (root / split / name).mkdir(parents=True)
+            for i in range(count):
+                pixels = np.full((12, 12, 3), grey := grey + 10, np.uint8)
+                image_module.fromarray(pixels).save(root / split / name / f"{i}.png")
+    return root

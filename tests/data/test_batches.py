@@ -1,0 +1,141 @@
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from advbnn.data import Batches, HorizontalFlip, ImageSet, RandomCrop, from_tensors, to_float
+from advbnn.rng import seeded
+
+AUGMENTATIONS = (RandomCrop(padding=1), HorizontalFlip())
+
+
+def numbered(count: int) -> ImageSet:
+    """Image i carries i in its label, as the last of `count` classes."""
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, (count, 1, 4, 4), dtype=torch.uint8, generator=generator)
+    return ImageSet(pixels, torch.arange(count), tuple(map(str, range(count))), "numbered")
+
+
+def equal(first: tuple[torch.Tensor, ...], second: tuple[torch.Tensor, ...]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@given(st.integers(1, 40), st.integers(1, 12), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_an_epoch_delivers_every_example_once(count: int, batch_size: int, shuffle: bool) -> None:
+    batches = Batches(numbered(count), batch_size, shuffle=shuffle)
+    delivered = list(batches.epoch(0))
+    assert len(delivered) == len(batches)
+    assert [len(y) for _, y in delivered] == [batches.size(step) for step in range(len(batches))]
+    labels = torch.cat([y for _, y in delivered]).tolist()
+    assert sorted(labels) == list(range(count))
+    assert shuffle or labels == list(range(count))
+
+
+def test_images_arrive_in_the_unit_interval_with_their_labels() -> None:
+    examples = numbered(20)
+    for x, y in Batches(examples, 8, seed=1).epoch(3):
+        assert x.dtype == torch.float32
+        assert torch.equal(x, to_float(examples.images[y]))
+
+
+def test_other_inputs_arrive_as_they_are() -> None:
+    inputs = torch.linspace(-5, 5, 12, dtype=torch.float64).reshape(6, 2)
+    examples = from_tensors(inputs, inputs.sum(1))
+    x, y = next(Batches(examples, 6, shuffle=False).epoch(0))
+    assert torch.equal(x, inputs)
+    assert torch.equal(y, inputs.sum(1))
+
+
+def test_drop_last() -> None:
+    batches = Batches(numbered(10), 4, drop_last=True)
+    assert len(batches) == 2
+    assert [len(y) for _, y in batches.epoch(0)] == [4, 4]
+
+
+def test_seed_and_epoch_decide_everything() -> None:
+    examples = numbered(30)
+
+    def first(seed: int, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return next(Batches(examples, 30, seed=seed, augmentations=AUGMENTATIONS).epoch(epoch))
+
+    assert equal(first(0, 1), first(0, 1))
+    orders = {tuple(first(seed, epoch)[1].tolist()) for seed in range(3) for epoch in range(3)}
+    assert len(orders) == 9
+
+
+def test_neither_uses_nor_disturbs_the_default_generator() -> None:
+    batches = Batches(numbered(10), 5, augmentations=AUGMENTATIONS)
+    with seeded(1):
+        before = torch.get_rng_state()
+        one = list(batches.epoch(0))
+        assert torch.equal(torch.get_rng_state(), before)
+    with seeded(2):
+        assert all(map(equal, one, batches.epoch(0)))
+
+
+def test_resumes_at_any_step_exactly() -> None:
+    batches = Batches(numbered(23), 5, seed=9, augmentations=AUGMENTATIONS)
+    whole = list(batches.epoch(4))
+    for step in range(len(batches) + 1):
+        rest = list(batches.epoch(4, start_step=step))
+        assert len(rest) == len(whole) - step
+        assert all(map(equal, rest, whole[step:]))
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 6])
+@pytest.mark.parametrize("count", [30, 34, 35])
+def test_the_shards_of_all_ranks_are_the_batch_of_one_process(count: int, world: int) -> None:
+    examples = numbered(count)
+    drop_last = 0 < count % 6 < world
+    alone, *ranks = (
+        Batches(examples, 6, 2, AUGMENTATIONS, drop_last=drop_last, rank=rank, world=of)
+        for rank, of in [(0, 1), *((rank, world) for rank in range(world))]
+    )
+    for whole, *shards in zip(alone.epoch(1), *(rank.epoch(1) for rank in ranks), strict=True):
+        for part in (0, 1):
+            interleaved = [shard[part][i] for i, shard in itertools.product(range(6), shards) if i < len(shard[part])]
+            assert torch.equal(torch.stack(interleaved), whole[part])
+
+
+def test_no_rank_is_left_without_examples() -> None:
+    with pytest.raises(ValueError, match="last batch of an epoch holds 1 examples for 2 processes; set drop_last"):
+        Batches(numbered(31), 6, rank=0, world=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size must be 1 or more"),
+        ({"batch_size": 4, "rank": 2, "world": 2}, r"rank must lie in 0\.\.world-1"),
+        ({"batch_size": 4, "rank": 0, "world": 3}, "not a multiple of world=3"),
+        ({"batch_size": 11, "drop_last": True}, "leaves no batch of the 10 examples"),
+    ],
+)
+def test_refuses_bad_options(options: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Batches(numbered(10), **options)  # type: ignore[arg-type]
+
+
+def test_refuses_to_augment_what_is_no_image() -> None:
+    examples = from_tensors(torch.zeros(4, 2), torch.zeros(4))
+    with pytest.raises(ValueError, match="augmentations work on images"):
+        Batches(examples, 2, augmentations=AUGMENTATIONS)
+
+
+@pytest.mark.parametrize("start_step", [-1, 4])
+def test_refuses_a_step_beyond_the_epoch_at_once(start_step: int) -> None:
+    with pytest.raises(ValueError, match=r"start_step must lie in 0\.\.3"):
+        Batches(numbered(12), 4).epoch(0, start_step=start_step)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_the_gpu_gets_the_same_batches() -> None:
+    examples = numbered(40)
+    here = Batches(examples, 8, augmentations=AUGMENTATIONS)
+    there = Batches(examples.to("cuda"), 8, augmentations=AUGMENTATIONS)
+    for (x, y), (u, v) in zip(here.epoch(1), there.epoch(1), strict=True):
+        assert u.is_cuda and v.is_cuda
+        assert torch.equal(x, u.cpu()) and torch.equal(y, v.cpu())

@@ -1,0 +1,170 @@
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from advbnn.data import DataError, cifar10, load, load_cifar10
+from advbnn.data.archive import digest
+
+Batches = dict[str, tuple[np.ndarray, np.ndarray]]
+
+
+def check_contents(root: Path, batches: Batches, name: str = "cifar10-unverified", verify: bool = False) -> None:
+    loaded = load_cifar10(root, verify=verify)
+    train = [batches[f"data_batch_{i}"] for i in range(1, 6)]
+    assert torch.equal(loaded.train.images, torch.from_numpy(np.concatenate([x for x, _ in train])))
+    assert loaded.train.labels.tolist() == np.concatenate([y for _, y in train]).tolist()
+    assert torch.equal(loaded.test.images, torch.from_numpy(batches["test_batch"][0]))
+    assert loaded.test.labels.tolist() == batches["test_batch"][1].tolist()
+    assert loaded.train.name == loaded.test.name == name
+    assert loaded.train.classes[3] == "cat"
+
+
+def test_reads_the_binary_layout(cifar_binary: Path, cifar_batches: Batches) -> None:
+    check_contents(cifar_binary.parent, cifar_batches)
+    check_contents(cifar_binary, cifar_batches)
+
+
+@pytest.mark.parametrize("protocol", range(2, 6))
+def test_reads_the_python_layout(cifar_pickled: Callable[[int], Path], cifar_batches: Batches, protocol: int) -> None:
+    check_contents(cifar_pickled(protocol).parent, cifar_batches)
+
+
+def test_reads_pickles_as_python_2_wrote_them(cifar_pickled: Callable[[int], Path], cifar_batches: Batches) -> None:
+    folder = cifar_pickled(2)
+    for name, (images, labels) in cifar_batches.items():
+        (folder / name).write_bytes(python2_pickle(images.tobytes(), labels.tolist()))
+    check_contents(folder, cifar_batches)
+
+
+def python2_pickle(pixels: bytes, labels: list[int]) -> bytes:
+    """The opcodes of the published files: byte strings throughout, and integers for the flags of the dtype."""
+
+    def string(text: bytes) -> bytes:
+        return b"T" + len(text).to_bytes(4, "little") + text
+
+    array = (
+        b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\nK\x00\x85" + string(b"b") + b"tR"
+        b"(K\x01K\x03M\x00\x0c\x86cnumpy\ndtype\n(" + string(b"u1") + b"K\x00K\x01tR"
+        b"(K\x03" + string(b"|") + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89" + string(pixels) + b"tb"
+    )
+    numbers = b"](" + b"".join(b"K" + bytes([label]) for label in labels) + b"e"
+    return b"\x80\x02}(" + string(b"data") + array + string(b"labels") + numbers + b"u."
+
+
+@pytest.mark.parametrize("layout", ["binary", "python"])
+def test_reads_archives_without_unpacking_them(
+    tmp_path: Path,
+    cifar_binary: Path,
+    cifar_pickled: Callable[[int], Path],
+    cifar_batches: Batches,
+    archived: Callable[[Path, Path], Path],
+    layout: str,
+) -> None:
+    root = tmp_path / "archives"
+    root.mkdir()
+    folder = cifar_binary if layout == "binary" else cifar_pickled(2)
+    archive = archived(folder, root / f"cifar-10-{layout}.tar.gz")
+    check_contents(root, cifar_batches)
+    check_contents(archive, cifar_batches)
+    assert os.listdir(root) == [archive.name]
+
+
+def test_the_published_checksums_make_it_cifar10(
+    cifar_binary: Path, cifar_batches: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sums = {file.name: f"sha1:{digest(file, 'sha1')}" for file in cifar_binary.iterdir()}
+    monkeypatch.setattr(cifar10, "BINARIES", {name: sums[name] for name in cifar10.BINARIES})
+    check_contents(cifar_binary, cifar_batches, name="cifar10", verify=True)
+
+
+def test_refuses_other_contents_unless_told_otherwise(cifar_binary: Path, cifar_pickled: Callable[[int], Path]) -> None:
+    with pytest.raises(DataError, match=r"data_batch_1\.bin: its SHA1 is .* the published file's is aadd24"):
+        load("cifar10", cifar_binary)
+    with pytest.raises(DataError, match=r"data_batch_1: its MD5 is .*verify=False"):
+        load("cifar10", cifar_pickled(2))
+
+
+def test_refuses_an_altered_archive_before_reading_it(tmp_path: Path) -> None:
+    archive = tmp_path / "cifar-10-python.tar.gz"
+    archive.write_bytes(b"not an archive")
+    with pytest.raises(DataError, match="its MD5 is .* the published file's is c58f3010"):
+        load_cifar10(tmp_path)
+    with pytest.raises(DataError, match="cannot be read to its end"):
+        load_cifar10(tmp_path, verify=False)
+
+
+def test_a_truncated_archive(tmp_path: Path, cifar_binary: Path, archived: Callable[[Path, Path], Path]) -> None:
+    archive = archived(cifar_binary, tmp_path / "cifar-10-binary.tar.gz")
+    archive.write_bytes(archive.read_bytes()[:-20_000])
+    with pytest.raises(DataError, match=r"binary\.tar\.gz: cannot be read to its end.*download CIFAR-10"):
+        load_cifar10(archive, verify=False)
+
+
+def test_missing_files(tmp_path: Path, cifar_binary: Path) -> None:
+    (cifar_binary / "data_batch_3.bin").unlink()
+    with pytest.raises(DataError, match=r"cifar-10-batches-bin: data_batch_3\.bin missing; download"):
+        load_cifar10(cifar_binary)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=r"empty: holds none of cifar-10-batches-bin, .*advbnn data download"):
+        load_cifar10(tmp_path / "empty")
+    with pytest.raises(DataError, match="nowhere: there is no such folder"):
+        load_cifar10(tmp_path / "nowhere")
+
+
+def test_a_truncated_file(cifar_binary: Path) -> None:
+    file = cifar_binary / "test_batch.bin"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(DataError, match=r"test_batch\.bin: 9218 bytes are not a whole number of images"):
+        load_cifar10(cifar_binary, verify=False)
+
+
+def test_a_label_out_of_range(cifar_binary: Path) -> None:
+    file = cifar_binary / "data_batch_2.bin"
+    content = bytearray(file.read_bytes())
+    content[3073] = 10
+    file.write_bytes(content)
+    with pytest.raises(DataError, match=r"data_batch_2\.bin: label 10 of image 1 is out of range 0\.\.9"):
+        load_cifar10(cifar_binary, verify=False)
+
+
+class Command:
+    def __init__(self, *call: object) -> None:
+        self.call = call
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return self.call[0], self.call[1:]
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_a_pickle_cannot_run_anything(cifar_pickled: Callable[[int], Path], tmp_path: Path, protocol: int) -> None:
+    folder = cifar_pickled(2)
+    harm = tmp_path / "harm"
+    (folder / "data_batch_1").write_bytes(pickle.dumps({b"data": Command(os.mkdir, str(harm))}, protocol))
+    with pytest.raises(DataError, match=r"data_batch_1: is not a CIFAR-10 batch .*asks for \w+\.mkdir"):
+        load_cifar10(folder, verify=False)
+    assert not harm.exists()
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        b"",
+        b"\x80\x02}(",
+        pickle.dumps([1, 2]),
+        pickle.dumps({"labels": [1]}),
+        pickle.dumps({"labels": [1], "data": [0] * 3072}),
+        pickle.dumps({"labels": [1, 2], "data": np.zeros((1, 3072), np.uint8)}),
+        pickle.dumps({"labels": [1], "data": np.zeros((1, 3071), np.uint8)}),
+        pickle.dumps({"labels": [1], "data": np.zeros((1, 3072), np.int64)}),
+    ],
+)
+def test_a_pickle_that_is_no_batch(cifar_pickled: Callable[[int], Path], batch: bytes) -> None:
+    folder = cifar_pickled(2)
+    (folder / "test_batch").write_bytes(batch)
+    with pytest.raises(DataError, match=r"test_batch: (is not a CIFAR-10 batch|does not hold n images)"):
+        load_cifar10(folder, verify=False)

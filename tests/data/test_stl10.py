@@ -1,0 +1,66 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from advbnn.data import DataError, load, load_stl10, stl10
+from advbnn.data.archive import digest
+
+Folder = tuple[Path, np.ndarray, np.ndarray]
+
+
+def test_columns_become_rows_and_labels_count_from_zero(stl_folder: Folder) -> None:
+    folder, images, labels = stl_folder
+    for root in (folder, folder.parent):
+        loaded = load("stl10", root)
+        assert torch.equal(loaded.train.images, torch.from_numpy(images))
+        assert loaded.train.labels.tolist() == (labels.astype(int) - 1).tolist()
+        assert len(loaded.test) == 2
+
+
+def test_another_number_of_images_is_not_passed_off_as_stl10(stl_folder: Folder) -> None:
+    assert load_stl10(stl_folder[0]).train.name == "stl10-subset"
+
+
+def test_the_official_numbers_must_have_the_official_checksums(
+    stl_folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = stl_folder[0]
+    monkeypatch.setattr(stl10, "OFFICIAL_SIZES", (4, 2))
+    with pytest.raises(DataError, match=r"train_X\.bin: its MD5 is .* is 918c2871"):
+        load_stl10(folder)
+    assert load_stl10(folder, verify=False).test.name == "stl10-unverified"
+    monkeypatch.setattr(stl10, "FILES", {f: f"md5:{digest(folder / f, 'md5')}" for f in stl10.FILES})
+    assert load_stl10(folder).test.name == "stl10"
+
+
+def test_reads_the_archive(stl_folder: Folder, tmp_path: Path, archived: Callable[[Path, Path], Path]) -> None:
+    (tmp_path / "archives").mkdir()
+    archive = archived(stl_folder[0], tmp_path / "archives" / "stl10_binary.tar.gz")
+    loaded = load_stl10(tmp_path / "archives", verify=False)
+    assert torch.equal(loaded.train.images, torch.from_numpy(stl_folder[1]))
+    with pytest.raises(DataError, match="its MD5 is .* is 91f7769d"):
+        load_stl10(archive)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("train_X.bin", bytes(27_647), r"train_X\.bin: 27647 bytes are not a whole number"),
+        ("train_y.bin", bytes([1, 2, 3]), r"train_y\.bin: 3 labels for 4 images"),
+        ("test_y.bin", bytes([1, 0]), r"test_y\.bin: label 0 of image 1 is out of range 1\.\.10"),
+        ("test_y.bin", bytes([11, 1]), r"test_y\.bin: label 11 of image 0 is out of range 1\.\.10"),
+    ],
+)
+def test_damaged_files(stl_folder: Folder, file: str, content: bytes, message: str) -> None:
+    (stl_folder[0] / file).write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        load_stl10(stl_folder[0])
+
+
+def test_a_missing_file(stl_folder: Folder) -> None:
+    (stl_folder[0] / "test_y.bin").unlink()
+    with pytest.raises(DataError, match=r"test_y\.bin missing; download STL-10"):
+        load_stl10(stl_folder[0])

@@ -1,0 +1,39 @@
+"""Small networks that know the digits, for tests of evaluation; made once in a process."""
+
+import functools
+
+import torch
+from torch import nn
+
+from advbnn import data, models
+from advbnn.data import ImageSet, to_float
+from advbnn.posterior import Bayesian, bayesianize
+from advbnn.rng import seeded
+
+
+@functools.cache
+def digits() -> ImageSet:
+    """120 test images: just enough for an evaluation without a warning."""
+    return data.load("digits").test.subset(range(120))
+
+
+@functools.cache
+def net() -> nn.Module:
+    """A deterministic network."""
+    train = data.load("digits").train
+    x, y = to_float(train.images), train.labels
+    with seeded(0):
+        model = models.build("mlp", classes=10, image_size=8, channels=1)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        for _ in range(150):
+            rows = torch.randint(len(x), (128,))
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x[rows]), y[rows]).backward()
+            optimizer.step()
+    return model.eval()
+
+
+@functools.cache
+def bnn() -> Bayesian:
+    """The same network with noise on every weight, enough for its draws to disagree."""
+    return bayesianize(net(), init_std=0.15).eval()

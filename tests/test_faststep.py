@@ -1,0 +1,211 @@
+"""The fast step against Algorithm 1 written out with the same noise."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from advbnn import defenses, models
+from advbnn.attacks import PGD
+from advbnn.drawing import DrawnWeights
+from advbnn.faststep import FastStep
+from advbnn.noise import add_noise
+from advbnn.objective import Gaussian, RobustELBO, RobustLoss
+from advbnn.philox import normals
+from advbnn.posterior import Bayesian, bayesianize, kl_divergence
+from advbnn.priors import GaussianPrior, ScaleMixturePrior
+from advbnn.step import EagerStep
+from advbnn.threat import Threat
+from advbnn.twin import SplitConv2d, Twin
+
+EXAMPLES, SEED, ALPHA = 500, 12345, 0.5
+ATTACK = PGD(Threat("linf", 0.1), steps=3, step_size=0.05, random_start=False)
+
+
+def batch(n: int = 16) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return torch.rand(n, 1, 8, 8, generator=generator), torch.randint(10, (n,), generator=generator)
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return models.build("small_cnn", classes=10, image_size=8, channels=1)
+
+
+def fast(model: nn.Module, defense: defenses.Defense, **options) -> FastStep:
+    loss = RobustLoss(model, defense.objective, EXAMPLES)
+    optimizer = torch.optim.SGD(loss.parameters(), lr=0.1, momentum=0.9)
+    options = {"precision": torch.float32, "compiled": False, "captured": False} | options
+    return FastStep(loss, optimizer, defense, **options)
+
+
+def counted_noise(bnn: Bayesian, stream: int) -> torch.Tensor:
+    """The fast step's noise in the order of `bnn.noise`: matrices come first in its count, then vectors."""
+    parts, start = {}, 0
+    for wanted in (True, False):
+        entries = [(n, mu) for n, mu, _ in bnn.posterior() if (mu.dim() > 1) is wanted]
+        size = sum(mu.numel() for _, mu in entries)
+        pieces = normals(size, seed=SEED, stream=stream, start=start).split([mu.numel() for _, mu in entries])
+        parts |= {name: piece for (name, _), piece in zip(entries, pieces, strict=True)}
+        start += -(-size // 4) * 4
+    return torch.cat([parts[name] for name, _, _ in bnn.posterior()])
+
+
+def algorithm_1(bnn: Bayesian, x, y, *, scope: str, draws: int, kl_factor: float) -> None:
+    """One update, straight from the paper."""
+    optimizer = torch.optim.SGD(bnn.parameters(), lr=0.1, momentum=0.9)
+    bnn.eval()
+    x_adv = x
+    for stream in range(ATTACK.steps):
+        with bnn.frozen(eps=counted_noise(bnn, stream)):
+            leaf = x_adv.clone().requires_grad_()
+            (gradient,) = torch.autograd.grad(functional.cross_entropy(bnn(leaf), y, reduction="sum"), leaf)
+        x_adv = x_adv + 0.05 * gradient.sign()
+        x_adv = torch.minimum(torch.maximum(x_adv, x - 0.1), x + 0.1).clamp(0, 1)
+    bnn.train()
+    loss = ALPHA / EXAMPLES * kl_factor * kl_divergence(bnn, scope)
+    for draw in range(draws):
+        weights = bnn.sample(counted_noise(bnn, ATTACK.steps + draw))
+        loss = loss + functional.cross_entropy(bnn.run(weights, x_adv), y) / draws
+    loss.backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize(("scope", "draws", "kl_factor"), [("all", 1, 1.0), ("classifier", 1, 0.3), ("all", 2, 0.5)])
+def test_is_algorithm_1_for_the_same_noise(scope: str, draws: int, kl_factor: float) -> None:
+    bnn = bayesianize(network(), prior=GaussianPrior(std=0.1))
+    reference = copy.deepcopy(bnn)
+    objective = RobustELBO(alpha=ALPHA, kl_scope=scope, draws=draws)
+    step = fast(bnn, defenses.Defense(attack=ATTACK, objective=objective))
+    x, y = batch()
+    record = step(x, y, SEED, kl_factor=kl_factor)
+    divergence = kl_divergence(reference, scope)
+    algorithm_1(reference, x, y, scope=scope, draws=draws, kl_factor=kl_factor)
+    for (name, ours), theirs in zip(bnn.state_dict().items(), reference.state_dict().values(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=2e-5, msg=name)
+    torch.testing.assert_close(record.kl, divergence, rtol=1e-5, atol=1e-3)
+    torch.testing.assert_close(record.loss, record.nll + ALPHA / EXAMPLES * kl_factor * record.kl)
+    assert 0 <= record.score <= 16
+
+
+def test_equals_the_eager_step_of_a_network_without_randomness() -> None:
+    net = network()
+    twin = copy.deepcopy(net)
+    defense = defenses.Defense(attack=ATTACK)
+    x, y = batch()
+    ours = fast(net, defense)(x, y, SEED, measure_clean=True)
+    loss = RobustLoss(twin, defense.objective, EXAMPLES)
+    optimizer = torch.optim.SGD(loss.parameters(), lr=0.1, momentum=0.9)
+    theirs = EagerStep(loss, optimizer, defense)(x, y, SEED, measure_clean=True)
+    torch.testing.assert_close((ours.loss, ours.nll, ours.score), (theirs.loss, theirs.nll, theirs.score))
+    assert ours.clean_score == theirs.clean_score
+    for a, b in zip(net.state_dict().values(), twin.state_dict().values(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=2e-5)
+
+
+def test_parts_that_are_not_random_are_trained_too() -> None:
+    bnn = bayesianize(network(), where=lambda name, p: "classifier" in name)
+    before = {name: p.detach().clone() for name, p in bnn.named_parameters()}
+    fast(bnn, defenses.Defense(attack=ATTACK))(*batch(), SEED)
+    assert all(not torch.equal(p, before[name]) for name, p in bnn.named_parameters())
+
+
+def test_noisy_networks_and_clean_training_run() -> None:
+    record = fast(add_noise(network()), defenses.Defense())(*batch(), SEED)
+    assert torch.isfinite(record.loss)
+    assert record.kl == 0
+
+
+def test_half_precision_stays_near_single_precision() -> None:
+    losses = {}
+    for precision in (torch.float32, torch.bfloat16):
+        bnn = bayesianize(network())
+        step = fast(bnn, defenses.Defense(attack=ATTACK), precision=precision)
+        losses[precision] = torch.stack([step(*batch(), SEED + i).nll for i in range(4)])
+        assert all(p.dtype == torch.float32 for p in bnn.parameters())
+    torch.testing.assert_close(losses[torch.bfloat16], losses[torch.float32], rtol=0.05, atol=0.02)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # inside torch
+def test_compiled_equals_eager_for_the_same_noise() -> None:
+    results = []
+    for compiled in (False, True):
+        bnn = bayesianize(network())
+        fast(bnn, defenses.Defense(attack=ATTACK), compiled=compiled)(*batch(), SEED)
+        results.append(bnn.state_dict())
+    for name, ours in results[0].items():
+        torch.testing.assert_close(ours, results[1][name], rtol=1e-3, atol=1e-4, msg=name)
+
+
+def test_images_keep_their_precision_in_the_first_convolution() -> None:
+    twin = Twin(network(), torch.bfloat16, training=False)
+    assert isinstance(next(m for m in twin.structure.modules() if isinstance(m, nn.Conv2d)), SplitConv2d)
+    edge = SplitConv2d(1, 1, (1, 2), bias=False)
+    edge.weight.data.copy_(torch.tensor([1.0, -1.0]).view(1, 1, 1, 2))
+    x = torch.tensor([0.75 + 2.0**-12, 0.75]).view(1, 1, 1, 2)  # an edge that bfloat16 pixels do not have
+    with torch.autocast("cpu", torch.bfloat16):
+        assert functional.conv2d(x, edge.weight).item() == 0
+        assert edge(x).item() == 2.0**-12
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "reason"),
+    [
+        (bayesianize, {"objective": RobustELBO(likelihood=Gaussian())}, "Gaussian likelihood"),
+        (bayesianize, {"attack": PGD(Threat(), pick="best")}, "compares candidates"),
+        (lambda net: bayesianize(net, prior=ScaleMixturePrior()), {}, "no closed form"),
+        (lambda net: nn.Sequential(bayesianize(net)), {}, "several Bayesian parts"),
+    ],
+)
+def test_says_what_it_does_not_know(model, options: dict, reason: str) -> None:
+    with pytest.raises(NotImplementedError, match=reason):
+        fast(model(network()), defenses.Defense(**options))
+
+
+def test_draws_repeat_for_a_seed_and_differ_between_streams() -> None:
+    weights = DrawnWeights(bayesianize(network()), torch.float32, lambda name: 0.0)
+    weights.refresh()
+    seed = torch.tensor([4])
+    first, again, other = weights.draw(seed, 0), weights.draw(seed, 0), weights.draw(seed, 1)
+    for name in first:
+        assert torch.equal(first[name], again[name])
+        assert not torch.equal(first[name], other[name])
+
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@needs_gpu
+@pytest.mark.parametrize("bayesian", [True, False])
+def test_a_recorded_step_equals_the_plain_one_for_the_same_noise(bayesian: bool) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    results = []
+    for how in ({"compiled": True, "captured": True}, {"compiled": False, "captured": False}):
+        model = (bayesianize(network()) if bayesian else network()).cuda().train()
+        step = fast(model, defenses.Defense(attack=ATTACK), **how)
+        # the odd batch in the middle does not fit the recording
+        for i, n in enumerate((16, 16, 7, 16)):
+            x, y = (t.cuda() for t in batch(n))
+            record = step(x, y, SEED + i, measure_clean=True)
+        results.append((model.state_dict(), record))
+    for name, ours in results[0][0].items():
+        torch.testing.assert_close(ours, results[1][0][name], rtol=1e-3, atol=1e-3, msg=name)
+    torch.testing.assert_close(results[0][1].nll, results[1][1].nll, rtol=1e-3, atol=1e-3)
+    assert results[0][1].clean_score == results[1][1].clean_score
+
+
+@needs_gpu
+def test_recording_leaves_no_trace_of_its_warm_up() -> None:
+    model = bayesianize(network()).cuda().train()
+    loss = RobustLoss(model, RobustELBO(), EXAMPLES)
+    optimizer = torch.optim.Adam(loss.parameters(), lr=0.0)
+    step = FastStep(loss, optimizer, defenses.Defense(attack=ATTACK))
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    x, y = (t.cuda() for t in batch())
+    step(x, y, SEED)
+    for name, p in model.named_parameters():
+        assert torch.equal(p, before[name])
+    assert all(state["step"] == 1 for state in optimizer.state.values())
+    assert model.net.features[1].num_batches_tracked == 1
