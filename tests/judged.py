@@ -37,3 +37,10 @@ def net() -> nn.Module:
 def bnn() -> Bayesian:
     """The same network with noise on every weight, enough for its draws to disagree."""
     return bayesianize(net(), init_std=0.15).eval()
+
+
+@functools.cache
+def blank() -> Bayesian:
+    """A random network that was never trained, for processes that are started only to see whether they agree."""
+    with seeded(0):
+        return bayesianize(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), init_std=0.15).eval()

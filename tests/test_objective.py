@@ -102,7 +102,9 @@ def test_trades_is_its_definition() -> None:
     net, x_adv, beta = nn.Linear(4, 3), X + 0.2, 6.0
     loss = RobustLoss(net, RobustELBO(trades=beta), 10)(X, x_adv, Y)
     p, q = net(X).log_softmax(1), net(x_adv).log_softmax(1)
-    expected = functional.cross_entropy(net(X), Y) + beta * functional.kl_div(q, p, log_target=True, reduction="batchmean")
+    expected = functional.cross_entropy(net(X), Y) + beta * functional.kl_div(
+        q, p, log_target=True, reduction="batchmean"
+    )
     torch.testing.assert_close(loss.total, expected)
 
 

@@ -24,7 +24,10 @@ def test_reference_values() -> None:
     assert Constant(epochs=3).scale(2.9) == 1 and Constant(epochs=3).total_epochs == 3
 
 
-@given(st.floats(0, 20), st.sampled_from([Constant(epochs=20), Stages(epochs=(5, 15)), Cosine(epochs=20), OneCycle(epochs=20)]))
+@given(
+    st.floats(0, 20),
+    st.sampled_from([Constant(epochs=20), Stages(epochs=(5, 15)), Cosine(epochs=20), OneCycle(epochs=20)]),
+)
 def test_learning_rate_never_exceeds_its_peak(epoch: float, schedule: Constant | Stages | Cosine | OneCycle) -> None:
     assert schedule.total_epochs == 20
     assert 0 <= schedule.scale(epoch) <= 1

@@ -229,9 +229,7 @@ def test_resuming_from_a_state_dict_is_exact(make: Callable[..., Optimizer]) -> 
     torch.manual_seed(4)
     train(net, optimizer, 5)
     file = io.BytesIO()
-    torch.save(
-        {"net": net.state_dict(), "optimizer": optimizer.state_dict(), "rng": torch.get_rng_state()}, file
-    )
+    torch.save({"net": net.state_dict(), "optimizer": optimizer.state_dict(), "rng": torch.get_rng_state()}, file)
     expected = train(net, optimizer, 6)
 
     file.seek(0)

@@ -21,7 +21,9 @@ from advbnn.step import EagerStep, StepRecord, step_seed
 from advbnn.threat import Threat
 
 ATTACK = PGD(Threat("linf", 0.1), steps=3, step_size=0.05)
-ADV_BNN = Defense(name="adv_bnn", network=Variational(), attack=ATTACK, objective=RobustELBO(alpha=0.5), optimizer=SGD(lr=0.1))
+ADV_BNN = Defense(
+    name="adv_bnn", network=Variational(), attack=ATTACK, objective=RobustELBO(alpha=0.5), optimizer=SGD(lr=0.1)
+)
 EXAMPLES = 100
 
 

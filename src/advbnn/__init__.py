@@ -1,24 +1,40 @@
 """Bayesian neural networks trained against adversarial examples, and honest evidence of whether they resist them."""
 
-from advbnn import data, layers, models
+from advbnn import attacks, data, layers, models
+from advbnn.evaluate import evaluate
 from advbnn.noise import add_noise
 from advbnn.posterior import Bayesian, bayesianize, kl_divergence
 from advbnn.predict import Ensemble, Prediction, predict
 from advbnn.priors import GaussianPrior, ScaleMixturePrior, SpikeAndSlabPrior
+from advbnn.profiles import defense
 from advbnn.randlayer import rand_layer
+from advbnn.records import Record, Records
+from advbnn.sgld import PSGLD, SGLD, SampleBank
+from advbnn.threat import Threat
+from advbnn.train import fit
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "PSGLD",
+    "SGLD",
     "Bayesian",
     "Ensemble",
     "GaussianPrior",
     "Prediction",
+    "Record",
+    "Records",
+    "SampleBank",
     "ScaleMixturePrior",
     "SpikeAndSlabPrior",
+    "Threat",
     "add_noise",
+    "attacks",
     "bayesianize",
     "data",
+    "defense",
+    "evaluate",
+    "fit",
     "kl_divergence",
     "layers",
     "models",

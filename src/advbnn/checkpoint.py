@@ -82,7 +82,8 @@ def save(
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     final, temporary = folder / f"step-{step:08d}", folder / f".writing-{step:08d}"
-    _discard(temporary)
+    for leftover in (*folder.glob(".writing-*"), *folder.glob(".deleting-*")):
+        shutil.rmtree(leftover)
     try:
         temporary.mkdir()
         save_model(model, str(temporary / WEIGHTS))
@@ -97,7 +98,7 @@ def save(
         os.rename(temporary, final)
         sync(folder)
     except (OSError, RuntimeError) as error:
-        _discard(temporary)
+        shutil.rmtree(temporary, ignore_errors=True)
         last = latest(folder, quiet=True)
         raise CheckpointError(
             f"{final} cannot be written: {error}. The run can go on from "
@@ -173,11 +174,8 @@ def _digest(path: Path) -> str:
 
 
 def _discard(folder: Path) -> None:
-    """Deletes a folder; what a kill leaves of one that had its final name is no longer taken for a checkpoint."""
-    if not folder.exists():
-        return
-    doomed = folder.with_name(f".deleting-{folder.name.lstrip('.')}")
-    if doomed.exists():
+    """Deletes a checkpoint, under another name: what a kill leaves of it must not be taken for one."""
+    if folder.exists():
+        doomed = folder.with_name(f".deleting-{folder.name}")
+        os.rename(folder, doomed)
         shutil.rmtree(doomed)
-    os.rename(folder, doomed)
-    shutil.rmtree(doomed)

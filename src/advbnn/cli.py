@@ -1,16 +1,38 @@
-"""The command `advbnn`. Each subcommand imports what it needs when it runs, so that `--help` is instant."""
+"""The command `advbnn`: one function of `advbnn.commands` for each subcommand."""
+
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
 import advbnn
+from advbnn.commands.curve import curve
+from advbnn.commands.demo import demo
+from advbnn.commands.evaluate import evaluate
+from advbnn.commands.predict import predict
+from advbnn.commands.train import train
+from advbnn.commands.transfer import transfer
 
-app = typer.Typer(
-    name="advbnn",
-    help="Train Bayesian neural networks that resist adversarial examples, and find out whether they do.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    add_completion=False,
-)
+app = typer.Typer(name="advbnn", no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
+for command in (demo, train, evaluate, curve, transfer, predict):
+    app.command()(command)
+
+data = typer.Typer(no_args_is_help=True, help="Get datasets from their publishers.")
+app.add_typer(data, name="data")
+
+
+@data.command()
+def download(
+    name: Annotated[str, typer.Argument(help="cifar10 or stl10.")],
+    root: Annotated[Path, typer.Option(help="The folder to put it in; give it to training as root or ADVBNN_DATA.")],
+) -> None:
+    """Download a dataset, with resumption and checksum."""
+    try:
+        where = advbnn.data.fetch(name, root)
+    except ValueError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
+    typer.echo(f"{where} is complete and verified")
 
 
 def _show_version(wanted: bool) -> None:
@@ -21,14 +43,8 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def main(
-    version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Show the version."),
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
 ) -> None:
     """Train Bayesian neural networks that resist adversarial examples, and find out whether they do."""
-
-
-@app.command()
-def demo() -> None:
-    """Train a plain network and an Adv-BNN on handwritten digits, attack both, and show what is left."""
-    from advbnn.commands.demo import demo
-
-    demo()

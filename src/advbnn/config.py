@@ -47,7 +47,7 @@ class Config:
         like: whose hyper-parameters to start from: a dataset's name. Needed for an image folder.
         defense: how to train.
         seed: decides all randomness, the initial weights included.
-        engine: how a step runs.
+        engine: how a step runs: `"eager"`, `"compile"`, `"graph"`, or the fastest that works here; see `engine`.
         log_every: steps from one line of metrics to the next.
         save_every: seconds from one checkpoint to the next.
         tensorboard: also write TensorBoard events.
@@ -60,7 +60,7 @@ class Config:
     like: str | None = None
     defense: Defense = dataclasses.field(default_factory=Defense)
     seed: int = 0
-    engine: str = "eager"
+    engine: str = "auto"
     log_every: int = 50
     save_every: float = 60.0
     tensorboard: bool = False

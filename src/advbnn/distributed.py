@@ -4,6 +4,7 @@
 asks `World`. Batches are sharded by `data.Batches(rank=..., world=...)`, and so can anything be that is a list of rows.
 """
 
+import inspect
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -69,7 +70,12 @@ class World:
         Buffers are not broadcast before each forward pass: normalisation statistics are averaged once, after the
         update (`average_`), so that all processes hold the same ones, attack with them and save them.
         """
-        return module if self.size == 1 else DistributedDataParallel(module, broadcast_buffers=False)
+        if self.size == 1:
+            return module
+        known = inspect.signature(DistributedDataParallel.__init__).parameters
+        # the name that torch 2.13 has given to it
+        option = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+        return DistributedDataParallel(module, **{option: False})
 
 
 def world() -> World:
@@ -95,8 +101,19 @@ def joined(device: torch.device | str) -> Iterator[tuple[World, torch.device]]:
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
         backend = "cpu:gloo,cuda:nccl"
-    dist.init_process_group(backend)
+    _meet(backend)
     try:
         yield world(), device
     finally:
         dist.destroy_process_group()
+
+
+def _meet(backend: str) -> None:
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT")
+    if attempt is None or os.environ.get("LOCAL_WORLD_SIZE") != os.environ["WORLD_SIZE"]:
+        dist.init_process_group(backend)
+        return
+    # torchrun keeps one store for all attempts, and in it the addresses of processes that are gone; a restarted one
+    # may look there before its partner has written the new address (pytorch issue 135712)
+    store, rank, size = next(dist.rendezvous("env://"))
+    dist.init_process_group(backend, store=dist.PrefixStore(f"attempt {attempt}", store), rank=rank, world_size=size)

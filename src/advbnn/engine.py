@@ -37,6 +37,10 @@ class Step(Protocol):
         """Update the model on one batch."""
         ...
 
+    def with_optimizer(self, optimizer: torch.optim.Optimizer) -> "Step":
+        """The same step with another optimizer, for schedules that start with a fresh one at every stage."""
+        ...
+
 
 def make_step(
     engine: str,

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from advbnn.batchwise import Work, batchwise, gather
-from advbnn.data.imageset import Examples
+from advbnn.data.imageset import Examples, row_numbers
 from advbnn.data.splits import Splits
 from advbnn.distributed import world
 from advbnn.identity import DataIdentity, ModelIdentity, device_of, dtype_of, precision_of, versions_on
@@ -127,7 +127,7 @@ class Evaluation:
             raise unknown("rule", self.rule, RULES)
         if not self.seed_list or len(set(self.seed_list)) != len(self.seed_list):
             raise ValueError(f"seeds must be how many seeds, at least 1, or different seeds; got {self.seeds!r}")
-        n = len(self.data) if self.rows is None else len(self.rows)
+        n = len(self.data) if self.rows is None else len(row_numbers(self.rows, len(self.data)))
         if n < FEWEST_IMAGES:
             warnings.warn(
                 f"{n} images: the 95 % interval of an accuracy spans up to {min(100, 200 / n**0.5):.0f} points; "
@@ -197,6 +197,11 @@ class Evaluation:
         prediction = predict(self.model, x, self.samples, scoring_seed(seed), self.rule)
         if not bool(prediction.probs.isfinite().all()):
             raise ValueError("model returned NaN or infinite logits; check its weights and its precision")
+        if prediction.probs.shape[1] < len(self.data.classes):
+            raise ValueError(
+                f"model knows {prediction.probs.shape[1]} classes, {self.data.name!r} has {len(self.data.classes)}; "
+                "give it data with its own classes"
+            )
         return prediction
 
     def prepared(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

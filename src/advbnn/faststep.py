@@ -5,6 +5,7 @@ passes are drawn by counter-based noise straight into the precision of the compu
 its input alone, and the divergence enters as its gradient in the backward pass of the draw (appendix B).
 """
 
+import copy
 from collections.abc import Callable, Mapping
 
 import torch
@@ -99,6 +100,14 @@ class FastStep:
         clean = self._measured_clean(x, y) if measure_clean else None
         return StepRecord(loss=total, nll=nll, kl=kl, score=score, clean_score=clean, examples=len(x))
 
+    def with_optimizer(self, optimizer: torch.optim.Optimizer) -> "FastStep":
+        """The same step with another optimizer; what was compiled is kept, and the step is recorded anew."""
+        step = copy.copy(self)
+        step.optimizer = optimizer
+        step.parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        step._graph = None
+        return step
+
     def _step(self, x: Tensor, y: Tensor, passes: "_Passes | None" = None) -> Tensor:
         """Lines 6 to 12 of Algorithm 1; what it returns are total loss, data term, divergence and score."""
         passes = self.passes if passes is None else passes
@@ -106,20 +115,18 @@ class FastStep:
         kl = self.weights.divergence()
         kl = torch.zeros_like(self.share) if kl is None else kl
         attack, draws = self.defense.attack, self.loss.objective.draws
-        pool = _Pool(self.weights, self.seed, draws + (0 if attack is None else attack.steps * attack.eot))
-        oracle = _Oracle(pool, passes, self.buffers, x)
+        oracle = _Oracle(self, passes, x)
         x_adv = x if attack is None else attack._perturb(oracle, x, y)  # type: ignore[arg-type]
         nll, score = torch.zeros_like(self.share), torch.zeros_like(self.share)
         for draw in range(draws):
-            stream, drawn = pool.next()
-            weights = {name: w.requires_grad_() for name, w in drawn.items()}
+            stream = oracle.streams + draw
+            weights = {name: w.requires_grad_() for name, w in self.weights.draw(self.seed, stream).items()}
             term, correct = passes.loss(weights, self.buffers, x_adv, y)
             grads = torch.autograd.grad(term * self.share / draws, list(weights.values()))
             self.weights.backward(
                 dict(zip(weights, grads, strict=True)), self.seed, stream, self.factor, first=draw == 0
             )
             nll, score = nll + term.detach() / draws, score + correct / draws
-        pool.close()
         if self.defense.clip is not None:
             nn.utils.clip_grad_norm_(self.parameters, self.defense.clip)
         self.optimizer.step()
@@ -180,16 +187,18 @@ class _Passes:
 class _Oracle:
     """What PGD asks during training, answered without a look at the answers: nothing here waits for the device."""
 
-    def __init__(self, pool: "_Pool", passes: _Passes, buffers: _Tensors, x: Tensor) -> None:
-        self._pool, self._passes, self._buffers, self._x = pool, passes, buffers, x
+    def __init__(self, step: FastStep, passes: _Passes, x: Tensor) -> None:
+        self._step, self._passes, self._x = step, passes, x
+        self.streams = 0
 
     def gradient(self, x: Tensor, y: Tensor, objective: Objective, eot: int = 1) -> Slope:
         """The gradient of the objective, summed over `eot` draws of their own; PGD looks at its direction alone."""
         total: Tensor | None = None
         for _ in range(eot):
-            _, weights = self._pool.next()
-            gradient = self._passes.gradient(weights, self._buffers, x, y)
+            weights = self._step.weights.draw(self._step.seed, self.streams)
+            gradient = self._passes.gradient(weights, self._step.buffers, x, y)
             total = gradient if total is None else total + gradient
+            self.streams += 1
         assert total is not None
         unasked = total[:0]
         return Slope(values=unasked, prediction=unasked, gradient=total)
@@ -202,42 +211,6 @@ class _Oracle:
         """Nobody listens."""
 
 
-class _Pool:
-    """The weights of all passes of a step, one draw after the other.
-
-    On a GPU they are drawn on a stream of their own, beside the passes that come before them: at a small batch the
-    network leaves much of the GPU idle.
-    """
-
-    def __init__(self, weights: FixedWeights | DrawnWeights, seed: Tensor, count: int) -> None:
-        self._ready: list[torch.cuda.Event] = []
-        self._taken = 0
-        if not seed.is_cuda:
-            self._drawn = [weights.draw(seed, stream) for stream in range(count)]
-            return
-        self._side = torch.cuda.Stream(seed.device)
-        self._side.wait_stream(torch.cuda.current_stream(seed.device))
-        with torch.cuda.stream(self._side):
-            # all are kept until the end of the step, so that no memory is used again while another stream reads it
-            self._drawn = []
-            for stream in range(count):
-                self._drawn.append(weights.draw(seed, stream))
-                self._ready.append(self._side.record_event())
-
-    def next(self) -> tuple[int, dict[str, Tensor]]:
-        """The stream of the next draw, and its weights."""
-        stream = self._taken
-        self._taken += 1
-        if self._ready:
-            torch.cuda.current_stream().wait_event(self._ready[stream])
-        return stream, self._drawn[stream]
-
-    def close(self) -> None:
-        """Wait for what is left; the draws may be forgotten now."""
-        if self._ready:
-            torch.cuda.current_stream().wait_stream(self._side)
-
-
 class _Recording:
     """A step as a CUDA graph: its inputs and outputs live in fixed memory."""
 
@@ -245,8 +218,7 @@ class _Recording:
         self, step: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor, state: Callable[[], list[Tensor]]
     ) -> None:
         self.x, self.y = x.clone(memory_format=torch.preserve_format), y.clone()
-        # before streams of lower priority, such as that of the draws
-        side = torch.cuda.Stream(x.device, priority=-1)
+        side = torch.cuda.Stream(x.device)
         side.wait_stream(torch.cuda.current_stream(x.device))
         with torch.cuda.stream(side):
             kept = [t.detach().clone() for t in state()]
@@ -254,7 +226,7 @@ class _Recording:
                 step(self.x, self.y)
         torch.cuda.current_stream(x.device).wait_stream(side)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, stream=side):
+        with torch.cuda.graph(self.graph):
             self.outputs = step(self.x, self.y)
         with torch.no_grad():
             after = state()

@@ -29,7 +29,7 @@ class StepRecord:
     """What a step did, as scalars on the device: reading none of them, a loop never waits for it.
 
     Attributes:
-        loss: the objective.
+        loss: the objective, of a shard by itself.
         nll: its data term.
         kl: KL(q || p), without its weight.
         score: correctly classified examples of the batch that the update saw, perturbed or not; in regression the sum
@@ -99,13 +99,17 @@ class EagerStep:
             self.optimizer.step()
         self.optimizer.zero_grad()
         return StepRecord(
-            loss=loss.total.detach(),
+            loss=loss.total.detach() + (1 - share) * loss.nll,
             nll=loss.nll,
             kl=loss.kl,
             score=loss.score,
             clean_score=self._clean_score(x, y, seed) if measure_clean else None,
             examples=len(x),
         )
+
+    def with_optimizer(self, optimizer: torch.optim.Optimizer) -> "EagerStep":
+        """The same step with another optimizer."""
+        return EagerStep(self.loss, optimizer, self.defense, self.update)
 
     def _perturb(self, x: Tensor, y: Tensor, seed: int) -> Tensor:
         attack, objective = self.defense.attack, self.loss.objective

@@ -86,14 +86,11 @@ class Ball:
         For linf the point is uniform in the intersection of both.
         """
         x, dtype = self.x, torch.promote_types(self.x.dtype, torch.float32)
+        if math.isinf(self.threat.eps) and (self.threat.norm != "linf" or math.isinf(self.high - self.low)):
+            raise ValueError("a random start needs a finite eps (in linf, finite bounds do); or use random_start=False")
         if self.threat.norm == "linf":
-            width = self._upper - self._lower
-            if not torch.isfinite(width).all():
-                raise ValueError("a random start needs a finite eps or finite bounds; give one, or random_start=False")
             share = torch.rand(x.shape, generator=generator, device=x.device, dtype=dtype)
-            return self.project(self._lower + (share * width).to(x.dtype))
-        if not math.isfinite(self.threat.eps):
-            raise ValueError(f"a random start needs a finite eps, got {self.threat.eps}; or use random_start=False")
+            return self.project(self._lower + (share * (self._upper - self._lower)).to(x.dtype))
         flat = _rows(x)
         n, size = flat.shape
         if self.threat.norm == "l2":

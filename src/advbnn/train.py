@@ -56,7 +56,7 @@ def fit(
     resume: bool = False,
     config: str | None = None,
     device: torch.device | str | None = None,
-    engine: str = "eager",
+    engine: str = "auto",
     log_every: int = 50,
     save_every: float = 60.0,
     progress: bool = False,
@@ -77,7 +77,7 @@ def fit(
         resume: go on from the last checkpoint in `out`, if there is one.
         config: TOML text kept in `out` as the settings of the run; written from `defense` and `seed` when None.
         device: where to train; where the network is when None.
-        engine: how a step runs.
+        engine: how a step runs: `"eager"`, `"compile"`, `"graph"`, or the fastest that works here; see `engine`.
         log_every: steps from one line of metrics to the next.
         save_every: seconds from one checkpoint to the next.
         progress: show a bar, or lines where stderr is no terminal.
@@ -103,6 +103,8 @@ def fit(
             run.publish()
             journal.say(f"{run.path} is finished: {training.total_steps} steps; nothing is left to do")
             return _result(training, journal, out)
+        if training.total_steps:
+            journal.say(f"resumed after step {training.total_steps} of {training.steps_in_all}")
         try:
             while not training.over:
                 for x, y in training.rest_of_epoch():

@@ -14,6 +14,7 @@ from advbnn.defenses import Defense
 from advbnn.distributed import World
 from advbnn.early_stopping import Best, validation_score
 from advbnn.engine import make_step
+from advbnn.modes import evaluating
 from advbnn.objective import Categorical, RobustLoss
 from advbnn.optimizers import Langevin, set_learning_rate
 from advbnn.priors import GaussianPrior
@@ -67,8 +68,8 @@ class Training:
         self.best = Best() if stopping is not None else None
         self.epoch = self.step = 0
         self.lr = self.kl_weight = 0.0
-        self._engine, self._shared_loss = engine, processes.share_gradients(self.loss)
-        self._renew_optimizer()
+        self.optimizer = self._fresh_optimizer()
+        self._run_step = make_step(engine, self.loss, self.optimizer, defense, processes.share_gradients(self.loss))
 
     @property
     def product(self) -> nn.Module:
@@ -105,7 +106,8 @@ class Training:
         """One step, and with the last of an epoch its end."""
         defense, objective, steps = self.defense, self.defense.objective, len(self.batches)
         if self.step == 0 and defense.schedule.restarts(self.epoch):
-            self._renew_optimizer()
+            self.optimizer = self._fresh_optimizer()
+            self._run_step = self._run_step.with_optimizer(self.optimizer)
         self.lr = defense.optimizer.lr * defense.schedule.scale(self.epoch + self.step / steps)
         set_learning_rate(self.optimizer, self.lr)
         factor = kl_factor(
@@ -122,7 +124,9 @@ class Training:
                 measure_clean=defense.attack is not None and self.step % CLEAN_EVERY == 0,
             )
         except ValueError as error:  # an attack refuses a network that returns NaN
-            self.check_finite(error)
+            if self.total_steps and not self._answers(x):
+                what = f"the network returns NaN or infinite values after step {self.total_steps}"
+                raise self._diverged(what) from error
             raise
         self.world.average_(self.model.buffers())
         self.tally.add(record)
@@ -157,12 +161,12 @@ class Training:
         if ago is not None:
             raise self._diverged(f"the loss is NaN or infinite since step {self.total_steps - ago}")
 
-    def check_finite(self, cause: Exception | None = None) -> None:
+    def check_finite(self) -> None:
         """Raises `DivergedError` if a weight is NaN or infinite."""
         self.check_loss()
         finite = torch.stack([torch.isfinite(p.detach()).all() for p in self.loss.parameters()]).all()
         if not bool(finite):
-            raise self._diverged(f"a weight is NaN or infinite after step {self.total_steps}") from cause
+            raise self._diverged(f"a weight is NaN or infinite after step {self.total_steps}")
 
     def checkpoint_parts(self) -> dict[str, Any]:
         """What `checkpoint.save` needs."""
@@ -193,10 +197,9 @@ class Training:
         for part, value in zip(learned, state["learned"], strict=True):
             part.load_state_dict(value)
 
-    def _renew_optimizer(self) -> None:
+    def _fresh_optimizer(self) -> torch.optim.Optimizer:
         parameters = [p for p in self.loss.parameters() if p.requires_grad]
-        self.optimizer = self.defense.optimizer.build(parameters, len(self.data.train))
-        self._run_step = make_step(self._engine, self.loss, self.optimizer, self.defense, self._shared_loss)
+        return self.defense.optimizer.build(parameters, len(self.data.train))
 
     def _gather_weights(self) -> None:
         """Takes the present weights into the average, or among the samples."""
@@ -234,6 +237,11 @@ class Training:
         for number, (x, y) in enumerate(self.batches.epoch(self.epoch)):
             attack = self.defense.attack
             yield x if attack is None else attack(self.model, x, y, derive_seed(self.seed, "statistics", number))
+
+    @torch.no_grad()
+    def _answers(self, x: Tensor) -> bool:
+        with evaluating(self.model), seeded(0, x.device):
+            return bool(torch.isfinite(self.model(x)).all())
 
     def _diverged(self, what: str) -> DivergedError:
         return DivergedError(

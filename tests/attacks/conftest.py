@@ -56,7 +56,7 @@ def bnn() -> Bayesian:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = bayesianize(
-            models.build("small_cnn", classes=10, image_size=8, channels=1), prior=GaussianPrior(std=0.2), init_std=0.1
+            models.build("small_cnn", classes=10, image_size=8, channels=1), prior=GaussianPrior(std=0.2), init_std=0.05
         )
         _train(model, _batch(data.load("digits").train), steps=150, kl_weight=0.0)
     return model

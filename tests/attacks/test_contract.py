@@ -30,6 +30,10 @@ ATTACKS = {
     "cw": lambda threat, **options: attacks.CW(
         threat, steps=4, search_steps=3, first_c=1.0, learning_rate=0.1, selection_samples=3, **options
     ),
+    "square": lambda threat, **options: attacks.Square(threat, queries=60, selection_samples=3, **options),
+    "nes": lambda threat, **options: attacks.NES(threat, queries=70, directions=8, selection_samples=3, **options),
+    "spsa": lambda threat, **options: attacks.SPSA(threat, queries=70, directions=8, selection_samples=3, **options),
+    "zoo": lambda threat, **options: attacks.ZOO(threat, queries=70, directions=8, selection_samples=3, **options),
 }
 CLASSES = 5
 
@@ -125,7 +129,8 @@ def test_a_seed_repeats_a_run_however_the_batch_is_split(name, threat, model):
 
 @pytest.mark.parametrize(("name", "threat"), every((LINF,)))
 def test_seeds_differ_and_none_is_fresh(name, threat):
-    (x, y), model = images(), bayesianize(small_net(), init_std=0.3)
+    x, model = X, bayesianize(small_net(), init_std=0.3)
+    y = predicted(model.net)
     attack = ATTACKS[name](L2 if name == "fgsm" else threat)
     runs = [attack(model, x, y, seed=seed) for seed in (0, 1, None, None)]
     for a, b in itertools.combinations(runs, 2):
@@ -146,7 +151,9 @@ class Interrupted(nn.Module):
         return self.model(x)
 
 
-@pytest.mark.parametrize("error", [None, ValueError("broken"), KeyboardInterrupt()], ids=["whole", "raises", "interrupted"])
+@pytest.mark.parametrize(
+    "error", [None, ValueError("broken"), KeyboardInterrupt()], ids=["whole", "raises", "interrupted"]
+)
 @pytest.mark.parametrize(("name", "threat"), every((LINF,)))
 def test_nothing_of_the_model_or_of_the_random_state_is_touched(name, threat, error, model):
     inner = getattr(model, "net", model)
@@ -340,7 +347,11 @@ BAD_CALLS = {
     "list": ((NET, X, Y.tolist()), ValueError, "y must be a tensor .* got list"),
     "real labels": ((NET, X, Y.float()), TypeError, "integer type, got torch.float32"),
     "tuple": ((Wrong(lambda z: (z, z)), X, Y), TypeError, "one tensor, got a tuple"),
-    "probabilities": ((Wrong(lambda z: z.softmax(1)), X, Y), ValueError, "returned probabilities .* remove the softmax"),
+    "probabilities": (
+        (Wrong(lambda z: z.softmax(1)), X, Y),
+        ValueError,
+        "returned probabilities .* remove the softmax",
+    ),
     "vector": ((Wrong(lambda z: z[:, 0]), X, Y), ValueError, r"logits of shape \[n, classes\], got \(6,\)"),
     "mean": ((Wrong(lambda z: z.mean(0, keepdim=True)), X, Y), ValueError, "1 rows for 6 inputs"),
     "nan out": ((Wrong(lambda z: z / 0 * 0), X, Y), ValueError, "model returned NaN"),

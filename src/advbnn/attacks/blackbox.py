@@ -20,8 +20,9 @@ class BlackBox(Attack):
     the judgement whether the point succeeds, on `selection_samples` draws of its own. Both count as 1, however many
     draws they rest on; `Outcome.queries` counts the draws. A deterministic network gives either in one pass.
 
-    An example stops at the first point that is judged a success; without one it ends as the point judged best. In
-    regression nothing is a success, and the budget is spent.
+    An example stops at the first point that is judged a success, of a random network one that is no luck of the
+    draws: two standard errors beyond the boundary, as a point just beyond it fails on other draws as often as not.
+    Without a success the point judged best is returned. In regression nothing is a success.
 
     Args:
         queries: the most queries about one example, the one about the unperturbed example included.
@@ -85,8 +86,6 @@ class Search:
             The objective at the points on the draws that judged them.
         """
         rows = self.active if chosen is None else self.active[chosen]
-        if not len(rows):
-            return self.best.score[rows]
         answer = self.oracle.select(points, self._y[rows], self._judged_by, self._draws, active=rows)
         self.best.offer(points, self.oracle.verdict(answer.prediction, self._y[rows]), rows)
         self._fallen[rows] |= self._succeeds(answer.prediction, self._y[rows])

@@ -22,12 +22,13 @@ class FiniteDifferences(BlackBox):
 
     Args:
         directions: directions u that a step rests on.
-        sigma: half the distance between the two ends. It must reach across the steps of a network that rounds.
+        sigma: half the distance between the two ends; the default suits the rounding of float32. It must reach
+            across the steps of a network that rounds its input.
         step_size: length of a step in the threat's norm, on the scale of the inputs; eps / 5 when None.
     """
 
     directions: int = 25
-    sigma: float = 0.001
+    sigma: float = 0.01
     step_size: float | None = None
 
     def __post_init__(self) -> None:

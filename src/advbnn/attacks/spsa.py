@@ -12,8 +12,6 @@ from advbnn.attacks.differences import Adam, FiniteDifferences
 class SPSA(FiniteDifferences):
     """g = mean_i s_i u_i with signs u_i in {-1, 1}^d, of which 1 / u = u; Adam steps, projected."""
 
-    sigma: float = 0.01
-
     def _search(self, search: Search) -> None:
         point, ball = search.x, self.threat.around(search.x)
         wide = torch.zeros_like(point, dtype=torch.promote_types(point.dtype, torch.float32))

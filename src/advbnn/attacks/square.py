@@ -64,6 +64,7 @@ class Square(BlackBox):
         values = torch.full((len(points),), -torch.inf, dtype=torch.float64, device=points.device)
         values[search.active] = search.offer(points.view(shape)[search.active]).double()
         cost = 3 if oracle.random else 1
+        # a random network judges few of the proposals, so that a run of many can count on two queries for each
         proposals, done = (self.queries - 2) // min(cost, 2), 0
         while search.affords(cost):
             rows = search.active
@@ -74,12 +75,15 @@ class Square(BlackBox):
             candidates = pattern.propose(incumbents, size, oracle.rand(pattern.numbers)[rows])
             asked = candidates.view(-1, *shape[1:])
             if oracle.random:
-                new, old = search.compare(asked, incumbents.view_as(asked))
-                search.offer(asked[new > old], new > old)
+                value, known = search.compare(asked, incumbents.view_as(asked))
+                better = value > known
+                if better.any():
+                    search.offer(asked[better], better)
             else:
-                new, old = search.offer(asked).double(), values[rows]
-                values[rows] = torch.maximum(new, old)
-            points[rows[new > old]] = candidates[new > old]
+                value = search.offer(asked).double()
+                better = value > values[rows]
+                values[rows[better]] = value[better]
+            points[rows[better]] = candidates[better]
             done += 1
 
     def _pattern(self, images: Tensor) -> "_Colours | _Bumps":
@@ -120,7 +124,9 @@ class _Bumps:
         self.numbers = 5 + ball.x.shape[1]
         self._order = {"l2": 2, "l1": 1}[ball.threat.norm]
         self._wide = torch.promote_types(ball.x.dtype, torch.float32)
-        self._bumps = functools.cache(self._make_bumps)
+        self._bumps = functools.cache(
+            functools.partial(_bumps, order=self._order, dtype=self._wide, device=ball.x.device)
+        )
 
     def start(self, oracle: Oracle) -> Tensor:
         """A grid of squares, five by five or a little more."""
@@ -169,23 +175,25 @@ class _Bumps:
         """The norm to the power of its order, along the last dimension."""
         return delta.abs().pow(self._order).sum(-1, keepdim=True)
 
-    def _make_bumps(self, height: int, width: int) -> tuple[Tensor, Tensor]:
-        """Two bumps of opposite sign, one above the other and side by side, of norm 1."""
 
-        def above(height: int, width: int) -> Tensor:
-            sharpness = 2 if self._order == 2 else 4
-            pair = torch.cat([bump(height // 2, width, sharpness), -bump(height - height // 2, width, sharpness)])
-            return (pair / torch.linalg.vector_norm(pair, self._order)).to(self.ball.x.device, self._wide)
+def _bumps(height: int, width: int, *, order: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Two bumps of opposite sign, one above the other and side by side, of norm 1."""
 
-        return above(height, width), above(width, height).T
+    def above(height: int, width: int) -> Tensor:
+        sharpness = 2 if order == 2 else 4
+        pair = torch.cat([bump(height // 2, width, sharpness), -bump(height - height // 2, width, sharpness)])
+        return (pair / torch.linalg.vector_norm(pair, order)).to(device, dtype)
+
+    return above(height, width), above(width, height).T
 
 
 def bump(height: int, width: int, sharpness: int) -> Tensor:
     """sum_{k >= r} 1 / (k + 1)^sharpness at each pixel, r being its distance from the middle in rings (eq. 2)."""
     rows, columns = (torch.arange(side).sub(side // 2).abs() for side in (height, width))
     ring = torch.maximum(rows[:, None], columns)
-    heights = torch.arange(1, max(height, width) // 2 + 2, dtype=torch.float64) ** -sharpness
-    return heights.flip(0).cumsum(0).flip(0)[ring]
+    terms = torch.arange(1, max(height, width) // 2 + 2, dtype=torch.float64).pow(-sharpness)
+    tails: Tensor = terms.flip(0).cumsum(0).flip(0)
+    return tails[ring]
 
 
 def _image_shape(shape: torch.Size) -> tuple[int, int, int, int]:
@@ -214,4 +222,5 @@ def _window(u: Tensor, v: Tensor, size: tuple[int, int], height: int, width: int
 
 
 def _signs(u: Tensor) -> Tensor:
+    """-1 or 1, as likely as each other for uniform `u`."""
     return torch.where(u < 0.5, -1.0, 1.0).to(u.dtype)

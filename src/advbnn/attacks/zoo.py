@@ -13,14 +13,14 @@ from advbnn.attacks.differences import Adam, FiniteDifferences
 class ZOO(FiniteDifferences):
     """g_i = (f(x + sigma e_i) - f(x - sigma e_i)) / (2 sigma) for random coordinates i, each with moments of its own.
 
-    The distance to the original is held by projection, not by a penalty, as everywhere in this package.
+    A step moves every coordinate along the moments that it has by now. The distance to x is held by projection, as
+    in all attacks here, not by a penalty.
 
     Args:
         directions: coordinates asked about in a step; all of them where an input has fewer.
     """
 
     directions: int = 128
-    sigma: float = 0.0001
 
     def _search(self, search: Search) -> None:
         point, ball = search.x, self.threat.around(search.x)

@@ -73,11 +73,9 @@ def curve(
             options["samples"] = samples
             if over == "radius":
                 records = curves.radius_curve(trained.model, test, chosen, at or curves.RADII, name=name, **options)
-            elif over == "steps":
-                records = curves.steps_curve(trained.model, test, chosen, whole or curves.STEPS, name=name, **options)
             else:
-                records = curves.eot_curve(
-                    trained.model, test, chosen, whole or curves.EOT_SAMPLES, name=name, **options
-                )
+                follow = curves.steps_curve if over == "steps" else curves.eot_curve
+                values = whole or (curves.STEPS if over == "steps" else curves.EOT_SAMPLES)
+                records = follow(trained.model, test, chosen, values, name=name, **options)
         if world.leads:
             show(records)

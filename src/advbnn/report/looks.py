@@ -1,0 +1,72 @@
+"""How the models of a report look: name, order, and the colour and mark that each has on every plot."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+TITLES = {"none": "No defence", "rse": "RSE", "adv": "Adv. training", "bnn": "BNN", "adv_bnn": "Adv-BNN"}
+"""The paper's five defences in its order; a model of any other label is called by its label."""
+
+# On light and on dark ground. The first five, those of the defences above, stay apart under red, green and blue
+# blindness, and all can be read as text on their ground.
+_COLOURS = (
+    ("#6a6f76", "#94989f"),
+    ("#925aa6", "#d9a9e6"),
+    ("#1442a0", "#5a9bff"),
+    ("#2c8254", "#4fd394"),
+    ("#bf5504", "#ee8a45"),
+    ("#6f2a0a", "#ece27a"),
+    ("#0f7484", "#66d0de"),
+    ("#33302b", "#d8d4ca"),
+)
+_MARKERS = "oDs^vPX*"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """One model's.
+
+    Attributes:
+        label: what records call the model.
+        title: what the report calls it.
+        variable: the CSS variable that holds its colour.
+        light: the colour on light ground.
+        dark: the colour on dark ground.
+        marker: the mark of its points, in matplotlib's letters.
+    """
+
+    label: str
+    title: str
+    variable: str
+    light: str
+    dark: str
+    marker: str
+
+    @property
+    def css(self) -> str:
+        """The colour in CSS, which follows the reader's choice of light or dark."""
+        return f"var({self.variable}, {self.light})"
+
+
+def looks(labels: Iterable[str]) -> dict[str, Look]:
+    """The look of every label: the paper's defences first, always in their own colours, then the others as they came."""
+    distinct = list(dict.fromkeys(labels))
+    known = [label for label in TITLES if label in distinct]
+    others = [label for label in distinct if label not in TITLES]
+    taken = [list(TITLES).index(label) for label in known]
+    free = [index for index in range(len(_COLOURS)) if index not in taken]
+    # colours that no defence of this report claims, those that none ever claims first
+    free.sort(key=lambda index: index < len(TITLES))
+    indices = [*taken, *(free[i % len(free)] for i in range(len(others)))]
+    return {label: _look(label, index) for label, index in zip([*known, *others], indices, strict=True)}
+
+
+def _look(label: str, index: int) -> Look:
+    light, dark = _COLOURS[index]
+    return Look(
+        label=label,
+        title=TITLES.get(label, label),
+        variable=f"--model-{index}",
+        light=light,
+        dark=dark,
+        marker=_MARKERS[index],
+    )

@@ -1,0 +1,82 @@
+"""Tables that can be read as HTML and as markdown."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One entry of a table.
+
+    Attributes:
+        text: what it says.
+        note: what belongs to it and matters less, such as an interval.
+        heat: how strongly it is coloured, in [0, 1]; None for not at all.
+        strong: whether it is to be seen first.
+    """
+
+    text: str
+    note: str = ""
+    heat: float | None = None
+    strong: bool = False
+
+
+NOTHING = Cell("-")
+"""What was not measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Rows of cells under headings. The first cell of a row is its heading.
+
+    Attributes:
+        name: identifies it among the tables of a report.
+        caption: what its numbers are.
+        columns: the headings.
+        rows: the cells, as many in each row as there are columns.
+    """
+
+    name: str
+    caption: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise ValueError(f"table {self.name!r} has {len(self.columns)} columns and a row of {len(row)} cells")
+
+    def markdown(self) -> str:
+        """The table and its caption as GitHub's markdown."""
+        rule = [":--", *("--:" for _ in self.columns[1:])]
+        lines = [_line(self.columns), _line(rule), *(_line([_markdown(cell) for cell in row]) for row in self.rows)]
+        return "\n".join([*lines, "", self.caption]) + "\n"
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number to so many significant digits; a dash for none."""
+    return NOTHING.text if value is None else f"{value:.{digits}g}"
+
+
+def percent(share: float) -> str:
+    """A share in percent, to one place."""
+    return f"{100 * share:.1f}"
+
+
+def percent_range(low: float, high: float) -> str:
+    """An interval of shares in percent."""
+    return f"[{percent(low)}, {percent(high)}]"
+
+
+def _markdown(cell: Cell) -> str:
+    text = _escaped(cell.text)
+    text = f"**{text}**" if cell.strong else text
+    return f"{text} {_escaped(cell.note)}" if cell.note else text
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", r"\|").replace("\n", " ")

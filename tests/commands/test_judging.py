@@ -1,0 +1,171 @@
+"""The commands that judge finished runs: evaluate, curve, transfer, predict."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+from advbnn.cli import app
+from advbnn.commands.attacks import ATTACKS, make_attack, title
+from advbnn.commands.predict import read_images
+from advbnn.config import Config
+from advbnn.records import Records
+from advbnn.threat import Threat
+from advbnn.train import fit
+from judged import bnn, digits, net
+
+QUICK = ["--limit", "120", "--samples", "2", "--seeds", "2", "--device", "cpu"]
+
+
+def advbnn(*arguments: object) -> Any:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two short runs, `plain` and `robust`."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name, defense in (("plain", "none"), ("robust", "adv_bnn")):
+        table = {
+            "data": "digits",
+            "defense": defense,
+            "architecture": "mlp",
+            "schedule": {"kind": "constant", "epochs": 2},
+        }
+        if defense == "adv_bnn":
+            table["attack"] = {"steps": 1, "threat": {"eps": 0.05}}
+        config = Config.from_table(table)
+        model = config.defense.build(classes=10, shape=(1, 8, 8), seed=0)
+        fit(model, config.load_data(), config.defense, out=folder / name, config=config.to_toml())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """A digit, the same one enlarged and in colour, and noise."""
+    folder = tmp_path_factory.mktemp("images")
+    digit = Image.fromarray(digits().images[0, 0].numpy())
+    digit.save(folder / "digit.png")
+    digit.convert("RGB").resize((64, 64)).save(folder / "large.png")
+    noise = torch.randint(0, 256, (8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    Image.fromarray(noise.numpy()).save(folder / "noise.png")
+    return [folder / name for name in ("digit.png", "large.png", "noise.png")]
+
+
+def test_evaluate_keeps_records_in_the_run(runs: Path) -> None:
+    arguments = ["evaluate", runs / "robust", "--attack", "clean", "--attack", "pgd", "--eot", 2, "--steps", 3, *QUICK]
+    shown = advbnn(*arguments, "--eps", 0.05, "--eps", 0.1)
+    assert shown.exit_code == 0, shown.output
+    assert "pgd 3 EOT 2" in shown.output
+    records = Records.load(runs / "robust" / "records.json")
+    assert [(r.name, r.threat and r.threat.eps) for r in records] == [
+        ("clean", None),
+        ("pgd 3 EOT 2", 0.05),
+        ("pgd 3 EOT 2", 0.1),
+    ]
+    assert (records[0].model.label, records[0].n, records[0].samples) == ("robust", 120, 2)
+    # asked again, it has nothing to do; with other settings it refuses
+    assert advbnn(*arguments).exit_code == 0
+    assert Records.load(runs / "robust" / "records.json") == records
+    refused = advbnn(*arguments, "--samples", 3)
+    assert refused.exit_code == 1
+    assert "samples was 2 and is now 3" in refused.output
+
+
+def test_evaluate_takes_the_radius_of_training_or_asks_for_one(runs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "records.json"
+    assert advbnn("evaluate", runs / "robust", "--steps", 1, "--out", out, *QUICK).exit_code == 0
+    assert Records.load(out).only(name="paper 1").threat == Threat("linf", 0.05)
+    refused = advbnn("evaluate", runs / "plain", "--out", out, *QUICK)
+    assert refused.exit_code == 1
+    assert "was not trained against an attack" in refused.output
+    assert "give --eps" in refused.output
+    assert advbnn("evaluate", runs / "plain", "--attack", "clean", "--out", out, *QUICK).exit_code == 0
+
+
+def test_curve_varies_one_thing(runs: Path, tmp_path: Path) -> None:
+    out, quick = tmp_path / "records.json", [*QUICK, "--steps", 2, "--out", tmp_path / "records.json"]
+    for over, at in (("radius", (0, 0.1)), ("ensemble", (1, 3)), ("steps", (1, 2)), ("eot", (1, 2))):
+        values = [part for value in at for part in ("--at", value)]
+        shown = advbnn("curve", runs / "robust", over, "--attack", "pgd", *values, *quick)
+        assert shown.exit_code == 0, shown.output
+        assert [record.at for record in Records.load(out).where(curve=over)] == list(at)
+    clean = advbnn("curve", runs / "robust", "ensemble", "--attack", "clean", "--at", 2, *quick)
+    assert clean.exit_code == 0, clean.output
+    assert (
+        "a curve over eot needs an attack"
+        in advbnn("curve", runs / "robust", "eot", "--attack", "clean", *quick).output
+    )
+    assert "over='step' is unknown" in advbnn("curve", runs / "robust", "step", *quick).output
+
+
+def test_transfer_shows_affinities(runs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "records.json"
+    arguments = ["--eps", 0.1, "--steps", 2, "--out", out, *QUICK]
+    shown = advbnn("transfer", runs / "plain", runs / "robust", *arguments)
+    assert shown.exit_code == 0, shown.output
+    assert "from plain" in shown.output
+    assert len(Records.load(out).where(kind="transfer")) == 4
+    refused = advbnn("transfer", runs / "plain", runs / "plain", *arguments)
+    assert refused.exit_code == 1
+    assert "names of their folders" in refused.output
+
+
+def test_predict_answers_and_abstains(runs: Path, images: list[Path]) -> None:
+    shown = advbnn("predict", runs / "robust", *images, "--coverage", 0.5, "--device", "cpu")
+    assert shown.exit_code == 0, shown.output
+    lines = shown.output.splitlines()
+    assert [Path(line.split()[0]).name for line in lines[1:4]] == ["digit.png", "large.png", "noise.png"]
+    assert lines[3].endswith("abstain")
+    assert "of the 500 test images of digits" in shown.output
+    everything = advbnn("predict", runs / "robust", images[0], "--coverage", 1, "--device", "cpu")
+    assert "abstain" not in everything.output.splitlines()[1]
+
+
+def test_images_become_what_the_network_takes(images: list[Path]) -> None:
+    grey = read_images(images, (1, 8, 8))
+    assert grey.shape == (3, 1, 8, 8)
+    torch.testing.assert_close(grey[0], digits().images[0] / 255)
+    assert (grey[1] - grey[0]).abs().mean() < 0.1
+    assert read_images(images, (3, 16, 16)).shape == (3, 3, 16, 16)
+    with pytest.raises(ValueError, match="grey or colour squares"):
+        read_images(images, (3, 8, 16))
+
+
+@pytest.mark.parametrize("command", ["evaluate", "predict"])
+def test_errors_are_one_line(command: str, tmp_path: Path, images: list[Path]) -> None:
+    shown = advbnn(command, tmp_path, *([images[0]] if command == "predict" else []))
+    assert shown.exit_code == 1
+    assert "is not a run folder" in shown.output
+    assert len(shown.output.strip().splitlines()) == 1
+
+
+def test_predict_refuses_bad_input(runs: Path, images: list[Path], tmp_path: Path) -> None:
+    for arguments, message in (
+        ([tmp_path / "nothing.png"], "there is no such file"),
+        ([images[0], "--coverage", 2], "coverage must be a share"),
+        ([images[0], "--samples", 0], "samples must be at least 1"),
+    ):
+        shown = advbnn("predict", runs / "robust", *arguments, "--device", "cpu")
+        assert shown.exit_code == 1
+        assert message in shown.output
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_every_name_is_an_attack_within_its_threat(name: str) -> None:
+    threat = Threat("linf", 0.1)
+    attack = make_attack(name, bnn(), threat, steps=None if name == "fgsm" else 2)
+    assert attack.threat == threat
+    assert title(name, attack) == {"fgsm": "fgsm", "square": "square", "nes": "nes"}.get(name, f"{name} 2")
+
+
+def test_refuses_attacks_that_do_not_fit() -> None:
+    with pytest.raises(ValueError, match="attack='pdg' is unknown.*did you mean 'pgd'"):
+        make_attack("pdg", net(), Threat())
+    with pytest.raises(ValueError, match="'mean' needs a Bayesian network"):
+        make_attack("mean", net(), Threat())
+    with pytest.raises(ValueError, match="'paper' is for norm 'linf', got 'l2'"):
+        make_attack("paper", net(), Threat("l2", 1.0))

@@ -1,0 +1,49 @@
+"""What tests of evaluation run in processes of their own, and the attack that they share."""
+
+import os
+import signal
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from advbnn.evaluate import evaluate
+from advbnn.threat import Threat
+from judged import blank, digits
+
+
+@dataclass(frozen=True)
+class Shift:
+    """Moves every pixel by eps, up or down at random, and counts its calls; may end the process at one of them."""
+
+    threat: Threat = field(default_factory=lambda: Threat("linf", 0.1))
+    calls: list[int] = field(default_factory=list, repr=False, compare=False)
+    killed_at: int | None = field(default=None, repr=False, compare=False)
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, seed: int | None = None) -> Tensor:
+        self.calls.append(len(x))
+        if len(self.calls) == self.killed_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        generator = torch.Generator().manual_seed(0 if seed is None else seed)
+        sign = torch.rand(x.shape, generator=generator).sub(0.5).sign()
+        return self.threat.project(x + self.threat.eps * sign, x)
+
+
+def options() -> dict[str, object]:
+    return {"samples": 3, "seeds": 2, "batch_size": 25, "label": "blank"}
+
+
+def evaluate_until_killed(out: Path) -> None:
+    """Ends by itself, the hard way, in the third of five batches."""
+    evaluate(blank(), digits(), {"clean": None, "shift": Shift(killed_at=6)}, **options(), out=out)
+
+
+def evaluate_as_one_of_two(rank: int, folder: Path) -> None:
+    store = torch.distributed.FileStore(str(folder / "store"), 2)
+    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    attack = Shift()
+    records = evaluate(blank(), digits(), {"clean": None, "shift": attack}, **options(), out=folder / "records.json")
+    records.save(folder / f"of-{rank}.json")
+    (folder / f"calls-{rank}").write_text(str(len(attack.calls)))
+    torch.distributed.destroy_process_group()

@@ -1,0 +1,33 @@
+"""The command line: every subcommand is there, explains itself, and turns errors into one clear line."""
+
+import pytest
+from typer.testing import CliRunner
+
+import advbnn
+from advbnn.cli import app
+
+runner = CliRunner()
+
+
+@pytest.mark.parametrize("command", ["demo", "train", "evaluate", "curve", "transfer", "predict", "data download"])
+def test_every_command_explains_itself(command: str) -> None:
+    result = runner.invoke(app, [*command.split(), "--help"])
+    assert result.exit_code == 0
+    assert "Usage" in result.output
+
+
+def test_version() -> None:
+    assert runner.invoke(app, ["--version"]).output.strip() == f"advbnn {advbnn.__version__}"
+
+
+def test_a_config_that_is_missing_is_one_line(tmp_path) -> None:
+    result = runner.invoke(app, ["train", str(tmp_path / "nothing.toml")])
+    assert result.exit_code == 1
+    assert "nothing.toml does not exist" in result.output
+    assert "Traceback" not in result.output
+
+
+def test_an_unknown_dataset_is_refused_with_what_there_is(tmp_path) -> None:
+    result = runner.invoke(app, ["data", "download", "cifar1O", "--root", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "cifar10" in result.output

@@ -1,0 +1,81 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from advbnn import GaussianPrior, add_noise, bayesianize, data
+from advbnn.identity import DataIdentity, ModelIdentity, precision_of, ranges, versions_on
+
+
+def small() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(72, 10))
+
+
+def digest(model: nn.Module) -> str:
+    return ModelIdentity.of(model).sha256
+
+
+def test_a_copy_is_the_same_model_in_any_mode() -> None:
+    model = small()
+    assert digest(copy.deepcopy(model)) == digest(model) == digest(copy.deepcopy(model).eval())
+
+
+def test_every_change_makes_another_model() -> None:
+    weights, statistics, wider = small(), small(), small()
+    with torch.no_grad():
+        weights[3].bias[7] += 1e-6
+    statistics[1].running_mean[0] = 1
+    wider[1].eps = 1e-3
+    models = [
+        small(),
+        weights,
+        statistics,
+        wider,
+        small().double(),
+        add_noise(small()),
+        add_noise(small(), first=0.3),
+        bayesianize(small()),
+        bayesianize(small(), init_std=0.1),
+        bayesianize(small(), prior=GaussianPrior(std=1.0)),
+    ]
+    assert len({digest(model) for model in models}) == len(models)
+
+
+def test_kind_and_label() -> None:
+    assert ModelIdentity.of(bayesianize(small())).label == "Bayesian(Sequential)"
+    identity = ModelIdentity.of(small(), "ours")
+    assert (identity.label, identity.kind) == ("ours", "Sequential")
+
+
+def test_data_is_the_whole_set_and_the_rows_of_it() -> None:
+    test = data.load("digits").test
+    assert DataIdentity.of(test) == DataIdentity(name="digits", sha256=test.fingerprint(), n=500, rows="")
+    part = DataIdentity.of(test, [0, 1, 2, 7, 9, 10])
+    assert (part.n, part.rows, part.sha256) == (6, "0-2,7,9-10", test.fingerprint())
+    with pytest.raises(ValueError, match="indices must lie in 0..499"):
+        DataIdentity.of(test, [500])
+
+
+def test_ranges_keep_the_order() -> None:
+    assert ranges([]) == ""
+    assert ranges([5]) == "5"
+    assert ranges([3, 4, 5, 4, 3]) == "3-5,4,3"
+
+
+def test_precision_names_type_and_autocast() -> None:
+    cpu = torch.device("cpu")
+    assert precision_of(small(), cpu) == "float32"
+    assert precision_of(small().double(), cpu) == "float64"
+    assert precision_of(nn.Flatten(), cpu) == "float32"
+    with torch.autocast("cpu", torch.bfloat16):
+        assert precision_of(small(), cpu) == "float32, autocast bfloat16"
+    on_gpu = precision_of(small(), torch.device("cuda"))
+    assert "TF32" in on_gpu
+
+
+def test_versions_name_software_and_device() -> None:
+    versions = versions_on(torch.device("cpu"))
+    assert versions["torch"] == torch.__version__
+    assert set(versions) == {"advbnn", "torch", "python", "device"}

@@ -1,0 +1,114 @@
+"""What tests run in processes of their own; importable from there because it is no test itself."""
+
+import multiprocessing
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from advbnn import data
+from advbnn import training as training_module
+from advbnn.attacks import PGD
+from advbnn.commands.train import train
+from advbnn.data import ImageSet, Splits
+from advbnn.defenses import Averaging, Defense
+from advbnn.distributed import world
+from advbnn.profiles import defense
+from advbnn.rng import seeded
+from advbnn.schedules import Stages
+from advbnn.step import step_seed
+from advbnn.threat import Threat
+from advbnn.train import fit
+from advbnn.training import Training
+
+processes = multiprocessing.get_context("forkserver")
+# imported once, so that each process starts at once; torch imports its compiler when an optimizer is first used
+processes.set_forkserver_preload(["torch._dynamo", "advbnn.commands.train", "advbnn.profiles", "advbnn.train"])
+
+
+def digits(count: int = 96) -> Splits[ImageSet]:
+    """The first few digits."""
+    whole = data.load("digits")
+    return Splits(whole.train.subset(range(count)), whole.test)
+
+
+def resumable() -> Defense:
+    """BatchNorm, Adam with restarts, random starts and an average: everything that a checkpoint has to bring back."""
+    return defense(
+        "adv_bnn",
+        batch_size=20,
+        attack={"steps": 2},
+        schedule=Stages(epochs=(2, 2, 2)),
+        averaging=Averaging(decay=0.9),
+    )
+
+
+def train_resumable(out: Path | None) -> nn.Module:
+    """A run of 30 steps, with a checkpoint after each; goes on where it stopped."""
+    torch.set_num_threads(1)
+    value = resumable()
+    net = value.build(classes=10, shape=(1, 8, 8), seed=0)
+    return fit(net, digits(), value, seed=5, out=out, resume=True, save_every=0.0, log_every=4).model
+
+
+def linear() -> nn.Module:
+    """Without BatchNorm, whose statistics of half a batch are not those of the whole."""
+    with seeded(0):
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 10))
+
+
+def together() -> Defense:
+    """Without a random start, which draws for the examples at hand; the noise of the weights does not."""
+    attack = PGD(Threat("linf", 0.1), steps=2, step_size=0.05, random_start=False)
+    return defense("adv_bnn", attack=attack, batch_size=32, optimizer="sgd", schedule=Stages(epochs=(2,)))
+
+
+def train_together(rank: int, size: int, folder: Path, same_noise: bool) -> None:
+    """One of `size` processes that train together; leaves its weights and gradients in `folder`."""
+    torch.set_num_threads(1)
+    if size > 1:
+        dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
+    if same_noise:
+        training_module.step_seed = lambda seed, epoch, step, rank: step_seed(seed, epoch, step)  # type: ignore[assignment]
+    team, value = world(), together()
+    training = Training(value.wrap(linear()).train(), digits(91), value, seed=0, engine="eager", processes=team)
+    gradients: list[list[torch.Tensor]] = []
+    training.optimizer.register_step_pre_hook(
+        lambda optimizer, *_: gradients.append([p.grad.clone() for p in optimizer.param_groups[0]["params"]])
+    )
+    while not training.over:
+        for x, y in training.rest_of_epoch():
+            training.advance(x, y)
+    metrics = training.read_tally()
+    state = {"weights": training.model.state_dict(), "gradients": gradients, "metrics": metrics}
+    torch.save(state, folder / f"of{size}-{rank}.pt")
+    if size > 1:
+        dist.destroy_process_group()
+
+
+def run_all(target: Callable[..., Any], size: int, *arguments: Any) -> None:
+    """Runs target(rank, size, *arguments) in `size` processes."""
+    team = [processes.Process(target=target, args=(rank, size, *arguments)) for rank in range(size)]
+    for member in team:
+        member.start()
+    for member in team:
+        member.join(120)
+        assert member.exitcode == 0, f"exit code {member.exitcode}"
+
+
+def train_until_killed(config: str, out: str) -> None:
+    """For torchrun: the first attempt of rank 1 kills itself in mid-run."""
+    if os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        advance = Training.advance
+
+        def fatal(self: Training, x: torch.Tensor, y: torch.Tensor) -> None:
+            advance(self, x, y)
+            if self.total_steps == 7:
+                os.kill(os.getpid(), 9)
+
+        Training.advance = fatal  # type: ignore[method-assign]
+    train(Path(config), out=Path(out), resume=True, device="cpu")
