@@ -9,10 +9,12 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 
@@ -74,8 +76,9 @@ class World:
             return module
         known = inspect.signature(DistributedDataParallel.__init__).parameters
         # the name that torch 2.13 has given to it
-        option = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
-        return DistributedDataParallel(module, **{option: False})
+        name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+        option: dict[str, Any] = {name: False}
+        return DistributedDataParallel(module, **option)
 
 
 def world() -> World:
@@ -115,5 +118,6 @@ def _meet(backend: str) -> None:
         return
     # torchrun keeps one store for all attempts, and in it the addresses of processes that are gone; a restarted one
     # may look there before its partner has written the new address (pytorch issue 135712)
-    store, rank, size = next(dist.rendezvous("env://"))
-    dist.init_process_group(backend, store=dist.PrefixStore(f"attempt {attempt}", store), rank=rank, world_size=size)
+    store, rank, size = next(rendezvous("env://"))
+    own = dist.PrefixStore(f"attempt {attempt}", store)  # type: ignore[attr-defined]
+    dist.init_process_group(backend, store=own, rank=rank, world_size=size)

@@ -24,6 +24,8 @@ from advbnn.threat import Threat
 from advbnn.twin import Twin
 
 _WARM_UP = 3
+_CLEAN_STREAM = 2**30
+"""The stream of the draw that measures clean accuracy: past those of any attack, and 32 bits with its sign."""
 _Tensors = Mapping[str, Tensor]
 
 
@@ -144,7 +146,7 @@ class FastStep:
     @torch.no_grad()
     def _clean_score(self, x: Tensor, y: Tensor) -> Tensor:
         self.weights.refresh()
-        tensors = {**self.weights.draw(self.seed, 2**31), **self.buffers}
+        tensors = {**self.weights.draw(self.seed, _CLEAN_STREAM), **self.buffers}
         return self.loss.objective.likelihood.score(self.passes.attacking(tensors, x), y).sum()
 
     def _state(self) -> list[Tensor]:
@@ -218,16 +220,18 @@ class _Recording:
         self, step: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor, state: Callable[[], list[Tensor]]
     ) -> None:
         self.x, self.y = x.clone(memory_format=torch.preserve_format), y.clone()
+        self.graph = torch.cuda.CUDAGraph()
         side = torch.cuda.Stream(x.device)
         side.wait_stream(torch.cuda.current_stream(x.device))
-        with torch.cuda.stream(side):
-            kept = [t.detach().clone() for t in state()]
-            for _ in range(_WARM_UP):
-                step(self.x, self.y)
-        torch.cuda.current_stream(x.device).wait_stream(side)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.outputs = step(self.x, self.y)
+        # the shapes never change, so that the fastest convolutions can be found by trying all of them, once
+        with torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=_tf32()):
+            with torch.cuda.stream(side):
+                kept = [t.detach().clone() for t in state()]
+                for _ in range(_WARM_UP):
+                    step(self.x, self.y)
+            torch.cuda.current_stream(x.device).wait_stream(side)
+            with torch.cuda.graph(self.graph):
+                self.outputs = step(self.x, self.y)
         with torch.no_grad():
             after = state()
             for tensor, value in zip(after, kept, strict=False):
@@ -246,6 +250,11 @@ class _Recording:
         self.y.copy_(y)
         self.graph.replay()
         return self.outputs.clone()
+
+
+def _tf32() -> bool:
+    allowed: bool = torch.backends.cudnn.allow_tf32
+    return allowed
 
 
 def _weights_of(loss: RobustLoss, precision: torch.dtype) -> FixedWeights | DrawnWeights:

@@ -20,7 +20,7 @@ def normals(count: int, *, seed: int, stream: int = 0, start: int = 0, device: t
     Args:
         count: how many.
         seed: a number of up to 64 bits.
-        stream: one of 2^32 independent streams of the seed.
+        stream: one of 2^31 independent streams of the seed.
         start: the position of the first one; a multiple of 4.
         device: where to make them.
     """

@@ -157,7 +157,7 @@ def _ours(name: str, data: str) -> Defense:
         name=name,
         profile="ours",
         architecture="small_cnn",
-        network=_network(name, Variational(prior_std=0.1, init_std=0.05, norm_scale_mean=1.0)),
+        network=_network(name, Variational(prior_std=0.05, init_std=0.02, norm_scale_mean=1.0)),
         attack=PGD(Threat("linf", 0.15), steps=5, step_size=0.05) if adversarial else None,
         objective=RobustELBO(alpha=0.02) if variational else RobustELBO(),
         optimizer=Adam(lr=0.01),

@@ -103,7 +103,7 @@ def test_checkpoints_grow_denser():
 @pytest.mark.parametrize("loss", ["ce", "dlr", "margin"])
 def test_it_is_no_weaker_than_pgd(net, digits, loss):
     threat = Threat("linf", 0.12)
-    x, y = digits.x[:100], digits.y[:100]
+    x, y = digits.x[:50], digits.y[:50]
 
     def survivors(attack):
         return (predict(net, attack(net, x, y, seed=0), 1).label == y).sum().item()
@@ -129,7 +129,7 @@ def test_targets_try_the_likeliest_wrong_classes(net, digits):
 
 @pytest.mark.parametrize("average", ["loss", "probability", "logits"])
 def test_a_random_network_is_controlled_by_averages(bnn, digits, average):
-    x, y = digits.x[:40], digits.y[:40]
+    x, y = digits.x[:20], digits.y[:20]
     threat = Threat("linf", 0.1)
     attack = attacks.APGD(threat, steps=6, eot=2, average=average, selection_samples=5)
     x_adv = attack(bnn, x, y, seed=0)

@@ -129,7 +129,7 @@ def test_a_seed_repeats_a_run_however_the_batch_is_split(name, threat, model):
 
 @pytest.mark.parametrize(("name", "threat"), every((LINF,)))
 def test_seeds_differ_and_none_is_fresh(name, threat):
-    x, model = X, bayesianize(small_net(), init_std=0.3)
+    x, model = X, bayesianize(small_net())
     y = predicted(model.net)
     attack = ATTACKS[name](L2 if name == "fgsm" else threat)
     runs = [attack(model, x, y, seed=seed) for seed in (0, 1, None, None)]

@@ -45,7 +45,7 @@ def test_confidence_pushes_beyond_the_boundary():
 
 def test_what_lies_outside_the_ball_is_moved_into_it(net, digits):
     threat = Threat("l2", 0.2)
-    x, y = digits.x[:30], digits.y[:30]
+    x, y = digits.x[:15], digits.y[:15]
     options = {"steps": 30, "search_steps": 3, "first_c": 3.0, "learning_rate": 0.05}
     bounded = attacks.CW(threat, **options)(net, x, y)
     free = attacks.CW(Threat("l2", math.inf), **options)(net, x, y)

@@ -103,7 +103,7 @@ def assert_same_points(found, expected):
 
 
 def test_cw_is_as_near_as_foolbox(foolbox, net, batch):
-    x, y = (t[:40] for t in batch)
+    x, y = (t[:25] for t in batch)
     budget = {"steps": 40, "confidence": 0.0}
     peer = foolbox.attacks.L2CarliniWagnerAttack(
         binary_search_steps=4, stepsize=0.05, initial_const=1.0, abort_early=False, **budget
@@ -126,18 +126,30 @@ def test_apgd_is_as_strong_as_autoattacks(pyautoattack, net, batch, threat):
 
     norm = {"linf": "Linf", "l2": "L2"}[threat.norm]
     for loss in ("ce", "dlr"):
-        peer = APGDAttack(net, n_iter=30, norm=norm, eps=threat.eps, loss=loss, device="cpu", seed=0)
+        peer = APGDAttack(net, n_iter=20, norm=norm, eps=threat.eps, loss=loss, device="cpu", seed=0)
         expected = survivors(net, peer.perturb(*batch), batch[1])
-        found = attacks.APGD(threat, steps=30, loss=loss)(net, *batch, seed=0)
+        found = attacks.APGD(threat, steps=20, loss=loss)(net, *batch, seed=0)
         assert survivors(net, found, batch[1]) <= expected + ONE_POINT
 
 
 def test_targeted_apgd_is_as_strong_as_autoattacks(pyautoattack, net, batch):
     from pyautoattack.autopgd_base import APGDAttack_targeted
 
-    peer = APGDAttack_targeted(net, n_iter=15, norm="Linf", eps=LINF.eps, n_target_classes=9, device="cpu", seed=0)
+    peer = APGDAttack_targeted(net, n_iter=10, norm="Linf", eps=LINF.eps, n_target_classes=9, device="cpu", seed=0)
     expected = survivors(net, peer.perturb(*batch), batch[1])
-    found = attacks.APGD(LINF, steps=15, loss="dlr", targets=9)(net, *batch, seed=0)
+    found = attacks.APGD(LINF, steps=10, loss="dlr", targets=9)(net, *batch, seed=0)
+    assert survivors(net, found, batch[1]) <= expected + ONE_POINT
+
+
+@pytest.mark.parametrize("threat", [Threat("linf", 0.15), Threat("l2", 0.8)], ids=lambda t: t.norm)
+def test_square_is_as_strong_as_autoattacks(pyautoattack, net, batch, threat):
+    from pyautoattack.square import SquareAttack
+
+    norm = {"linf": "Linf", "l2": "L2"}[threat.norm]
+    with torch.random.fork_rng():
+        peer = SquareAttack(net, norm=norm, n_queries=250, eps=threat.eps, device="cpu", seed=0)
+        expected = survivors(net, peer.perturb(*batch), batch[1])
+    found = attacks.Square(threat, queries=250)(net, *batch, seed=0)
     assert survivors(net, found, batch[1]) <= expected + ONE_POINT
 
 
@@ -174,7 +186,7 @@ class TestOthersAttackRandomNetworksUnchanged:
         self.check(model, peer.run_standard_evaluation(*few)[0], few)
 
 
-DRAWS, STEPS = 20, 8
+DRAWS, STEPS = 20, 5
 
 
 class SameDraws(nn.Module):
@@ -199,6 +211,7 @@ def score(model, x_adv, y) -> float:
 
 
 def test_averaged_pgd_finds_the_points_of_torchattacks(torchattacks, bnn, batch):
+    batch = batch[0][:50], batch[1][:50]
     options = {"eps": LINF.eps, "alpha": LINF.eps / 4, "steps": STEPS, "eot_iter": DRAWS}
     expected = torchattacks.EOTPGD(SameDraws(bnn).eval(), random_start=False, **options)(*batch)
     ours = attacks.PGD(LINF, steps=STEPS, relative_step_size=0.25, random_start=False, eot=DRAWS)
@@ -208,6 +221,7 @@ def test_averaged_pgd_finds_the_points_of_torchattacks(torchattacks, bnn, batch)
 
 
 def test_averaged_pgd_is_as_strong_as_autoattack_for_random_networks(pyautoattack, bnn, batch):
+    batch = batch[0][:50], batch[1][:50]
     with torch.random.fork_rng():
         peer = pyautoattack.AutoAttack(bnn, version="rand", eps=LINF.eps, seed=0)
         assert peer.apgd.eot_iter == DRAWS

@@ -55,8 +55,8 @@ def training_radius(trained: Trained) -> float:
 
 
 def command_line() -> str:
-    """This command, as it was typed."""
-    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    """This command, as it was typed, however the program was started."""
+    return shlex.join(["advbnn", *sys.argv[1:]])
 
 
 def show(records: Sequence[Record]) -> None:

@@ -48,7 +48,7 @@ class Look:
 
 
 def looks(labels: Iterable[str]) -> dict[str, Look]:
-    """The look of every label: the paper's defences first, always in their own colours, then the others as they came."""
+    """The look of every label: the paper's defences first, each in its own colour, then the others as they came."""
     distinct = list(dict.fromkeys(labels))
     known = [label for label in TITLES if label in distinct]
     others = [label for label in distinct if label not in TITLES]

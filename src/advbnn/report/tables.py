@@ -1,7 +1,9 @@
 """Tables that can be read as HTML and as markdown."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,10 @@ class Cell:
     heat: float | None = None
     strong: bool = False
 
+
+_NUMBER = re.compile(r"[\[+-]?\d[^a-zA-Z]*$")
+
+PLUS_MINUS = "\u00b1"
 
 NOTHING = Cell("-")
 """What was not measured."""
@@ -46,16 +52,29 @@ class Table:
             if len(row) != len(self.columns):
                 raise ValueError(f"table {self.name!r} has {len(self.columns)} columns and a row of {len(row)} cells")
 
+    @property
+    def groups(self) -> list[tuple[Cell, list[Sequence[Cell]]]]:
+        """Rows that follow each other with the same heading, under that heading."""
+        return [(rows[0][0], rows) for rows in (list(found) for _, found in groupby(self.rows, lambda row: row[0]))]
+
+    @property
+    def numeric(self) -> list[bool]:
+        """Which columns hold numbers, to be set flush right."""
+        return [
+            all(_NUMBER.match(row[index].text) or row[index] == NOTHING for row in self.rows)
+            for index in range(len(self.columns))
+        ]
+
     def markdown(self) -> str:
         """The table and its caption as GitHub's markdown."""
-        rule = [":--", *("--:" for _ in self.columns[1:])]
+        rule = ["--:" if numeric else ":--" for numeric in self.numeric]
         lines = [_line(self.columns), _line(rule), *(_line([_markdown(cell) for cell in row]) for row in self.rows)]
         return "\n".join([*lines, "", self.caption]) + "\n"
 
 
-def number(value: float | None, digits: int = 3) -> str:
-    """A number to so many significant digits; a dash for none."""
-    return NOTHING.text if value is None else f"{value:.{digits}g}"
+def with_error(value: float, error: float) -> Cell:
+    """A number and its error, both to three places."""
+    return Cell(f"{value:.3f}", f"{PLUS_MINUS} {error:.3f}")
 
 
 def percent(share: float) -> str:

@@ -1,0 +1,61 @@
+"""Any classifier in a form that every attack can be tried on, whatever it does to its outputs and gradients."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from advbnn.modes import evaluating
+from advbnn.rng import seeded
+
+
+class Attackable(nn.Module):
+    """`model` with logits for outputs, and with gradients that exist and are finite.
+
+    Probabilities become their logarithms, whose softmax they are. A gradient that autograd does not know, as of a
+    network that rounds its input, and one that is NaN or infinite becomes 0. Attacks then do not fail: they fail to
+    break the network, and that can be compared with attacks that need no gradient.
+
+    Args:
+        model: the classifier.
+        returns_probabilities: what it returns instead of logits.
+    """
+
+    def __init__(self, model: nn.Module, returns_probabilities: bool = False) -> None:
+        super().__init__()
+        self.model, self.returns_probabilities = model, returns_probabilities
+        self.training = model.training
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits with finite gradients."""
+        return self.logits(_FiniteGradient.apply(x))
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Logits with the gradients that the model has; zero where it has none."""
+        outputs: Tensor = self.model(x)
+        if self.returns_probabilities:
+            outputs = outputs.clamp_min(torch.finfo(outputs.dtype).tiny).log()
+        if x.requires_grad and torch.is_grad_enabled() and not outputs.requires_grad:
+            outputs = outputs + 0 * x.reshape(len(x), -1).sum(1, keepdim=True)
+        return outputs
+
+
+@torch.no_grad()
+def attackable(model: nn.Module, x: Tensor) -> Attackable:
+    """`model` made attackable; what it returns for a few inputs `x` tells what it returns."""
+    with evaluating(model), seeded(0, x.device):
+        outputs: Any = model(x)
+    sums_to_one = isinstance(outputs, Tensor) and torch.allclose(outputs.sum(-1), torch.ones(()).to(outputs), atol=1e-3)
+    return Attackable(model, sums_to_one and bool((outputs >= 0).all()))
+
+
+class _FiniteGradient(torch.autograd.Function):
+    """The identity, whose gradient has 0 for what is NaN or infinite."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        return torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0)

@@ -1,0 +1,75 @@
+"""advbnn report: records as a page to look at."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from advbnn.records import Records
+    from advbnn.report import AttackedImage
+    from advbnn.threat import Threat
+
+
+def report(
+    sources: Annotated[list[Path], typer.Argument(help="Run folders with records, or files of records.")],
+    out: Annotated[Path, typer.Option(help="The folder to write report.html, report.md and report.csv to.")] = Path(
+        "report"
+    ),
+    images: Annotated[
+        int, typer.Option(help="So many test images are shown under attack for each run folder; 0 for none.")
+    ] = 3,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; the first GPU if there is one.")] = None,
+) -> None:
+    """Write a page with tables and plots of everything that was measured of some runs."""
+    from advbnn.commands.judging import explaining_errors
+    from advbnn.records import Records
+    from advbnn.report import write_report
+    from advbnn.report.headline import middle_threat
+    from advbnn.report.measured import check_one_data_set
+
+    with explaining_errors():
+        if images < 0:
+            raise ValueError(f"images must be a number of images, 0 or more, got {images}")
+        records = Records()
+        for source in sources:
+            records += read_records(source)
+        check_one_data_set(records)
+        threat = middle_threat(records)
+        runs = [source for source in sources if source.is_dir()]
+        shown = _attacked(runs, threat, images, device) if threat is not None and images else []
+        typer.echo(f"{write_report(records, out, shown)}: {len(records)} records")
+
+
+def read_records(source: Path) -> "Records":
+    """The records of a run folder or of a file."""
+    from advbnn.commands.judging import RECORDS
+    from advbnn.records import Records
+    from advbnn.runs import CONFIG
+
+    if source.is_file():
+        return Records.load(source)
+    if (source / RECORDS).is_file():
+        return Records.load(source / RECORDS)
+    if (source / CONFIG).is_file():
+        raise ValueError(f"{source} is a run without records; `advbnn evaluate {source}` makes some")
+    what = "is neither a run folder nor a file of records" if source.exists() else "does not exist"
+    raise ValueError(f"{source} {what}; expected the folder of a run, or a file such as runs/adv_bnn/{RECORDS}")
+
+
+def _attacked(runs: Sequence[Path], threat: "Threat", count: int, device: str | None) -> list["AttackedImage"]:
+    """The first test images of each run, attacked with averaged gradients."""
+    from advbnn.commands.attacks import make_attack, title
+    from advbnn.commands.judging import device_or_first_gpu, label_of
+    from advbnn.report import attacked_images
+    from advbnn.trained import load_trained
+
+    shown = []
+    for run in runs:
+        trained = load_trained(run, device=device_or_first_gpu(device))
+        test = trained.config.load_data().test
+        attack = make_attack("pgd", trained.model, threat, steps=20, eot=10)
+        rows, name = range(min(count, len(test))), title("pgd", attack)
+        shown += attacked_images(trained.model, test, attack, rows, name=name, label=label_of(run))
+    return shown

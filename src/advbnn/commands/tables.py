@@ -1,0 +1,30 @@
+"""advbnn tables: the tables of documents, made anew from records."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def tables(
+    documents: Annotated[
+        list[Path], typer.Argument(help="Markdown files with blocks <!-- table: RECORDS/NAME --> ... <!-- end -->.")
+    ],
+    results: Annotated[Path, typer.Option(help="The folder of the records.")] = Path("results"),
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; fail if a table is not what the records say.")
+    ] = False,
+) -> None:
+    """Fill the marked tables of documents from records."""
+    from advbnn.commands.judging import explaining_errors
+    from advbnn.report.blocks import refresh
+
+    with explaining_errors():
+        missing = [document for document in documents if not document.is_file()]
+        if missing:
+            raise ValueError(f"there is no such file: {', '.join(map(str, missing))}")
+        changed = refresh(documents, results, check=check)
+        for document in changed:
+            typer.echo(f"{document}: {'out of date; run advbnn tables' if check else 'refreshed'}")
+        if check and changed:
+            raise typer.Exit(1)

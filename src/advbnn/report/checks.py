@@ -1,0 +1,155 @@
+"""What an audit found suspicious, in words for those who have never read about gradient masking."""
+
+from collections.abc import Mapping, Sequence
+
+from advbnn.flags import TITLES, Flag
+from advbnn.records import Record, Records
+from advbnn.report.audited import attacks_of, flags_of
+from advbnn.report.looks import Look
+from advbnn.report.measured import radius
+from advbnn.report.section import Notice, Section
+from advbnn.report.tables import NOTHING, Cell, Table, percent
+
+_WORDS = (
+    "Accuracy under an attack is only worth as much as the attack. The audit therefore looks for signs that its "
+    "attacks failed for reasons of their own, while the model is as vulnerable as ever; the usual reason is that "
+    "gradients are hidden or misleading. A raised flag does not prove that, but the accuracy of its model should not "
+    "be believed before the cause is known."
+)
+_BLOCKED = "Attacks along the gradient are unreliable here. The worst case rests on the other attacks alone."
+_FOLLOWS = {
+    "eot": _BLOCKED,
+    "steps": _BLOCKED,
+    "restarts": _BLOCKED,
+    "large_eps": "Attacks along the gradient say nothing about this model; its true accuracy may be far lower.",
+    "black_box": "Believe the lower number, and expect a better attack to find a lower one still.",
+    "noise": "Attacks along the gradient say nothing about this model; its true accuracy may be far lower.",
+    "gradients": "Look at the attacks that use no gradients, and expect the truth to be below them.",
+    "cosine": "The attacks of the battery may have averaged too few draws; the true accuracy may be lower.",
+    "single_draw": "Quote the worst case, or an attack that averages; the authors' attack flatters this model.",
+    "hidden_randomness": "These numbers cannot be repeated exactly, by anyone.",
+    "discontinuity": "Attacks that go by small steps cannot see such jumps; the true accuracy may be lower.",
+    "mode": "Make sure that the network in use is the one that was measured.",
+    "batch": "These numbers hold for this size and order of batches only.",
+    "probabilities": "Other tools, which do not notice, will report an accuracy that is too high.",
+}
+_RAISED, _NOT_RAISED = "raised", "no"
+
+_Flags = dict[str, list[tuple[float, Flag]]]
+"""By name, the flags of each radius."""
+
+
+def checks_section(worst: Records, looks: Mapping[str, Look]) -> Section | None:
+    """The flags of all audits, those that are raised in words, and the attacks of the battery.
+
+    Args:
+        worst: the records of the worst case.
+        looks: of the models.
+    """
+    flags = {look: found for label, look in looks.items() if (found := _flags(worst.where(label=label)))}
+    if not flags:
+        return None
+    notices = [
+        _notice(look, name, raised)
+        for look, by_name in flags.items()
+        for name, of_radii in by_name.items()
+        if (raised := [(eps, flag) for eps, flag in of_radii if flag.raised])
+    ]
+    if not notices:
+        notices = [Notice(title="No flag is raised", words="The audit found no sign that its attacks had failed.")]
+    return Section(
+        name="checks",
+        title="Can these numbers be believed?",
+        words=[_WORDS],
+        notices=notices,
+        tables=[_overview(flags)],
+        folded=[_evidence(flags), _battery(worst, looks)],
+    )
+
+
+def _flags(worst: Sequence[Record]) -> _Flags:
+    by_name: _Flags = {}
+    for record in sorted(worst, key=radius):
+        for flag in flags_of(record):
+            by_name.setdefault(flag.name, []).append((radius(record), flag))
+    return by_name
+
+
+def _notice(look: Look, name: str, raised: Sequence[tuple[float, Flag]]) -> Notice:
+    radii = ", ".join(f"{eps:.4g}" for eps, _ in raised)
+    return Notice(
+        title=f"{look.title}: {_lower(_title(name))} (radius {radii})",
+        # at the largest radius; the others are in the table of the evidence
+        words=raised[-1][1].evidence,
+        advice=_FOLLOWS.get(name, ""),
+        alarming=True,
+    )
+
+
+def _overview(flags: Mapping[Look, _Flags]) -> Table:
+    names = list(dict.fromkeys(name for by_name in flags.values() for name in by_name))
+    rows = [[Cell(_title(name)), *(_verdict(by_name.get(name)) for by_name in flags.values())] for name in names]
+    return Table(
+        name="flags",
+        caption="Signs of trouble, and whether the audit found them in a model, at any radius.",
+        columns=["sign", *(look.title for look in flags)],
+        rows=rows,
+    )
+
+
+def _verdict(of_radii: Sequence[tuple[float, Flag]] | None) -> Cell:
+    if of_radii is None:
+        return NOTHING
+    raised = [f"{eps:.4g}" for eps, flag in of_radii if flag.raised]
+    if not raised:
+        return Cell(_NOT_RAISED)
+    return Cell(_RAISED, "" if len(raised) == len(of_radii) else f"at {', '.join(raised)}", strong=True)
+
+
+def _evidence(flags: Mapping[Look, _Flags]) -> Table:
+    rows = [
+        [
+            Cell(look.title),
+            Cell(_title(name)),
+            Cell(f"{eps:.4g}"),
+            Cell(_RAISED if flag.raised else _NOT_RAISED, strong=flag.raised),
+            Cell(flag.evidence),
+        ]
+        for look, by_name in flags.items()
+        for name, of_radii in by_name.items()
+        for eps, flag in of_radii
+    ]
+    columns = ["model", "sign", "radius", "found", "evidence"]
+    return Table(name="evidence", caption="The evidence for and against every sign.", columns=columns, rows=rows)
+
+
+def _battery(worst: Records, looks: Mapping[str, Look]) -> Table:
+    rows = []
+    for label, look in looks.items():
+        for record in sorted(worst.where(label=label), key=radius):
+            where = [Cell(look.title), Cell(f"{radius(record):.4g}")]
+            for entry in attacks_of(record):
+                right, asked = sum(entry["correct"]), sum(entry["n"])
+                share = f"{percent(right / asked)} %" if entry["on"] == "all" and asked else ""
+                rows.append([*where, Cell(entry["name"]), Cell(entry["role"]), Cell(f"{right:,} of {asked:,}", share)])
+            right, asked = sum(record.correct), record.n * len(record.seeds)
+            undecided = sum(record.details["undecided"])
+            left = Cell(f"{right:,} of {asked:,}", f"{percent(right / asked)} %", strong=True)
+            rows.append(
+                [*where, Cell("all together", f"{undecided:,} undecided"), Cell("worst case", strong=True), left]
+            )
+    return Table(
+        name="battery",
+        caption="The attacks of the audit one by one, seeds added up. Those with a share in % were tried on all "
+        "images; the others only on what the attacks before them had left. Undecided images count as wrong.",
+        columns=["model", "radius", "attack", "kind", "still right"],
+        rows=rows,
+    )
+
+
+def _title(name: str) -> str:
+    return TITLES.get(name, name.replace("_", " "))
+
+
+def _lower(title: str) -> str:
+    return title[0].lower() + title[1:]

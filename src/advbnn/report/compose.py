@@ -1,0 +1,71 @@
+"""The contents of a report, whatever they are written as."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from advbnn.records import Records
+from advbnn.report.audited import worst_cases
+from advbnn.report.checks import checks_section
+from advbnn.report.curves import ensemble_section, radius_section, strength_section
+from advbnn.report.headline import headline_section
+from advbnn.report.looks import Look, looks
+from advbnn.report.measured import check_one_data_set, labels_of
+from advbnn.report.provenance import Provenance, provenance
+from advbnn.report.section import Section
+from advbnn.report.steepness import steepness_section
+from advbnn.report.tables import Table
+from advbnn.report.transfer import transfer_section
+from advbnn.report.trust import detection_section, uncertainty_section
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """All that a report says.
+
+    Attributes:
+        title: its heading.
+        looks: the models, in the order of tables and plots.
+        sections: what was measured; only of what there are records.
+        provenance: where the numbers come from.
+    """
+
+    title: str
+    looks: Mapping[str, Look]
+    sections: Sequence[Section]
+    provenance: Provenance
+
+    def tables(self) -> dict[str, Table]:
+        """Every table of measurements by its name, those behind the figures included."""
+        found = [
+            table
+            for section in self.sections
+            for table in (*section.tables, *section.folded, *(f.numbers for f in section.figures if f.numbers))
+        ]
+        return {table.name: table for table in found}
+
+
+def compose(records: Records) -> Report:
+    """The report of the records, all of one data set."""
+    if not records:
+        raise ValueError("records is empty: there is nothing to report; `advbnn evaluate RUN` makes records")
+    check_one_data_set(records)
+    shown = looks(labels_of(records))
+    worst = worst_cases(records)
+    sections = [
+        headline_section(records, worst, shown),
+        radius_section(records, worst, shown),
+        checks_section(worst, shown),
+        strength_section(records, shown),
+        ensemble_section(records, shown),
+        transfer_section(records, shown),
+        uncertainty_section(records, shown),
+        detection_section(records, shown),
+        steepness_section(records, shown),
+    ]
+    who = next(iter(shown.values())).title if len(shown) == 1 else f"{len(shown)} models"
+    return Report(
+        title=f"Robustness of {who} on {records[0].data.name}",
+        looks=shown,
+        sections=[section for section in sections if section is not None],
+        provenance=provenance(records, shown),
+    )

@@ -1,0 +1,129 @@
+"""The first thing to read: accuracy without attack, under the authors' attack, and in the worst case."""
+
+from collections.abc import Mapping, Sequence
+
+from advbnn.records import Record, Records
+from advbnn.report.audited import accuracy_in, worst_cases
+from advbnn.report.looks import Look
+from advbnn.report.measured import ball, ball_title, clean_of, draws_of, images_of, is_authors_attack, middle, radius
+from advbnn.report.section import Section
+from advbnn.report.summary import in_short
+from advbnn.report.tables import NOTHING, Cell, Table, percent, percent_range
+from advbnn.threat import Threat
+
+AUTHORS, WORST = "authors' attack", "worst case"
+
+_BOTH = (
+    "Two numbers for each model and radius. The authors' attack is the one that the paper judges by: it follows the "
+    "gradient of a single draw of the weights at each of its 20 steps. The worst case counts an image as right only "
+    "if no attack of a whole battery changes the answer. It is the number to believe; both are upper bounds on the "
+    "accuracy under every attack there could be."
+)
+_CLASSIFIER = (
+    "In brackets is the 95 % interval that the choice of test images leaves. Attacks never see the draws of the "
+    "weights that score them."
+)
+_LINF = "A radius of 0.03 in linf lets the attacker change every value of every pixel by up to 3 % of its range."
+
+
+def headline_section(records: Records, worst: Records, looks: Mapping[str, Look]) -> Section | None:
+    """The headline table, what it says in short, and every accuracy that was measured.
+
+    Args:
+        records: all records.
+        worst: those of the worst case.
+        looks: of the models.
+    """
+    rows_of = _attacks(records, worst)
+    measured = [r for r in records if r.correct and r.kind in ("clean", "attack", "transfer") and not r.curve]
+    if not rows_of and not measured:
+        return None
+    words = [_BOTH] if AUTHORS in rows_of and WORST in rows_of else []
+    words += [_LINF] if any(r.threat is not None and r.threat.norm == "linf" for r in [*measured, *worst]) else []
+    return Section(
+        name="headline",
+        title="Accuracy under attack",
+        words=in_short(rows_of.get(AUTHORS, ()), worst, looks),
+        tables=[_table(records, worst, rows_of, looks)],
+        folded=[_everything(measured, looks)] if measured else [],
+        after=[*words, _CLASSIFIER],
+    )
+
+
+def middle_threat(records: Records) -> Threat | None:
+    """The one in the middle of the headline table; None if nothing was attacked."""
+    attacked = [r.threat for found in _attacks(records, worst_cases(records)).values() for r in found]
+    threats = {(t.norm, t.eps): t for t in attacked if t is not None and t.eps > 0}
+    return threats[middle(sorted(threats))] if threats else None
+
+
+def _attacks(records: Records, worst: Records) -> dict[str, list[Record]]:
+    """The rows of each model: the authors' attack and the worst case; without these, all attacks by their names."""
+    single = [r for r in records.where(curve="") if r.correct and r.threat is not None and r.kind == "attack"]
+    along = [r for r in records.where(curve="radius") if r.correct]
+    audited = [found for r in worst if (found := accuracy_in(r, "paper")) is not None]
+    authors_single = [r for r in single if is_authors_attack(r)]
+    balls = {ball(r) for r in [*authors_single, *worst]}
+    authors_along = [r for r in along if is_authors_attack(r) and (not balls or ball(r) in balls)]
+    # of several, that of the audit: it was made on the same images as the worst case
+    authors = {(r.model.label, r.threat): r for r in [*authors_along, *authors_single, *audited]}
+    rows = {AUTHORS: list(authors.values()), WORST: list(worst)}
+    if not authors and not worst:
+        rows = {}
+        for record in single or along:
+            rows.setdefault(record.name, []).append(record)
+    return {name: found for name, found in rows.items() if found}
+
+
+def _clean(records: Records, worst: Records, label: str) -> Record | None:
+    """The accuracy without an attack, if need be as the audit has measured it, or as a curve begins."""
+    audited = [accuracy_in(record, "clean") for record in worst.where(label=label)]
+    found = [clean_of(records, label), *audited, *records.where(curve="radius", label=label, at=0.0)]
+    return next((record for record in found if record is not None and record.correct), None)
+
+
+def _table(
+    records: Records, worst: Records, rows_of: Mapping[str, Sequence[Record]], looks: Mapping[str, Look]
+) -> Table:
+    used = [r for found in rows_of.values() for r in found]
+    balls = sorted({ball(r) for r in used if radius(r) > 0})
+    rows = []
+    for label, look in looks.items():
+        clean = _clean(records, worst, label)
+        unharmed = NOTHING if clean is None else _accuracy(clean)
+        for name, found in rows_of.items():
+            at = {ball(r): r for r in found if r.model.label == label}
+            strong = name == WORST
+            cells = [_accuracy(at[threat], strong) if threat in at else NOTHING for threat in balls]
+            rows.append([Cell(look.title), Cell(name, strong=strong), unharmed, *cells])
+        if not rows_of:
+            rows.append([Cell(look.title), NOTHING, unharmed])
+    cleans = [clean for label in looks if (clean := _clean(records, worst, label)) is not None]
+    return Table(
+        name="headline",
+        caption=f"Accuracy in % and its 95 % interval. {images_of([*cleans, *used])}; {draws_of([*cleans, *used])}.",
+        columns=["model", "attack", "no attack", *(f"{norm} {eps:.4g}" for norm, eps in balls)],
+        rows=rows,
+    )
+
+
+def _everything(measured: Sequence[Record], looks: Mapping[str, Look]) -> Table:
+    order = {label: index for index, label in enumerate(looks)}
+    rows = [
+        [
+            Cell(looks[r.model.label].title),
+            Cell(r.name),
+            Cell(ball_title(r)),
+            _accuracy(r),
+            Cell(percent_range(r.spread.min, r.spread.max)),
+            Cell(f"{r.samples}"),
+            Cell(f"{r.n:,}"),
+        ]
+        for r in sorted(measured, key=lambda r: order[r.model.label])
+    ]
+    columns = ["model", "attack", "radius", "accuracy, %", "over the seeds, %", "draws", "images"]
+    return Table(name="accuracies", caption="Every accuracy that was measured.", columns=columns, rows=rows)
+
+
+def _accuracy(record: Record, strong: bool = False) -> Cell:
+    return Cell(percent(record.accuracy), percent_range(*record.interval), strong=strong)

@@ -1,0 +1,86 @@
+"""Finding among records what a report shows: whose attack it was, at which radius, and on which data."""
+
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+from advbnn.attacks import paper_pgd
+from advbnn.evaluate import CLEAN
+from advbnn.records import Record, Records
+
+T = TypeVar("T")
+
+
+def is_authors_attack(record: Record) -> bool:
+    """Whether the paper's own attack was used: PGD-20 with one draw a step."""
+    return record.kind == "attack" and record.threat is not None and record.attack == repr(paper_pgd(record.threat.eps))
+
+
+def clean_of(records: Records, label: str) -> Record | None:
+    """The accuracy without an attack."""
+    found = records.where(kind="clean", name=CLEAN, label=label, curve="")
+    return found[0] if found else None
+
+
+def labels_of(records: Iterable[Record]) -> list[str]:
+    """The labels of the models, in order of appearance."""
+    return list(dict.fromkeys(record.model.label for record in records))
+
+
+def radius(record: Record) -> float:
+    """The radius of the threat; 0 without one."""
+    return 0.0 if record.threat is None else record.threat.eps
+
+
+def ball(record: Record) -> tuple[str, float]:
+    """Norm and radius, by which threats are put in order."""
+    return ("", 0.0) if record.threat is None else (record.threat.norm, record.threat.eps)
+
+
+def ball_title(record: Record) -> str:
+    """`"linf 0.035"`; empty without a threat."""
+    return "" if record.threat is None else f"{record.threat.norm} {record.threat.eps:.4g}"
+
+
+def middle(values: Sequence[T]) -> T:
+    """Of values in order the one in the middle, the first of two."""
+    return values[(len(values) - 1) // 2]
+
+
+def condition(record: Record) -> str:
+    """What the images went through: `"clean"`, `"pgd 20 at linf 0.035"`."""
+    return record.name if record.threat is None else f"{record.name} at {ball_title(record)}"
+
+
+def images_of(records: Sequence[Record]) -> str:
+    """How many images, of which data: `"400 images of digits"`."""
+    fewest, most = min(r.n for r in records), max(r.n for r in records)
+    count = f"{most:,}" if fewest == most else f"{fewest:,} to {most:,}"
+    return f"{count} images of {records[0].data.name}"
+
+
+def draws_of(records: Sequence[Record]) -> str:
+    """How many draws and seeds: `"20 draws, 3 seeds"`."""
+    draws, seeds = (_range(values) for values in ({r.samples for r in records}, {len(r.seeds) for r in records}))
+    return f"{draws} draw{'' if draws == '1' else 's'}, {seeds} seed{'' if seeds == '1' else 's'}"
+
+
+def check_one_data_set(records: Records) -> None:
+    """Refuses records that cannot stand on one plot.
+
+    Steepness is measured on training images too: there each of its names, train and test, stands for one data set.
+    """
+    groups: dict[str, dict[str, Record]] = {}
+    for record in records:
+        group = f"{record.kind} {record.name}" if record.kind == "lipschitz" else ""
+        groups.setdefault(group, {})[f"{record.data.name} {record.data.sha256}"] = record
+    for found in groups.values():
+        if len(found) > 1:
+            listed = "; ".join(f"{r.model.label}: {r.data.name} ({r.data.sha256[:8]})" for r in found.values())
+            raise ValueError(
+                f"records of different data cannot stand on one plot: {listed}. Make one report for each data set"
+            )
+
+
+def _range(values: Iterable[int]) -> str:
+    ordered = sorted(values)
+    return f"{ordered[0]}" if len(ordered) == 1 else f"{ordered[0]} to {ordered[-1]}"

@@ -1,0 +1,64 @@
+"""Where the numbers of a report come from: weights, images, software, settings and commands."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from advbnn.records import Records
+from advbnn.report.looks import Look
+from advbnn.report.tables import Cell, Table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provenance:
+    """Tables of what was measured and with what, and the commands that measure it again."""
+
+    tables: tuple[Table, ...]
+    commands: tuple[str, ...]
+
+
+def provenance(records: Records, looks: Mapping[str, Look]) -> Provenance:
+    """All that identifies the measurements."""
+    models = dict.fromkeys((r.model.label, r.model.kind, r.model.sha256) for r in records)
+    data = dict.fromkeys(
+        (d.name, f"{d.n:,}", d.rows or "all", d.sha256) for r in records for d in (r.data, r.against) if d
+    )
+    settings = {
+        "draws of the classifier": (str(r.samples) for r in records if r.curve != "ensemble"),
+        "rule of the classifier": (r.rule for r in records),
+        "evaluation seeds": (" ".join(map(str, r.seeds)) for r in records),
+        "images at a time": (str(r.batch_size) for r in records),
+        "precision": (r.precision for r in records),
+    }
+    software: dict[str, dict[str, None]] = {}
+    for record in records:
+        for name, version in record.versions.items():
+            software.setdefault(name, {})[version] = None
+    attacks = dict.fromkeys((r.name, r.attack) for r in records if r.attack and not r.curve)
+    tables = [
+        _table("models", "The models.", ["label", "class", "SHA-256 of structure and weights"], models),
+        _table("data", "The images.", ["data", "images", "rows", "SHA-256 of all images"], data),
+        _table(
+            "settings",
+            "Settings and software.",
+            ["setting", "value"],
+            [
+                *((name, "; ".join(dict.fromkeys(values))) for name, values in settings.items()),
+                *((name, "; ".join(versions)) for name, versions in software.items()),
+                ("time of all measurements", _duration(sum(r.seconds for r in records))),
+            ],
+        ),
+    ]
+    if attacks:
+        tables.append(_table("attacks", "The attacks, but for those of curves.", ["name", "settings"], attacks))
+    commands = tuple(dict.fromkeys(r.command for r in records if r.command))
+    return Provenance(tables=tuple(tables), commands=commands)
+
+
+def _table(name: str, caption: str, columns: list[str], rows: Iterable[tuple[str, ...]]) -> Table:
+    return Table(name=name, caption=caption, columns=columns, rows=[[Cell(text) for text in row] for row in rows])
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"

@@ -1,0 +1,162 @@
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from advbnn.commands.train import train
+from advbnn.config import Config, load_config
+from advbnn.data import DataError
+from advbnn.profiles import DATASETS, DEFENSES, defense
+from advbnn.tables import ConfigError, merged, nested, parse_literal, to_toml
+from advbnn.trained import load_trained
+
+CONFIGS = Path(__file__).parent.parent / "configs"
+
+app = typer.Typer()
+app.command()(train)
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "run.toml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("data", DATASETS)
+@pytest.mark.parametrize("name", DEFENSES)
+def test_the_configs_of_the_paper(name: str, data: str) -> None:
+    path = CONFIGS / f"{data}-{name}.toml"
+    config = load_config(path)
+    assert (config.data, config.defense.name) == (data, name)
+    assert config.defense.changed == ()
+    first = path.read_text().splitlines()[0]
+    assert first.startswith("# ") and "%" in path.read_text().split("data =")[0] or "not given in the paper" in first
+    if data != "digits":
+        paper = load_config(path, ["profile=paper"])
+        assert paper.defense == defense(name, data, "paper")
+
+
+@pytest.mark.parametrize("data", DATASETS)
+@pytest.mark.parametrize("name", DEFENSES)
+def test_resolved_text_reads_back(name: str, data: str) -> None:
+    table = {
+        "data": data,
+        "defense": name,
+        "seed": 3,
+        "clip": 0.5,
+        "early_stopping": {"patience": 4},
+        "schedule": {"kind": "cosine", "epochs": 7},
+    }
+    config = Config.from_table(table)
+    again = Config.from_table(tomllib.loads(config.to_toml()))
+    assert again == config and again.defense.changed == config.defense.changed != ()
+
+
+def test_settings_on_the_command_line(tmp_path: Path) -> None:
+    path = write(tmp_path, 'data = "cifar10"\ndefense = "adv_bnn"\nbatch_size = 64\n[attack]\nsteps = 7\n')
+    config = load_config(
+        path,
+        ["seed=4", "attack.threat.eps=8/255", "attack.eot = 2", "schedule.epochs=[1, 2]", "optimizer=sgd", "root=/d"]
+        + ["objective.kl_scope=all", "save_every=5", "tensorboard=true", "early_stopping.patience=2", "batch_size=32"],
+    )
+    found = config.defense
+    assert found.attack is not None
+    assert (found.attack.threat.eps, found.attack.eot, found.attack.steps) == (8 / 255, 2, 7)
+    assert found.schedule.epochs == (1, 2) and type(found.optimizer).__name__ == "SGD"
+    assert (config.seed, config.root, config.save_every, config.tensorboard) == (4, "/d", 5.0, True)
+    assert found.batch_size == 32 and found.objective.kl_scope == "all"
+    assert found.early_stopping is not None and found.early_stopping.patience == 2
+    assert load_config(path, ["attack=none"]).defense.attack is None
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "message"),
+    [
+        ("", [], "defense is missing"),
+        ('defnse = "adv"', [], "key='defnse' is unknown.*did you mean 'defense'"),
+        ('defense = "adv"\nbatchsize = 3', [], "did you mean 'batch_size'"),
+        ('defense = "adv"\n[objective]\nalpa = 1', [], "key='objective.alpa'.*did you mean 'objective.alpha'"),
+        ('defense = "adv"\nname = "x"', [], "key='name' is unknown"),
+        ('defense = "adv"\nchanged = []', [], "key='changed' is unknown"),
+        ('defense = "adv"\nseed = "one"', [], "seed: expected a whole number, got 'one'"),
+        ('defense = "adv"\nbatch_size = 1.5', [], "batch_size: expected a whole number, got 1.5"),
+        ('defense = "adv"\nroot = 3', [], 'root: expected text or "none", got 3'),
+        ('defense = "adv"\naugment = 1', [], "augment: expected true or false, got 1"),
+        ('defense = "adv"\nattack = 3', [], "attack: expected a table, got 3"),
+        ('defense = "adv"', ["schedule.epochs=x"], "schedule.epochs: expected a whole number, got 'x'"),
+        ('defense = "adv"', ["objective.alpha=2"], r"objective: alpha must lie in \(0, 1\], got 2"),
+        ('defense = "adv"', ["seed"], "--set takes key=value"),
+        ('defense = "adv"', ["=3"], "--set takes key=value"),
+        ('defense = "adv"', ["seed=1", "seed.x=2"], "'seed' has been given a value"),
+        ('defense = "advbnn"', [], "did you mean 'adv_bnn'"),
+        ('defense = "adv"\nprofile = "paper"', [], "profile for digits"),
+        ('defense = "adv"\ndata = "photos"', [], "set like to the dataset"),
+        ('defense = "adv', [], "run.toml: "),
+    ],
+)
+def test_bad_input(tmp_path: Path, text: str, settings: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_config(write(tmp_path, text), settings)
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    write(tmp_path, "")
+    with pytest.raises(ConfigError, match="does not exist; its folder has run.toml"):
+        load_config(tmp_path / "rum.toml")
+
+
+def test_own_data_starts_from_named_hyper_parameters(tmp_path: Path) -> None:
+    config = Config.from_table({"data": "photos", "like": "cifar10", "defense": "adv", "profile": "paper"})
+    assert config.defense == defense("adv", "cifar10", "paper")
+    assert Config.from_table(tomllib.loads(config.to_toml())) == config
+
+
+scalars = st.one_of(st.booleans(), st.integers(-(2**53), 2**53), st.floats(allow_nan=False), st.text("ab\"'\\\n\tü €"))
+tables = st.recursive(
+    st.dictionaries(
+        st.text("abc_", min_size=1, max_size=4), st.one_of(scalars, st.lists(scalars, max_size=3)), max_size=4
+    ),
+    lambda inner: st.dictionaries(st.text("def_", min_size=1, max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(tables)
+def test_toml_text_is_toml(table: dict[str, Any]) -> None:
+    assert tomllib.loads(to_toml(table)) == table
+
+
+def test_literals_and_merging() -> None:
+    values = {"3": 3, "0.5": 0.5, "true": True, "[1, 2]": [1, 2], "abc": "abc", '"3"': "3", "8/255": "8/255", "": ""}
+    assert {text: parse_literal(text) for text in values} == values
+    assert nested({"a.b": 1, "a.c": 2, "d": 3}) == {"a": {"b": 1, "c": 2}, "d": 3}
+    assert merged({"a": {"b": 1, "c": 2}}, {"a": {"b": 5}, "d": 3}) == {"a": {"b": 5, "c": 2}, "d": 3}
+
+
+def test_command(tmp_path: Path) -> None:
+    path = write(tmp_path, 'data = "digits"\ndefense = "bnn"\narchitecture = "mlp"\n')
+    runner, out = CliRunner(), str(tmp_path / "out")
+    quick = ["--out", out, "--set", "schedule.epochs=1", "--set", "batch_size=500", "--device", "cpu"]
+    first = runner.invoke(app, [str(path), *quick])
+    assert first.exit_code == 0 and "finished after 3 steps" in first.output
+    again = runner.invoke(app, [str(path), *quick])
+    assert again.exit_code == 0 and "is finished: 3 steps" in again.output
+    other = runner.invoke(app, [str(path), *quick, "--set", "seed=1"])
+    assert other.exit_code == 1 and "error:" in other.output and "other settings: seed = 0 there, 1 now" in other.output
+    assert load_trained(out).config == load_config(path, ["schedule.epochs=1", "batch_size=500"])
+
+
+def test_command_errors_are_one_line(tmp_path: Path) -> None:
+    for text, message in (
+        ('defense = "adv"\ndata = "cifar10"\nroot = "nowhere"', "nowhere"),
+        ('defense = "adv"\nsed = 1', "did you mean 'seed'"),
+    ):
+        failed = CliRunner().invoke(app, [str(write(tmp_path, text))])
+        assert failed.exit_code == 1 and message in failed.output and failed.output.count("\n") == 1
+        assert isinstance(failed.exception, SystemExit)
+    assert issubclass(DataError, ValueError)
