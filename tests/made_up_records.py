@@ -2,13 +2,17 @@
 
 import math
 from dataclasses import asdict, replace
+from functools import cache
 from typing import Any
+
+import torch
 
 from advbnn.attacks import PGD, paper_pgd
 from advbnn.curves import RADII
 from advbnn.flags import TITLES, Flag
 from advbnn.identity import DataIdentity, ModelIdentity
 from advbnn.records import Record, Records
+from advbnn.report import Answer, AttackedImage
 from advbnn.threat import Threat
 
 N = 400
@@ -69,11 +73,13 @@ def with_share(found: Record, share: float) -> Record:
     return replace(found, correct=(max(0, round(share * found.n)),) * len(found.seeds))
 
 
+@cache  # intervals take time, and are kept with their records
 def radius_curves() -> Records:
     """Fifteen radii for each defence."""
     return Records(attacked(label, eps, curve="radius", at=eps) for label in LABELS for eps in RADII)
 
 
+@cache
 def other_curves() -> Records:
     """Over the size of the ensemble without and under attack, over steps, and over draws."""
     records = []
@@ -96,6 +102,7 @@ def other_curves() -> Records:
     return Records(records)
 
 
+@cache
 def transfers() -> Records:
     """All pairs at one radius; the undefended and the defended are nearer to their own kind."""
     kinship = {"none": 0, "bnn": 0, "rse": 1, "adv": 1, "adv_bnn": 1}
@@ -110,6 +117,7 @@ def transfers() -> Records:
     return Records(records)
 
 
+@cache
 def uncertainties() -> Records:
     """Calibration without and under attack."""
     records = []
@@ -144,6 +152,7 @@ def _trust(right: float, overconfident: float) -> dict[str, Any]:
     return {**spreads, "reliability": bars, "risk_coverage": {"coverage": coverages, "risk": risks}}
 
 
+@cache
 def detections() -> Records:
     """Telling attacked and foreign images from clean ones."""
     scores = ("entropy", "expected_entropy", "mutual_information", "least_confidence")
@@ -161,6 +170,7 @@ def detections() -> Records:
     return Records(records)
 
 
+@cache
 def steepness() -> Records:
     """Local Lipschitz values on the training and the test images."""
     records = []
@@ -177,16 +187,19 @@ def steepness() -> Records:
     return Records(records)
 
 
+@cache
 def clean() -> Records:
     """Without an attack."""
     return Records(record(label, accuracy(label, 0)) for label in LABELS)
 
 
+@cache
 def singles() -> Records:
     """The paper's attack at a few radii."""
     return Records(attacked(label, eps) for label in LABELS for eps in BATTERY_RADII)
 
 
+@cache
 def audits() -> Records:
     """A worst case with flags for each defence and radius; one defence hides its gradients, another does at times."""
     records = []
@@ -223,7 +236,26 @@ def _battery(label: str, eps: float, robust: Record) -> dict[str, Any]:
     return {"attacks": attacks, **facts, "random": True, "flags": flags}
 
 
+@cache
 def everything() -> Records:
     """All of the above."""
     accuracies = clean() + radius_curves() + audits()
     return accuracies + other_curves() + transfers() + uncertainties() + detections() + steepness()
+
+
+def picture(model: str, channels: int = 1, fooled: bool = True) -> AttackedImage:
+    """An image of noise, and the same with more noise."""
+    clean = torch.rand(channels, 8, 8, generator=torch.Generator().manual_seed(0))
+    right = Answer(label="seven", probability=0.98, entropy=0.11, disagreement=0.01)
+    wrong = Answer(label="two", probability=0.55, entropy=1.2, disagreement=0.3)
+    return AttackedImage(
+        model=model,
+        attack="PGD-20",
+        eps=0.1,
+        truth="seven",
+        classes=10,
+        clean=clean,
+        adversarial=(clean + 0.1).clamp(0, 1),
+        before=right,
+        after=wrong if fooled else right,
+    )

@@ -34,8 +34,8 @@ def test_the_configs_of_the_paper(name: str, data: str) -> None:
     config = load_config(path)
     assert (config.data, config.defense.name) == (data, name)
     assert config.defense.changed == ()
-    first = path.read_text().splitlines()[0]
-    assert first.startswith("# ") and "%" in path.read_text().split("data =")[0] or "not given in the paper" in first
+    comment = path.read_text().partition("data =")[0]
+    assert comment.startswith("# ") and ("%" in comment or "not given in the paper" in comment)
     if data != "digits":
         paper = load_config(path, ["profile=paper"])
         assert paper.defense == defense(name, data, "paper")
@@ -61,8 +61,11 @@ def test_settings_on_the_command_line(tmp_path: Path) -> None:
     path = write(tmp_path, 'data = "cifar10"\ndefense = "adv_bnn"\nbatch_size = 64\n[attack]\nsteps = 7\n')
     config = load_config(
         path,
-        ["seed=4", "attack.threat.eps=8/255", "attack.eot = 2", "schedule.epochs=[1, 2]", "optimizer=sgd", "root=/d"]
-        + ["objective.kl_scope=all", "save_every=5", "tensorboard=true", "early_stopping.patience=2", "batch_size=32"],
+        [
+            *("seed=4", "root=/d", "save_every=5", "tensorboard=true", "batch_size=32", "optimizer=sgd"),
+            *("attack.threat.eps=8/255", "attack.eot = 2", "schedule.epochs=[1, 2]", "objective.kl_scope=all"),
+            "early_stopping.patience=2",
+        ],
     )
     found = config.defense
     assert found.attack is not None
@@ -112,7 +115,7 @@ def test_missing_file(tmp_path: Path) -> None:
 
 def test_own_data_starts_from_named_hyper_parameters(tmp_path: Path) -> None:
     config = Config.from_table({"data": "photos", "like": "cifar10", "defense": "adv", "profile": "paper"})
-    assert config.defense == defense("adv", "cifar10", "paper")
+    assert config.defense == defense("adv", "cifar10", "paper") and config.data == "photos"
     assert Config.from_table(tomllib.loads(config.to_toml())) == config
 
 

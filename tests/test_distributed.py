@@ -21,7 +21,7 @@ def outcome(folder: Path, size: int, rank: int) -> dict[str, Any]:
 
 
 def test_two_processes_equal_one_with_the_joined_batch(tmp_path: Path) -> None:
-    """With the same weight noise. The network has no BatchNorm: each process normalises by its own half of the batch."""
+    """For the same weight noise, and without BatchNorm, by which each process normalises its own half of the batch."""
     run_all(train_together, 1, tmp_path, True)
     run_all(train_together, 2, tmp_path, True)
     alone, first, second = outcome(tmp_path, 1, 0), outcome(tmp_path, 2, 0), outcome(tmp_path, 2, 1)
@@ -65,8 +65,10 @@ def test_torchrun_restarts_a_killed_worker_and_the_run_goes_on(tmp_path: Path) -
     root = Path(__file__).parent
     paths = [str(root), str(root.parent / "src"), os.environ.get("PYTHONPATH", "")]
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
-        + ["--monitor-interval=0.1", str(script)],
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
+            *("--max-restarts=1", "--monitor-interval=0.1", str(script)),
+        ],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

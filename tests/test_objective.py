@@ -159,7 +159,7 @@ def test_mean_field_posterior_of_linear_regression() -> None:
 def test_learned_noise_explains_the_residuals() -> None:
     x, y = regression_problem()
     objective = RobustELBO(likelihood=Gaussian(noise_std=2.0, learned=True), draws=1)
-    model, noise_std = regress(replace(REGRESSION, objective=objective, schedule=Cosine(epochs=300)), x, y)
+    _, noise_std = regress(replace(REGRESSION, objective=objective, schedule=Cosine(epochs=300)), x, y)
     residual = (y - x @ torch.linalg.lstsq(x, y).solution).square().mean().sqrt()
     assert noise_std == pytest.approx(residual.item(), rel=0.05)
 

@@ -143,8 +143,8 @@ def test_ctrl_c_saves_and_resuming_gives_the_same(
     digits: Splits[ImageSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     value, whole = quick(), train(digits, quick())
+    advance = Training.advance
     for which, step in ((signal.SIGINT, 3), (signal.SIGTERM, 7)):
-        advance = Training.advance
 
         def interrupted(self: Training, x: Tensor, y: Tensor, which: Any = which, step: int = step) -> None:
             if self.total_steps == step:
@@ -176,7 +176,7 @@ def test_second_ctrl_c_stops_at_once(digits: Splits[ImageSet], monkeypatch: pyte
 
 @pytest.mark.parametrize("name", ["bnn", "adv_bnn"])
 def test_divergence_is_told_with_step_rate_and_remedy(digits: Splits[ImageSet], tmp_path: Path, name: str) -> None:
-    """Also where it is the attack that first meets the NaN. The state is kept, but never as a checkpoint to go on from."""
+    """Also where it is the attack that first meets the NaN. The state is kept, but not to go on from."""
     value = quick(name, optimizer=SGD(lr=1e30), schedule=Constant(epochs=5))
     with pytest.raises(
         DivergedError, match=r"step [123] .*learning rate 1e\+30.*lower optimizer.lr.*diverged"
@@ -208,15 +208,28 @@ def test_a_folder_of_something_else_is_refused(digits: Splits[ImageSet], tmp_pat
         train(digits, quick("bnn", objective={"alpha": 0.5}), out=tmp_path / "run", resume=True)
     with pytest.raises(RunError, match="other settings: seed = 0 there, 1 now"):
         train(digits, quick("bnn"), out=tmp_path / "run", resume=True, seed=1)
-    fewer = Splits(digits.train.subset(range(64)), digits.test)
+    changed = Splits(replace(digits.train, images=255 - digits.train.images), digits.test)
     with pytest.raises(RunError, match="other data"):
-        train(fewer, quick("bnn"), out=tmp_path / "run", resume=True)
+        train(changed, quick("bnn"), out=tmp_path / "run", resume=True)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").touch()
     with pytest.raises(RunError, match="holds files but no run"):
         train(digits, quick("bnn"), out=tmp_path / "full")
     with pytest.raises(RunError, match="not a run folder"):
         load_trained(tmp_path / "full")
+
+
+def test_a_network_and_a_defence_of_your_own(digits: Splits[ImageSet], tmp_path: Path) -> None:
+    def own() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+    value = replace(defense("adv_bnn", "cifar10", "paper"), name="mine", schedule=Constant(epochs=1))
+    result = fit(own(), digits, value, out=tmp_path / "run")
+    loaded = load_trained(tmp_path / "run", net=own())
+    assert same(loaded.model, result.model) and loaded.config.defense.name == "mine"
+    assert loaded.config.defense == replace(value, chosen_by_us=(), changed=())
+    with pytest.raises(ValueError, match="VGG"):  # its architecture, not the network that was given
+        load_trained(tmp_path / "run")
 
 
 def test_an_unfinished_run_is_not_overwritten(
@@ -362,7 +375,9 @@ def test_progress_in_plain_lines(
 ) -> None:
     monkeypatch.setattr("advbnn.display.SECONDS_BETWEEN_LINES", 0.0)
     train(digits, quick(), progress=True)
-    first, last = capsys.readouterr().err.splitlines()
+    head, first, last = capsys.readouterr().err.splitlines()
+    assert head.startswith("adv_bnn with the numbers of 'ours', changed in architecture, ")
+    assert "72 examples of digits[72 of 1297], 10 steps on cpu" in head
     assert first.startswith("epoch 1/2, loss ") and last.startswith("epoch 2/2, loss ")
     for word in ("nll", "kl", "clean", "robust", "examples/s", "0:00:00 left"):
         assert word in last

@@ -21,7 +21,7 @@ from typing import Any
 from advbnn import data
 from advbnn.data import Splits
 from advbnn.defenses import Defense
-from advbnn.profiles import DATASETS, defense
+from advbnn.profiles import DATASETS, DEFENSES, defense
 from advbnn.tables import (
     ConfigError,
     field_names,
@@ -44,8 +44,8 @@ class Config:
         root: where the files of a named dataset are; left out, the environment variable `ADVBNN_DATA`.
         size: image folders and imagenet143: the side of the images in pixels.
         cache: image folders and imagenet143: where decoded images are kept.
-        like: whose hyper-parameters to start from: a dataset's name. Needed for an image folder.
-        defense: how to train.
+        defense: how to train. Its hyper-parameters start from those for `data`; for an image folder the key `like`
+            names the dataset whose to take.
         seed: decides all randomness, the initial weights included.
         engine: how a step runs: `"eager"`, `"compile"`, `"graph"`, or the fastest that works here; see `engine`.
         log_every: steps from one line of metrics to the next.
@@ -57,7 +57,6 @@ class Config:
     root: str | None = None
     size: int | None = None
     cache: str | None = None
-    like: str | None = None
     defense: Defense = dataclasses.field(default_factory=Defense)
     seed: int = 0
     engine: str = "auto"
@@ -68,14 +67,9 @@ class Config:
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> "Config":
         """The settings of a nested table, such as a parsed TOML file."""
-        own = [name for name in field_names(cls) if name != "defense"]
-        parts = [name for name in field_names(Defense) if name != "name"]
-        for key in table:
-            if key not in (*own, "defense", *parts):
-                raise unknown_key(key, [*own, "defense", *parts])
-        config = updated(cls(), {key: value for key, value in table.items() if key in own})
-        overrides = {key: value for key, value in table.items() if key in parts and key != "profile"}
-        name, like = table.get("defense"), config.like or config.data
+        own, parts = _split(table)
+        config = updated(cls(), own)
+        name, profile, like = parts.pop("defense", None), parts.pop("profile", None), parts.pop("like", config.data)
         if name is None:
             raise ConfigError('defense is missing: say which, for example defense = "adv_bnn"')
         if like not in DATASETS:
@@ -84,16 +78,26 @@ class Config:
                 f"({', '.join(DATASETS)})"
             )
         try:
-            return dataclasses.replace(config, defense=defense(name, like, table.get("profile"), **overrides))
+            return dataclasses.replace(config, defense=defense(name, like, profile, **parts))
         except ConfigError:
             raise
         except ValueError as error:
             raise ConfigError(str(error)) from error
 
+    @classmethod
+    def from_run(cls, text: str) -> "Config":
+        """The settings that a run has kept, also those of a defence that no profile knows."""
+        table = tomllib.loads(text)
+        if table["defense"] in DEFENSES:
+            return cls.from_table(table)
+        own, parts = _split(table)
+        value = updated(Defense(), {"name": parts.pop("defense"), **parts})
+        return dataclasses.replace(updated(cls(), own), defense=value)
+
     def to_toml(self) -> str:
         """All settings, the profile's included, as text that reads back as this very configuration."""
         own = {key: value for key, value in to_table(self).items() if key != "defense" and value != "none"}
-        return to_toml({**own, **defense_table(self.defense)})
+        return defense_comment(self.defense) + to_toml({**own, **defense_table(self.defense)})
 
     def load_data(self) -> Splits[Any]:
         """The dataset; everything that can be wrong with it is found here, before training."""
@@ -122,6 +126,26 @@ def load_config(path: Path | str, settings: Iterable[str] = ()) -> Config:
             raise ConfigError(f"--set takes key=value, such as --set seed=1 or --set attack.steps=5; got {setting!r}")
         changes[key.strip()] = parse_literal(value.strip())
     return Config.from_table(merged(table, nested(changes)))
+
+
+def _split(table: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The keys of a table that are the run's own, and those of its defence."""
+    own = [name for name in field_names(Config) if name != "defense"]
+    parts = ["defense", *(name for name in field_names(Defense) if name != "name")]
+    for key in table:
+        if key not in (*own, *parts):
+            raise unknown_key(key, [*own, *parts])
+    return {k: v for k, v in table.items() if k in own}, {k: v for k, v in table.items() if k in parts}
+
+
+def defense_comment(value: Defense) -> str:
+    """Where the numbers come from, as TOML comments."""
+    lines = [f"# {value.name}, numbers of the profile {value.profile!r}"]
+    if value.chosen_by_us:
+        lines.append(f"# left open by its source, so chosen by this library: {', '.join(value.chosen_by_us)}")
+    if value.changed:
+        lines.append(f"# changed from the profile: {', '.join(value.changed)}")
+    return "\n".join(lines) + "\n"
 
 
 def defense_table(value: Defense) -> dict[str, Any]:

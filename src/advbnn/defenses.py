@@ -103,6 +103,7 @@ class Defense:
     Args:
         name: what the defence is called.
         profile: whose numbers these are: `"paper"`, `"authors_code"` or `"ours"`.
+        like: the dataset that they are for.
         architecture: the network of the experiment, for `models.build`.
         norm_scales: BatchNorm scales start at `"ones"`, or `"uniform"` in (0, 1) as in PyTorch 0.4.
         network: what becomes of the network: `Plain`, `Noisy` or `Variational`.
@@ -124,6 +125,7 @@ class Defense:
 
     name: str = "none"
     profile: str = "ours"
+    like: str = "digits"
     architecture: str = "small_cnn"
     norm_scales: str = "ones"
     network: Plain | Noisy | Variational = Plain()

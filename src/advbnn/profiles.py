@@ -113,6 +113,7 @@ def _paper(name: str, data: str) -> Defense:
     return Defense(
         name=name,
         profile="paper",
+        like=data,
         optimizer=SGD(lr=0.01, momentum=0.9, weight_decay=0.0 if variational else 5e-4),
         schedule=Stages(epochs=values.stages, fresh_optimizer=False),
         chosen_by_us=tuple(key for key in _OPEN_IN_THE_PAPER if _applies(key, settings)),
@@ -127,6 +128,7 @@ def _authors_code(name: str, data: str) -> Defense:
     return Defense(
         name=name,
         profile="authors_code",
+        like=data,
         norm_scales="uniform",
         optimizer=Adam(lr=0.01) if variational else SGD(lr=0.01, momentum=0.9, weight_decay=5e-4),
         schedule=Stages(epochs=values.stages, fresh_optimizer=True),
@@ -156,6 +158,7 @@ def _ours(name: str, data: str) -> Defense:
     return Defense(
         name=name,
         profile="ours",
+        like=data,
         architecture="small_cnn",
         network=_network(name, Variational(prior_std=0.05, init_std=0.02, norm_scale_mean=1.0)),
         attack=PGD(Threat("linf", 0.15), steps=5, step_size=0.05) if adversarial else None,

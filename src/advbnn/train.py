@@ -11,7 +11,7 @@ from torch import nn
 
 from advbnn import checkpoint
 from advbnn.checkpoint import Checkpoint
-from advbnn.config import defense_table
+from advbnn.config import Config
 from advbnn.data import Splits
 from advbnn.defenses import Defense
 from advbnn.display import Display
@@ -19,7 +19,6 @@ from advbnn.distributed import World, world
 from advbnn.interrupts import Interrupted, Interrupts
 from advbnn.journal import Journal
 from advbnn.runs import CHECKPOINTS, RunError, RunFolder, provenance
-from advbnn.tables import to_toml
 from advbnn.training import DivergedError, Training
 
 
@@ -103,8 +102,7 @@ def fit(
             run.publish()
             journal.say(f"{run.path} is finished: {training.total_steps} steps; nothing is left to do")
             return _result(training, journal, out)
-        if training.total_steps:
-            journal.say(f"resumed after step {training.total_steps} of {training.steps_in_all}")
+        journal.say(_headline(training))
         try:
             while not training.over:
                 for x, y in training.rest_of_epoch():
@@ -136,7 +134,7 @@ def _open_run(training: Training, out: Path | str | None, config: str | None, re
         model={"kind": type(model).__name__, "parameters": sum(p.numel() for p in model.parameters())},
         processes=training.world.size,
     )
-    text = config or to_toml({"seed": training.seed, **defense_table(training.defense)})
+    text = config or Config(data=train.name, seed=training.seed, defense=training.defense).to_toml()
     return RunFolder(out, text, facts, resume=resume)
 
 
@@ -162,6 +160,16 @@ def _result(training: Training, journal: Journal, out: Path | str | None) -> Fit
         history=journal.history,
         noise_std=None if log_noise is None else float(log_noise.detach().exp()),
         out=None if out is None else Path(out),
+    )
+
+
+def _headline(training: Training) -> str:
+    defense, train = training.defense, training.data.train
+    changed = f", changed in {', '.join(defense.changed)}" if defense.changed else ""
+    done = f"; resumed after step {training.total_steps}" if training.total_steps else ""
+    return (
+        f"{defense.name} with the numbers of {defense.profile!r}{changed}: {len(train):,} examples of {train.name}, "
+        f"{training.steps_in_all:,} steps on {train.device}{done}"
     )
 
 

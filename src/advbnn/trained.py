@@ -1,7 +1,6 @@
 """A finished run as the network that it trained."""
 
 import json
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,7 +46,7 @@ def load_trained(folder: Path | str, *, net: nn.Module | None = None, device: to
         raise RunError(
             f"{folder} is not a run folder: it has no {CONFIG}; give one that `advbnn train` or fit has written"
         )
-    config = Config.from_table(tomllib.loads((folder / CONFIG).read_text(encoding="utf-8")))
+    config = Config.from_run((folder / CONFIG).read_text(encoding="utf-8"))
     facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))["data"]
     if net is None:
         model = config.defense.build(classes=facts["classes"], shape=tuple(facts["shape"]))

@@ -141,18 +141,6 @@ def test_targeted_apgd_is_as_strong_as_autoattacks(pyautoattack, net, batch):
     assert survivors(net, found, batch[1]) <= expected + ONE_POINT
 
 
-@pytest.mark.parametrize("threat", [Threat("linf", 0.15), Threat("l2", 0.8)], ids=lambda t: t.norm)
-def test_square_is_as_strong_as_autoattacks(pyautoattack, net, batch, threat):
-    from pyautoattack.square import SquareAttack
-
-    norm = {"linf": "Linf", "l2": "L2"}[threat.norm]
-    with torch.random.fork_rng():
-        peer = SquareAttack(net, norm=norm, n_queries=250, eps=threat.eps, device="cpu", seed=0)
-        expected = survivors(net, peer.perturb(*batch), batch[1])
-    found = attacks.Square(threat, queries=250)(net, *batch, seed=0)
-    assert survivors(net, found, batch[1]) <= expected + ONE_POINT
-
-
 @pytest.mark.parametrize("kind", ["bayesian", "ensemble"])
 class TestOthersAttackRandomNetworksUnchanged:
     """Each lowers the accuracy of a `Bayesian` and of an `Ensemble`, which they know nothing about."""

@@ -71,7 +71,7 @@ class Attack(ABC):
             raise TypeError(f"threat must be a Threat such as Threat('linf', 8/255), got {self.threat!r}")
         for name in ("eot", "selection_samples", *(["batch_size"] if self.batch_size is not None else [])):
             check_count(name, getattr(self, name))
-        self.objective  # noqa: B018  its own checks
+        _ = self.objective  # refuses unknown names
 
     @property
     def objective(self) -> Objective:
@@ -108,7 +108,7 @@ class Attack(ABC):
         n, x_adv, queries = len(x), x.clone(), torch.zeros(len(x), dtype=torch.int64, device=x.device)
         if n == 0:
             return Outcome(x_adv, queries)
-        weight_seed, *seeds = _split_seed(secrets.randbits(62) if seed is None else seed, 3)
+        weight_seed, example_seed, selection_seed = _split_seed(secrets.randbits(62) if seed is None else seed, 3)
         random = functools.cache(lambda: is_random(model, x[:2]))
         done, vanished, size = 0, 0, min(self.batch_size or n, n)
         while done < n:
@@ -119,7 +119,7 @@ class Attack(ABC):
                 self.objective,
                 (x, y),
                 rows,
-                seeds=(seeds[0], seeds[1]),
+                seeds=(example_seed, selection_seed),
                 is_random=random,
                 report=lambda part, begin=begin, share=share: report(begin + share * part),  # type: ignore[misc]
             )
@@ -141,7 +141,7 @@ class Attack(ABC):
                 f"every gradient was zero for {vanished} of {n} examples: gradient masking. {type(self).__name__} "
                 "says nothing about their robustness; try loss='dlr' or 'margin', a black-box attack or Transfer",
                 GradientMaskingWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         return Outcome(x_adv, queries)
 
@@ -173,7 +173,9 @@ class Best:
 
     def __init__(self, x: Tensor) -> None:
         self.x = x
-        self.score = torch.full((len(x),), -torch.inf, dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
+        self.score = torch.full(
+            (len(x),), -torch.inf, dtype=torch.promote_types(x.dtype, torch.float32), device=x.device
+        )
 
     def offer(self, x: Tensor, score: Tensor, active: Tensor | None = None) -> Tensor:
         """Keep the candidates that score higher than what is kept.

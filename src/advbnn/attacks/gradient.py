@@ -22,7 +22,8 @@ class Answer(NamedTuple):
 
     Attributes:
         values: the objective, [n].
-        prediction: the mean output: for classes the log of the mean probability, up to a constant an example.
+        prediction: the mean of the draws: the log of the mean probability, up to a constant an example; the mean
+            output if that is what the objective averages, and in regression.
     """
 
     values: Tensor

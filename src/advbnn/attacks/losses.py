@@ -35,7 +35,7 @@ def dlr(logits: Tensor, y: Tensor, targeted: bool = False) -> Tensor:
     if logits.shape[1] < 3:
         raise ValueError(f"loss='dlr' needs at least 3 classes, the model has {logits.shape[1]}; use loss='margin'")
     top = logits.topk(3, dim=1).values
-    return margin(logits, y, targeted) / (top[:, 0] - top[:, 2] + 1e-12)
+    return margin(logits, y, targeted) / (top[:, 0] - top[:, 2] + torch.finfo(top.dtype).eps)
 
 
 def gaussian_nll(outputs: Tensor, y: Tensor, targeted: bool = False) -> Tensor:
@@ -104,4 +104,5 @@ class TargetedDLR(Objective):
             raise ValueError(f"targets needs at least 4 classes, the model has {outputs.shape[1]}; leave it out")
         own, target = outputs.gather(1, y).unbind(1)
         top = outputs.topk(4, dim=1).values
-        return (target - own) / (top[:, 0] - (top[:, 2] + top[:, 3]) / 2 + 1e-12)
+        scale = top[:, 0] - (top[:, 2] + top[:, 3]) / 2
+        return (target - own) / (scale + torch.finfo(top.dtype).eps)

@@ -1,4 +1,4 @@
-"""Projected gradient ascent and its family: FGSM, BIM, PGD, and the plain-gradient ascent of appendix A (eq. 1-3)."""
+"""Projected gradient ascent and its family: FGSM, BIM, PGD (eq. 1 to 3), and plain-gradient ascent (eq. 21)."""
 
 import math
 from dataclasses import dataclass, field
@@ -120,7 +120,7 @@ class FGSM(PGD):
 
 @dataclass(frozen=True, kw_only=True)
 class SGD(PGD):
-    """xi <- xi + eta_t g_t: the plain gradient, neither signed nor scaled, one draw a step (appendix A).
+    """xi <- xi + eta_t g_t: the plain gradient, neither signed nor scaled (appendix A, eq. 21).
 
     The step is in units of the gradient, so that `step_size` eta has to fit the model; a falling schedule gives the
     convergence that stochastic ascent is known for.

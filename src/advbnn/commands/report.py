@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from advbnn.report import AttackedImage
     from advbnn.threat import Threat
 
+_ATTACK = "PGD-20 averaged over 10 draws"
+
 
 def report(
     sources: Annotated[list[Path], typer.Argument(help="Run folders with records, or files of records.")],
@@ -60,7 +62,7 @@ def read_records(source: Path) -> "Records":
 
 def _attacked(runs: Sequence[Path], threat: "Threat", count: int, device: str | None) -> list["AttackedImage"]:
     """The first test images of each run, attacked with averaged gradients."""
-    from advbnn.commands.attacks import make_attack, title
+    from advbnn.attacks import PGD
     from advbnn.commands.judging import device_or_first_gpu, label_of
     from advbnn.report import attacked_images
     from advbnn.trained import load_trained
@@ -69,7 +71,8 @@ def _attacked(runs: Sequence[Path], threat: "Threat", count: int, device: str | 
     for run in runs:
         trained = load_trained(run, device=device_or_first_gpu(device))
         test = trained.config.load_data().test
-        attack = make_attack("pgd", trained.model, threat, steps=20, eot=10)
-        rows, name = range(min(count, len(test))), title("pgd", attack)
-        shown += attacked_images(trained.model, test, attack, rows, name=name, label=label_of(run))
+        rows = range(min(count, len(test)))
+        shown += attacked_images(
+            trained.model, test, PGD(threat, steps=20, eot=10), rows, name=_ATTACK, label=label_of(run)
+        )
     return shown

@@ -1,7 +1,7 @@
 """Accuracy while one thing varies: one plot for each attack, with all models on it."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from advbnn.records import Record, Records
@@ -58,8 +58,10 @@ def radius_section(records: Records, worst: Records, looks: Mapping[str, Look]) 
     # beside the paper's attack, if that is there
     beside = next((title for title, panel in panels.items() if is_authors_attack(panel[-1])), next(iter(panels)))
     dashed = [line for look in looks.values() if (line := _worst_line(records, worst, look)) is not None]
+    names = _names("radius", panels)
     figures = [
-        _figure("radius", title, panel, looks, dashed if title == beside else ()) for title, panel in panels.items()
+        _figure(names[title], "radius", title, panel, looks, dashed if title == beside else ())
+        for title, panel in panels.items()
     ]
     words = [_RADIUS, _WORST] if worst else [_RADIUS]
     return Section(name="radius", title="Accuracy against the radius of the attack", words=words, figures=figures)
@@ -88,17 +90,22 @@ def _figures(records: Records, curve: str, looks: Mapping[str, Look]) -> list[Fi
     panels: dict[str, list[Record]] = {}
     for record in _on_curve(records, curve):
         panels.setdefault(condition(record), []).append(record)
-    return [_figure(curve, title, panel, looks) for title, panel in panels.items()]
+    names = _names(curve, panels)
+    return [_figure(names[title], curve, title, panel, looks) for title, panel in panels.items()]
 
 
 def _figure(
-    curve: str, title: str, panel: Sequence[Record], looks: Mapping[str, Look], dashed: Sequence[plots.Line] = ()
+    name: str,
+    curve: str,
+    title: str,
+    panel: Sequence[Record],
+    looks: Mapping[str, Look],
+    dashed: Sequence[plots.Line] = (),
 ) -> Figure:
     found = labels_of(panel)
     shown = [look for label, look in looks.items() if label in found]
     solid = [_line(look, [r for r in panel if r.model.label == look.label]) for look in shown]
     drawn = [*solid, *(line for line in dashed if line.look in shown)]
-    name = _slug(f"{curve} {title}")
     axis = _AXES[curve]
     measured = images_of(panel) if curve == "ensemble" else f"{images_of(panel)}; {draws_of(panel)}"
     return Figure(
@@ -155,6 +162,11 @@ def _place(record: Record) -> float:
     return record.at
 
 
-def _slug(text: str) -> str:
-    """Letters and digits with single dashes between them, for an address in a page."""
-    return "-".join(re.findall(r"[a-z0-9.]+", text.lower()))
+def _names(curve: str, titles: Iterable[str]) -> dict[str, str]:
+    """For each title a name of letters, digits and dashes, for an address in a page."""
+    names: dict[str, str] = {}
+    for title in titles:
+        name = "-".join(re.findall(r"[a-z0-9.]+", f"{curve} {title}".lower()))
+        alike = sum(other.startswith(name) for other in names.values())
+        names[title] = f"{name}-{alike + 1}" if name in names.values() else name
+    return names

@@ -19,6 +19,10 @@ _BOTH = (
     "if no attack of a whole battery changes the answer. It is the number to believe; both are upper bounds on the "
     "accuracy under every attack there could be."
 )
+_NO_AUDIT = (
+    "There is no worst case here, because no audit was made. Accuracy under a single attack can be far too high; "
+    "`advbnn audit RUN` makes the number to believe."
+)
 _CLASSIFIER = (
     "In brackets is the 95 % interval that the choice of test images leaves. Attacks never see the draws of the "
     "weights that score them."
@@ -39,6 +43,7 @@ def headline_section(records: Records, worst: Records, looks: Mapping[str, Look]
     if not rows_of and not measured:
         return None
     words = [_BOTH] if AUTHORS in rows_of and WORST in rows_of else []
+    words += [] if WORST in rows_of else [_NO_AUDIT]
     words += [_LINF] if any(r.threat is not None and r.threat.norm == "linf" for r in [*measured, *worst]) else []
     return Section(
         name="headline",

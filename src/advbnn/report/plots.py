@@ -21,6 +21,7 @@ _FONT, _LABEL_GAP, _MOST_MARKS = 12, 14, 12
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "advbnn",  # the same records give the same file
+    "text.parse_math": False,  # a label with a dollar in it is no formula
     "font.family": "sans-serif",
     "font.size": _FONT,
     "text.color": INK[1],
@@ -114,7 +115,7 @@ def lines(
                 axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.14, linewidth=0)
             style: dict[str, Any] = {"linestyle": (0, (3, 2)), "markerfacecolor": "none"} if line.dashed else {}
             every = -(-len(line.x) // _MOST_MARKS)
-            axes.plot(line.x, line.y, color=colour, marker=marker, markevery=every, **style)
+            axes.plot(line.x, line.y, color=colour, marker=marker, markevery=every, clip_on=False, **style)
         axes.set_ylim(0, top)
         axes.set_xlabel(x_label)
         _name_vertical(axes, y_label)

@@ -49,7 +49,7 @@ def uncertainty_section(records: Records, looks: Mapping[str, Look]) -> Section 
     shown = [look for label, look in looks.items() if label in labels_of(found)]
     conditions = list(dict.fromkeys(condition(r) for r in found))
     by_model = {look.label: {condition(r): r for r in found.where(label=look.label)} for look in shown}
-    figures = [_reliability(look, by_model[look.label]) for look in shown]
+    figures = [_reliability(i, look, by_model[look.label]) for i, look in enumerate(shown)]
     figures += [_selective(i, name, shown, by_model) for i, name in enumerate(conditions)]
     return Section(
         name="uncertainty",
@@ -84,13 +84,13 @@ def detection_section(records: Records, looks: Mapping[str, Look]) -> Section | 
     return Section(name="detection", title="Can attacks be noticed?", words=[_DETECTION], tables=[table])
 
 
-def _reliability(look: Look, by_condition: Mapping[str, Record]) -> Figure:
+def _reliability(index: int, look: Look, by_condition: Mapping[str, Record]) -> Figure:
     drawn, said = [], []
     for name, record in by_condition.items():
         dots = _dots(record.details["reliability"], hollow=record.threat is not None)
         drawn.append(dots)
         said.append(f"{name}: expected calibration error {record.details['ece']['mean']:.3f}.")
-    name = f"reliability-{look.label}"
+    name = f"reliability-{index + 1}"
     return Figure(
         name=name,
         caption=look.title,

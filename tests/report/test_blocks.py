@@ -1,0 +1,73 @@
+from pathlib import Path
+
+import pytest
+
+import made_up_records as made_up
+from advbnn.report.blocks import refresh, refreshed
+from advbnn.report.compose import compose
+
+DOCUMENT = """# Results
+
+<!-- table: digits/headline -->
+typed by hand
+<!-- end -->
+
+and beside it
+
+<!-- table: runs/affinity -->
+<!-- end -->
+"""
+
+AUDITED = made_up.clean().where(label="adv") + made_up.audits().where(label="adv", eps=0.035)
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    folder = tmp_path / "results"
+    AUDITED.save(folder / "digits.json")
+    made_up.clean().save(folder / "runs" / "clean.json")
+    made_up.transfers().save(folder / "runs" / "transfer.json")
+    return folder
+
+
+def test_blocks_are_filled_and_the_rest_is_left_alone(results: Path) -> None:
+    fresh = refreshed(DOCUMENT, results)
+    headline = compose(AUDITED).tables()["headline"].markdown()
+    assert fresh.startswith(
+        f"# Results\n\n<!-- table: digits/headline -->\n\n{headline}\n<!-- end -->\n\nand beside it"
+    )
+    assert "| from BNN | 0.82 19.3 % |" in fresh
+    assert refreshed(fresh, results) == fresh
+    assert refreshed("no tables", results) == "no tables"
+
+
+def test_only_what_is_out_of_date_is_written(results: Path, tmp_path: Path) -> None:
+    document, other = tmp_path / "README.md", tmp_path / "other.md"
+    document.write_text(DOCUMENT)
+    other.write_text("text")
+    assert refresh([document, other], results, check=True) == [document]
+    assert document.read_text() == DOCUMENT
+    assert refresh([document, other], results) == [document]
+    assert "typed by hand" not in document.read_text()
+    assert refresh([document, other], results) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "<!-- table: digits/headlin -->\n<!-- end -->",
+            "table of digits='headlin' is unknown.*did you mean 'headline'",
+        ),
+        ("<!-- table: digits -->\n<!-- end -->", "table of digits='' is unknown"),
+        ("<!-- table: cifar10/headline -->\n<!-- end -->", "there are no records of 'cifar10': neither the file"),
+        ("<!-- table: digits/headline -->\n", "the table digits/headline has no <!-- end -->; write it"),
+        (f"<!-- table: digits/flags -->\n\n{DOCUMENT}", "digits/flags has no <!-- end --> before the next one begins"),
+    ],
+)
+def test_mistakes_are_named_with_their_document(results: Path, tmp_path: Path, text: str, message: str) -> None:
+    document = tmp_path / "README.md"
+    document.write_text(text)
+    with pytest.raises(ValueError, match=f"README.md: .*{message}"):
+        refresh([document], results)
+    assert document.read_text() == text

@@ -1,0 +1,102 @@
+"""The commands report and tables."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import made_up_records as made_up
+from advbnn.commands.report import report
+from advbnn.commands.tables import tables
+from advbnn.config import Config
+from advbnn.data import ImageSet
+from advbnn.evaluate import evaluate
+from advbnn.records import Records
+from advbnn.train import fit
+from elements import Elements
+
+
+def advbnn(*arguments: object) -> Any:
+    app = typer.Typer(pretty_exceptions_enable=False)
+    app.command()(report)
+    app.command()(tables)
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short run with records of an attack."""
+    folder = tmp_path_factory.mktemp("runs") / "mine"
+    table = {
+        "data": "digits",
+        "defense": "adv_bnn",
+        "architecture": "mlp",
+        "schedule": {"kind": "constant", "epochs": 1},
+    }
+    config = Config.from_table(table | {"attack": {"steps": 1}})
+    splits = config.load_data()
+    model = fit(
+        config.defense.build(classes=10, shape=(1, 8, 8)), splits, config.defense, out=folder, config=config.to_toml()
+    ).model
+    test: ImageSet = splits.test.subset(range(100))
+    attack = config.defense.attack
+    evaluate(model, test, {"clean": None, "pgd": attack}, samples=2, seeds=1, label="mine", out=folder / "records.json")
+    return folder
+
+
+def test_report_of_a_run_shows_its_images(run: Path, tmp_path: Path) -> None:
+    shown = advbnn("report", run, "--out", tmp_path / "report", "--images", 2, "--device", "cpu")
+    assert shown.exit_code == 0, shown.output
+    assert shown.output.strip() == f"{tmp_path / 'report' / 'report.html'}: 2 records"
+    elements = Elements((tmp_path / "report" / "report.html").read_text())
+    assert len(elements.of("img")) == 6
+    assert "PGD-20 averaged over 10 draws" in elements.text
+
+
+def test_report_of_files_and_runs_together(run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "records.json"
+    Records(r for r in Records.load(run / "records.json") if r.kind == "clean").save(file)
+    assert advbnn("report", run, file, "--out", tmp_path, "--images", 0).exit_code == 0
+    assert not Elements((tmp_path / "report.html").read_text()).of("img")
+
+
+def test_mistakes_are_said_in_one_line(run: Path, tmp_path: Path) -> None:
+    made_up.clean().save(tmp_path / "other.json")
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    (bare / "config.toml").write_text("")
+    (tmp_path / "empty.json").write_text('{"schema": 1, "records": []}')
+    (tmp_path / "text.json").write_text("text")
+    mistakes = {
+        (tmp_path,): "is neither a run folder nor a file of records; expected the folder of a run",
+        (tmp_path / "missing",): "does not exist",
+        (bare,): "is a run without records; `advbnn evaluate",
+        (tmp_path / "text.json",): "is not a file of records",
+        (tmp_path / "empty.json",): "records is empty",
+        (run, tmp_path / "other.json"): "records of different data cannot stand on one plot",
+        (run, "--images", -1): "images must be a number of images, 0 or more, got -1",
+    }
+    for arguments, message in mistakes.items():
+        failed = advbnn("report", *arguments, "--out", tmp_path / "out")
+        assert failed.exit_code == 1
+        assert failed.output.startswith("error: ")
+        assert message in failed.output
+        assert failed.output.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+    assert advbnn("report").exit_code == 2
+
+
+def test_tables_are_refreshed_and_checked(tmp_path: Path) -> None:
+    made_up.clean().save(tmp_path / "results" / "digits.json")
+    document = tmp_path / "README.md"
+    document.write_text("<!-- table: digits/headline -->\n<!-- end -->\n")
+    arguments = ["tables", document, "--results", tmp_path / "results"]
+    stale = advbnn(*arguments, "--check")
+    assert (stale.exit_code, stale.output) == (1, f"{document}: out of date; run advbnn tables\n")
+    assert advbnn(*arguments).output == f"{document}: refreshed\n"
+    assert "| Adv-BNN | - | 90.6 [87.2, 93.4] |" in document.read_text()
+    assert advbnn(*arguments, "--check").exit_code == 0
+    missing = advbnn("tables", tmp_path / "missing.md")
+    assert (missing.exit_code, missing.output) == (1, f"error: there is no such file: {tmp_path / 'missing.md'}\n")

@@ -1,0 +1,280 @@
+"""What is in a report, and what is not."""
+
+from dataclasses import replace
+
+import pytest
+
+import made_up_records as made_up
+from advbnn.attacks import PGD, paper_pgd
+from advbnn.records import Record, Records
+from advbnn.report.audited import worst_cases
+from advbnn.report.compose import Report, compose
+from advbnn.report.headline import middle_threat
+from advbnn.report.section import Section
+from advbnn.report.tables import NOTHING, percent, percent_range
+from advbnn.threat import Threat
+from advbnn.transfer_matrix import affinity
+
+
+def section(report: Report, name: str) -> Section:
+    return next(found for found in report.sections if found.name == name)
+
+
+def cell(report: Report, table: str, *headings: str) -> tuple[str, str]:
+    """The entry in the row that begins with all but the last heading, and in the column of the last."""
+    found = report.tables()[table]
+    *row_headings, column = headings
+    (row,) = [row for row in found.rows if [c.text for c in row[: len(row_headings)]] == row_headings]
+    entry = row[list(found.columns).index(column)]
+    return entry.text, entry.note
+
+
+def shown(record: Record) -> tuple[str, str]:
+    return percent(record.accuracy), percent_range(*record.interval)
+
+
+SECTIONS = {
+    "headline": made_up.clean,
+    "radius": made_up.radius_curves,
+    "checks": made_up.audits,
+    "strength": made_up.other_curves,
+    "ensemble": made_up.other_curves,
+    "transfer": lambda: made_up.clean() + made_up.transfers(),
+    "uncertainty": made_up.uncertainties,
+    "detection": made_up.detections,
+    "lipschitz": made_up.steepness,
+}
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_a_section_is_there_if_there_are_records_for_it(name: str) -> None:
+    few = {"none", "adv_bnn"}
+    records = Records(r for r in SECTIONS[name]() if r.model.label in few and (not r.source or r.source.label in few))
+    names = [found.name for found in compose(records).sections]
+    assert name in names
+    others = [other for other, maker in SECTIONS.items() if maker is not SECTIONS[name] and other in names]
+    assert set(others) <= {"headline"}
+
+
+def test_headline_has_both_numbers_with_their_intervals() -> None:
+    records = made_up.clean() + made_up.audits()
+    report = compose(records)
+    worst = records.only(kind="worst_case", label="adv_bnn", eps=0.035)
+    assert cell(report, "headline", "Adv-BNN", "worst case", "linf 0.035") == shown(worst)
+    authors = made_up.attacked("adv_bnn", 0.035)
+    assert cell(report, "headline", "Adv-BNN", "authors' attack", "linf 0.035") == shown(authors)
+    clean = records.only(kind="clean", label="adv_bnn")
+    assert cell(report, "headline", "Adv-BNN", "worst case", "no attack") == shown(clean)
+    assert "400 images of digits; 20 draws, 3 seeds" in report.tables()["headline"].caption
+
+
+def test_headline_in_short_names_the_best_and_the_largest_gap() -> None:
+    (words,) = section(compose(made_up.audits()), "headline").words
+    assert words.startswith("At linf 0.035 Adv-BNN keeps 59.3 % of the images in the worst case")
+    assert "next is Adv. training with 52.3 %, and the intervals of the two overlap." in words
+    gaps = {
+        (label, eps): made_up.attacked(label, eps).accuracy
+        - made_up.record(label, made_up.accuracy(label, eps, worst=True)).accuracy
+        for label in made_up.LABELS
+        for eps in made_up.BATTERY_RADII
+    }
+    assert max(gaps, key=lambda key: gaps[key]) == ("rse", 0.035)
+    assert f"by up to {100 * max(gaps.values()):.1f} points: at linf 0.035 RSE keeps" in words
+
+
+def test_authors_attack_is_known_by_its_settings_and_not_by_its_name() -> None:
+    other = PGD(Threat("linf", 0.015), steps=20)
+    made = Records(
+        [
+            made_up.attacked("none", 0.015, name="anything"),
+            made_up.attacked("none", 0.015, name="paper 20", attack=repr(other)),
+            made_up.attacked("none", 0.015, name="long", attack=repr(paper_pgd(0.015, steps=100))),
+        ]
+    )
+    records = made_up.clean() + made
+    table = compose(records).tables()["headline"]
+    assert [row[1].text for row in table.rows] == ["authors' attack"] * 5
+    assert cell(compose(records), "headline", "No defence", "authors' attack", "linf 0.015") == shown(records[-3])
+
+
+def test_without_the_authors_attack_the_headline_shows_what_there_is() -> None:
+    attack = PGD(Threat("l2", 0.5))
+    made = made_up.attacked("adv", 0.015, name="pgd", attack=repr(attack), threat=attack.threat)
+    report = compose(Records([*made_up.clean(), made]))
+    assert cell(report, "headline", "Adv. training", "pgd", "l2 0.5") == shown(made)
+    assert cell(report, "headline", "BNN", "pgd", "l2 0.5") == (NOTHING.text, "")
+    assert any("no audit was made" in words for words in section(report, "headline").after)
+
+
+def test_points_of_a_curve_stand_in_for_missing_single_records() -> None:
+    report = compose(made_up.radius_curves())
+    assert report.tables()["headline"].columns[:4] == ["model", "attack", "no attack", "linf 0.005"]
+    curve = made_up.radius_curves()
+    clean = curve.only(label="bnn", at=0.0)
+    assert cell(report, "headline", "BNN", "authors' attack", "no attack") == shown(clean)
+    assert cell(report, "headline", "BNN", "authors' attack", "linf 0.01") == shown(curve.only(label="bnn", at=0.01))
+
+
+def test_the_most_thorough_audit_counts() -> None:
+    quick = made_up.audits().where(label="adv", eps=0.035)
+    standard = [made_up.with_share(replace(record, name="standard"), 0.25) for record in quick]
+    for records in (quick + standard, Records(standard) + quick):
+        assert [record.name for record in worst_cases(records)] == ["standard"]
+        assert cell(compose(records), "headline", "Adv. training", "worst case", "linf 0.035")[0] == "25.0"
+
+
+def test_the_threat_in_the_middle() -> None:
+    assert middle_threat(made_up.audits()) == Threat("linf", 0.035)
+    assert middle_threat(made_up.clean()) is None
+
+
+def test_every_accuracy_is_listed() -> None:
+    records = made_up.clean() + made_up.singles()
+    assert len(compose(records).tables()["accuracies"].rows) == len(records)
+
+
+def test_radius_curve_has_the_worst_case_beside_it() -> None:
+    records = made_up.clean() + made_up.radius_curves() + made_up.audits()
+    (figure,) = section(compose(records), "radius").figures
+    drawn = figure.draw.args[1]
+    dashed = {line.look.label: line for line in drawn if line.dashed}
+    assert list(dashed) == list(made_up.LABELS)
+    assert list(dashed["adv"].x) == [0.0, *made_up.BATTERY_RADII]
+    assert dashed["adv"].y[2] == pytest.approx(100 * records.only(kind="worst_case", label="adv", eps=0.035).accuracy)
+    assert "Adv-BNN: 90.6 % at 0, 32.6 % at 0.07." in figure.alt
+
+
+def test_curves_have_a_panel_for_each_condition_and_their_numbers() -> None:
+    report = compose(made_up.other_curves())
+    assert [f.name for f in section(report, "ensemble").figures] == [
+        "ensemble-clean",
+        "ensemble-paper-20-at-linf-0.035",
+    ]
+    made = made_up.other_curves().only(label="adv_bnn", curve="steps", at=26.0)
+    assert cell(report, "steps-paper-at-linf-0.035", "26", "Adv-BNN") == shown(made)
+
+
+def test_a_point_without_a_place_is_an_error() -> None:
+    with pytest.raises(ValueError, match="'paper 20' of adv is on a curve over steps, but not where"):
+        compose(Records([made_up.attacked("adv", 0.01, curve="steps")]))
+
+
+def test_affinity_is_that_of_equation_17() -> None:
+    records = made_up.clean() + made_up.transfers()
+    expected = affinity(records)
+    report = compose(records)
+    text, note = cell(report, "affinity", "from BNN", "on No defence")
+    assert text == f"{expected['bnn']['none']:.2f}"
+    assert note == f"{percent(records.only(name='from bnn', label='none').accuracy)} %"
+
+
+def test_affinity_leaves_out_what_was_not_measured_and_marks_what_is_above_1() -> None:
+    kept = [r for r in made_up.transfers() if (r.name, r.model.label) != ("from adv", "none")]
+    weak = [made_up.with_share(r, 0.1) if (r.name, r.model.label) == ("from rse", "adv") else r for r in kept]
+    mean = replace(weak[0], name="mean 20", source=replace(weak[0].model, label="Sequential"))
+    table = compose(made_up.clean() + weak + [mean]).tables()["affinity"]
+    assert [row[0].text for row in table.rows][1] == "from RSE"
+    assert table.rows[2][1] == NOTHING
+    assert table.rows[1][3].strong
+    assert table.rows[1][3].heat == 1.0
+
+
+def test_flags_are_told_in_words_with_what_follows() -> None:
+    found = section(compose(made_up.audits()), "checks")
+    rse, adv_bnn = found.notices
+    assert rse.title == "RSE: attacks without its gradients do better (radius 0.015, 0.035, 0.055, 0.07)"
+    assert rse.words == "Square leaves 7.0 % right, PGD 14.0 %. Who knows less does better."
+    assert "Believe the lower number" in rse.advice
+    assert adv_bnn.title.endswith("(radius 0.055, 0.07)")
+    report = compose(made_up.audits())
+    assert cell(report, "flags", "Attacks without its gradients do better", "RSE") == ("raised", "")
+    assert cell(report, "flags", "Robust against single draws only", "Adv-BNN") == ("raised", "at 0.055, 0.07")
+    assert cell(report, "flags", "Returns probabilities", "RSE") == ("no", "")
+
+
+def test_without_raised_flags_that_is_said() -> None:
+    found = section(compose(made_up.audits().where(label="adv")), "checks")
+    assert [(notice.title, notice.alarming) for notice in found.notices] == [("No flag is raised", False)]
+
+
+def test_battery_says_which_attacks_saw_all_images() -> None:
+    rows = compose(made_up.audits().where(label="adv", eps=0.035)).tables()["battery"].rows
+    assert [[c.text for c in row[2:4]] for row in rows] == [
+        ["clean", "clean"],
+        ["PGD-20", "paper"],
+        ["Square", "black box"],
+        ["all together", "worst case"],
+    ]
+    assert rows[2][4].note == ""
+    assert rows[1][4].note.endswith("%")
+    assert rows[3][2].note == "3 undecided"
+
+
+def test_uncertainty_and_steepness_show_their_numbers() -> None:
+    records = made_up.uncertainties() + made_up.detections() + made_up.steepness()
+    report = compose(records)
+    made = records.only(kind="uncertainty", label="bnn", name="paper 20").details
+    assert cell(report, "uncertainty", "BNN", "paper 20 at linf 0.035", "ECE")[0] == f"{made['ece']['mean']:.3f}"
+    assert cell(report, "detection", "BNN", "images of noise", "entropy")[0] == "0.900"
+    assert cell(report, "lipschitz-linf-0.035", "BNN", "train", "steepness")[0] == (
+        f"{records.only(kind='lipschitz', label='bnn', name='train').details['first_order']['mean']:.3f}"
+    )
+    risk = made["risk_coverage"]["risk"][-1]
+    assert cell(report, "risk-coverage-2", "100", "BNN")[0] == f"{100 * risk:.1f}"
+
+
+def test_empty_bins_are_not_drawn() -> None:
+    figure = section(compose(made_up.uncertainties()), "uncertainty").figures[0]
+    (clean, attacked) = figure.draw.args[2]
+    assert len(clean.x) == 13
+    assert sum(clean.share) == pytest.approx(1)
+    assert attacked.hollow
+
+
+def test_detections_of_successes_only_where_there_were_some() -> None:
+    rows = compose(made_up.detections()).tables()["detection"].rows
+    successes = [row[0].text for row in rows if "where it succeeds" in row[1].text]
+    assert successes == ["No defence", "RSE", "BNN", "Adv-BNN"]
+
+
+def test_provenance_identifies_weights_images_software_and_commands() -> None:
+    found = compose(made_up.clean() + made_up.detections()).provenance
+    tables = {table.name: [[c.text for c in row] for row in table.rows] for table in found.tables}
+    assert ["adv", "Bayesian(Sequential)", "a" * 64] in tables["models"]
+    assert [row[0] for row in tables["data"]] == ["digits", "noise"]
+    assert ["torch", "2.13.0"] in tables["settings"]
+    assert ["evaluation seeds", "0 1 2"] in tables["settings"]
+    assert found.commands[0] == "advbnn evaluate runs/none"
+
+
+def test_refuses_records_of_different_data() -> None:
+    other = replace(made_up.clean()[0], data=replace(made_up.TEST, name="cifar10", sha256="c1fa"))
+    label = replace(other, model=replace(other.model, label="mine"))
+    with pytest.raises(
+        ValueError, match=r"different data .*: adv_bnn: digits \(7e577e57\); mine: cifar10 \(c1fa\)\. Make one"
+    ):
+        compose(Records([*made_up.clean(), label]))
+
+
+def test_steepness_on_other_training_images_is_refused_too() -> None:
+    train = made_up.steepness().only(label="adv", name="train")
+    other = replace(train, model=replace(train.model, label="mine"), data=replace(train.data, sha256="00"))
+    with pytest.raises(ValueError, match="different data"):
+        compose(Records([*made_up.steepness(), other]))
+
+
+def test_parts_of_one_data_set_may_stand_together_and_are_named() -> None:
+    part = replace(made_up.TEST, n=100, rows="0-99")
+    made = made_up.record("mine", 0.5, data=part)
+    assert "100 to 400 images of digits" in compose(Records([*made_up.clean(), made])).tables()["headline"].caption
+
+
+def test_refuses_nothing() -> None:
+    with pytest.raises(ValueError, match="records is empty: there is nothing to report"):
+        compose(Records())
+
+
+def test_names_of_figures_differ_even_if_those_of_attacks_look_alike() -> None:
+    alike = [made_up.attacked("adv", 0.1, name=name, curve="radius", at=0.1) for name in ("a b", "a-b", "a_b", "a c")]
+    names = [figure.name for figure in section(compose(Records(alike)), "radius").figures]
+    assert names == ["radius-a-b-linf", "radius-a-b-linf-2", "radius-a-b-linf-3", "radius-a-c-linf"]
