@@ -57,5 +57,5 @@ class _FiniteGradient(torch.autograd.Function):
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
         return torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0)

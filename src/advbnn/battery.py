@@ -1,5 +1,6 @@
 """The attacks of an audit: which are tried, how hard, and on which images."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,7 +14,8 @@ from advbnn.evaluate import Perturbation
 from advbnn.posterior import Bayesian
 from advbnn.threat import Threat
 
-NOISE, PAPER, WHITE_BOX, TRANSFER, BLACK_BOX = "noise", "paper", "white box", "transfer", "black box"
+NOISE, PAPER, WHITE_BOX, TRANSFER, BLACK_BOX, GIVEN = "noise", "paper", "white box", "transfer", "black box", "given"
+ALL, SURVIVORS = "all", "survivors"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,18 +23,18 @@ class Level:
     """How much an audit tries.
 
     Args:
-        draws: K of averaged PGD, each with every number of steps.
+        draws: K of averaged PGD; every K is tried with every number of steps.
         steps: its steps.
-        restarts: random starts of an extra PGD with the fewest draws and steps.
+        restarts: random starts of one more PGD, with the fewest draws and steps.
         apgd_steps: steps of APGD.
         apgd_draws: draws that its gradients are averaged over.
-        targets: wrong classes that targeted APGD tries; all where there are fewer.
+        targets: wrong classes that targeted APGD tries; all of them where there are fewer.
         selection_samples: draws by which attacks compare the points that they have found.
-        square_queries: budget of Square.
-        nes_queries: budget of NES.
-        nes_directions: directions of a step of it.
-        query_draws: draws that an answer to either is averaged over.
-        most_draws: draws after which the worst case leaves an image undecided.
+        query_draws: draws that an answer to a black-box attack is averaged over.
+        square_queries: budget of Square, for a network that is not random `query_draws` times as much.
+        nes_queries: that of NES.
+        nes_directions: directions in a step of NES.
+        most_draws: draws after which the test of the worst case leaves a point undecided.
     """
 
     draws: tuple[int, ...]
@@ -42,10 +44,10 @@ class Level:
     apgd_draws: int
     targets: int
     selection_samples: int
+    query_draws: int
     square_queries: int
     nes_queries: int
     nes_directions: int
-    query_draws: int
     most_draws: int
 
 
@@ -58,10 +60,10 @@ LEVELS = {
         apgd_draws=4,
         targets=2,
         selection_samples=8,
-        square_queries=100,
+        query_draws=4,
+        square_queries=120,
         nes_queries=250,
         nes_directions=10,
-        query_draws=4,
         most_draws=1000,
     ),
     "standard": Level(
@@ -72,10 +74,10 @@ LEVELS = {
         apgd_draws=20,
         targets=9,
         selection_samples=20,
-        square_queries=1000,
-        nes_queries=2000,
-        nes_directions=25,
         query_draws=10,
+        square_queries=500,
+        nes_queries=500,
+        nes_directions=25,
         most_draws=5000,
     ),
     "thorough": Level(
@@ -86,10 +88,10 @@ LEVELS = {
         apgd_draws=40,
         targets=9,
         selection_samples=40,
-        square_queries=5000,
-        nes_queries=10_000,
-        nes_directions=25,
         query_draws=20,
+        square_queries=1000,
+        nes_queries=1000,
+        nes_directions=25,
         most_draws=20_000,
     ),
 }
@@ -101,8 +103,8 @@ class Trial:
 
     Args:
         name: what it is called in tables.
-        role: `"noise"`; `"paper"`, the authors' attack; `"white box"`, which uses gradients of the network itself;
-            `"transfer"`; or `"black box"`.
+        role: `"noise"`; `"paper"`, the authors' attack; `"white box"`, by gradients of the network itself;
+            `"transfer"`; `"black box"`; or `"given"` by the user.
         attack: the attack.
         on: the images that it is tried on: `"all"`, or those that are `"survivors"` of all trials before it.
     """
@@ -110,12 +112,12 @@ class Trial:
     name: str
     role: str
     attack: Perturbation
-    on: str = "all"
+    on: str = ALL
 
 
 @dataclass(frozen=True, kw_only=True)
 class Noise(Attack):
-    """A random point of the allowed set: what any attack has to beat."""
+    """A random point of the allowed set: what every attack has to beat."""
 
     def _perturb(self, oracle: Oracle, x: Tensor, y: Tensor) -> Tensor:
         return oracle.start(self.threat)
@@ -127,50 +129,79 @@ def battery(
     model: Attackable,
     *,
     classes: int,
+    pixels: int,
     random: bool,
     transfer_from: Mapping[str, nn.Module],
+    given: Mapping[str, Perturbation],
 ) -> tuple[Trial, ...]:
-    """The attacks of a level, from the mildest on; those on survivors come last.
+    """The attacks of a level at one radius.
 
-    All but targeted APGD and NES, whose cost is highest, are tried on all images: their accuracies are compared with
-    each other. A network that is not random is not averaged over draws.
+    All are tried on all images, since their accuracies are compared, but for targeted APGD and NES. These cost most,
+    come last, and are tried on survivors. Nothing is averaged over draws where the network is not random.
     """
-    draws, steps = level.draws if random else (1,), level.steps
-    judging = {"selection_samples": level.selection_samples}
-    averaged = {"eot": level.apgd_draws, **judging}
+    judging: dict[str, Any] = {"selection_samples": level.selection_samples}
+    averaged = {"steps": level.apgd_steps, "eot": level.apgd_draws, **judging}
     asking = {"eot": level.query_draws, **judging}
-    long_pgd = PGD(threat, steps=steps[-1], **judging)
-    trials = [Trial("noise", NOISE, Noise(threat))]
-    if threat.norm == "linf":
-        trials.append(Trial("authors' PGD-20", PAPER, paper_pgd(threat.eps)))
-    grid = [replace(long_pgd, eot=k, steps=count) for count in steps for k in draws]
-    trials += [Trial(_title(attack, random), WHITE_BOX, attack) for attack in grid]
+    worth = 1 if random else level.query_draws
+    grid = [
+        PGD(threat, steps=steps, eot=draws, **judging)
+        for steps in level.steps
+        for draws in (level.draws if random else (1,))
+    ]
     restarted = replace(grid[0], restarts=level.restarts)
-    trials.append(Trial(f"{_title(restarted, random)}, {level.restarts} starts", WHITE_BOX, restarted))
-    trials.append(Trial("APGD-CE", WHITE_BOX, APGD(threat, steps=level.apgd_steps, **averaged)))
-    if isinstance(model.model, Bayesian):
-        mean = Attackable(model.model.net, model.returns_probabilities)
-        trials.append(Trial("from its mean network", TRANSFER, Transfer(mean, long_pgd)))
-    trials += [Trial(f"from {name}", TRANSFER, Transfer(net, long_pgd)) for name, net in transfer_from.items()]
-    trials.append(Trial("Square", BLACK_BOX, Square(threat, queries=level.square_queries, **asking)))
+    surrogate = replace(grid[-1], eot=1)
     scale_free: dict[str, Any] = {"loss": "margin"}
-    if classes >= 4:  # the targeted DLR loss is made of four logits
+    if classes >= 4:  # the targeted DLR loss compares four of them
         scale_free = {"loss": "dlr", "targets": min(level.targets, classes - 1)}
-    apgd = APGD(threat, steps=level.apgd_steps, average="probability", **averaged, **scale_free)
-    trials.append(Trial(f"APGD-{'T-DLR' if classes >= 4 else 'margin'}", WHITE_BOX, apgd, on="survivors"))
-    nes = NES(threat, queries=level.nes_queries, directions=level.nes_directions, sigma=threat.eps / 4, **asking)
-    return (*trials, Trial("NES", BLACK_BOX, nes, on="survivors"))
+    sources = dict(transfer_from)
+    if isinstance(model.model, Bayesian):
+        sources = {"its mean network": Attackable(model.model.net, model.returns_probabilities), **sources}
+    return (
+        Trial("noise", NOISE, Noise(threat)),
+        *([Trial("authors' PGD-20", PAPER, paper_pgd(threat.eps))] if threat.norm == "linf" else []),
+        *(Trial(_title(pgd, random), WHITE_BOX, pgd) for pgd in grid),
+        Trial(f"{_title(restarted, random)}, {level.restarts} starts", WHITE_BOX, restarted),
+        Trial("APGD-CE", WHITE_BOX, APGD(threat, **averaged)),
+        *(Trial(f"from {name}", TRANSFER, Transfer(net, surrogate)) for name, net in sources.items()),
+        Trial("Square", BLACK_BOX, Square(threat, queries=worth * level.square_queries, **asking)),
+        *(Trial(name, GIVEN, attack) for name, attack in given.items()),
+        Trial(
+            "APGD-T-DLR" if classes >= 4 else "APGD-margin",
+            WHITE_BOX,
+            APGD(threat, average="probability", **averaged, **scale_free),
+            on=SURVIVORS,
+        ),
+        Trial(
+            "NES",
+            BLACK_BOX,
+            # wide enough to feel a slope across the steps of a network that rounds its input
+            NES(
+                threat,
+                queries=worth * level.nes_queries,
+                directions=level.nes_directions,
+                sigma=even_change(threat, pixels) / 4,
+                **asking,
+            ),
+            on=SURVIVORS,
+        ),
+    )
 
 
 def pairs(trials: Sequence[Trial], field: str) -> list[tuple[int, int]]:
     """The numbers of the trials (a, b) of PGD that differ in nothing but that b has more of `field`."""
-    attacks = [(number, trial.attack) for number, trial in enumerate(trials) if type(trial.attack) is PGD]
+    attacks = [(number, trial.attack) for number, trial in enumerate(trials) if trial.role == WHITE_BOX]
     return [
-        (number, other)
-        for number, a in attacks
-        for other, b in attacks
-        if getattr(a, field) < getattr(b, field) and replace(a, **{field: getattr(b, field)}) == b
+        (less, more)
+        for less, a in attacks
+        for more, b in attacks
+        if isinstance(a, PGD) and isinstance(b, PGD) and getattr(a, field) < getattr(b, field)
+        if replace(a, **{field: getattr(b, field)}) == b
     ]
+
+
+def even_change(threat: Threat, pixels: int) -> float:
+    """The change of each of so many pixels if a perturbation of the full radius changes all of them alike."""
+    return threat.eps / {"linf": 1.0, "l2": math.sqrt(pixels), "l1": float(pixels)}[threat.norm]
 
 
 def _title(attack: PGD, random: bool) -> str:

@@ -10,11 +10,13 @@ from advbnn.commands.curve import curve
 from advbnn.commands.demo import demo
 from advbnn.commands.evaluate import evaluate
 from advbnn.commands.predict import predict
+from advbnn.commands.report import report
+from advbnn.commands.tables import tables
 from advbnn.commands.train import train
 from advbnn.commands.transfer import transfer
 
 app = typer.Typer(name="advbnn", no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
-for command in (demo, train, evaluate, curve, transfer, predict):
+for command in (demo, train, evaluate, curve, transfer, predict, report, tables):
     app.command()(command)
 
 data = typer.Typer(no_args_is_help=True, help="Get datasets from their publishers.")

@@ -1,5 +1,6 @@
 """How far an accuracy measured on n images may lie from the accuracy on all images of their kind."""
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -8,6 +9,7 @@ import torch
 CONFIDENCE = 0.95
 
 
+@functools.cache
 def clopper_pearson(successes: int, n: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
     """The exact interval for a probability of which `n` independent trials showed `successes`.
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from advbnn.attackable import Attackable
 from advbnn.attacks.gradient import ask, input_gradient
 from advbnn.attacks.losses import Objective
+from advbnn.battery import even_change
 from advbnn.modes import evaluating, without_parameter_gradients
 from advbnn.rng import seeded
 from advbnn.threat import Threat
@@ -55,7 +56,7 @@ def probe(model: Attackable, x: Tensor, y: Tensor, threat: Threat, samples: int,
 
 
 def _gradients(model: Attackable, x: Tensor, y: Tensor, threat: Threat, seed: int) -> dict[str, Tensor]:
-    step = _small_step(threat, x)
+    step = even_change(threat, x[0].numel()) / 10
     low, high = threat.bounds
     # a step to both sides must stay in the box, beyond which the network is nobody's business
     x = x.clamp(low + step, high - step)
@@ -127,18 +128,13 @@ def _answers(model: Attackable, x: Tensor, threat: Threat, seed: int) -> dict[st
 def _modes(model: Attackable, x: Tensor, y: Tensor, samples: int, seed: int) -> dict[str, Tensor]:
     def right(network: nn.Module) -> Tensor:
         with seeded(seed, x.device):
-            return sum(network(x).softmax(1) for _ in range(samples)).argmax(1) == y  # type: ignore[union-attr]
+            draws = [network(x).softmax(1) for _ in range(samples)]
+        return torch.stack(draws).mean(0).argmax(1) == y
 
     as_deployed = right(model)
     # a copy, since training mode updates the statistics of normalisation layers
     in_training = right(copy.deepcopy(model).train()) if len(x) >= _FEWEST_TO_NORMALISE else as_deployed
     return {"evaluation_right": as_deployed, "training_right": in_training}
-
-
-def _small_step(threat: Threat, x: Tensor) -> float:
-    """A tenth of the radius, as the change of each pixel."""
-    pixels = x[0].numel()
-    return threat.eps / 10 / {"linf": 1.0, "l2": math.sqrt(pixels), "l1": float(pixels)}[threat.norm]
 
 
 def _variation(p: Tensor, q: Tensor) -> Tensor:

@@ -161,10 +161,10 @@ def _ours(name: str, data: str) -> Defense:
         like=data,
         architecture="small_cnn",
         network=_network(name, Variational(prior_std=0.05, init_std=0.02, norm_scale_mean=1.0)),
-        attack=PGD(Threat("linf", 0.15), steps=5, step_size=0.05) if adversarial else None,
+        attack=PGD(Threat("linf", 0.15), steps=4, step_size=0.06) if adversarial else None,
         objective=RobustELBO(alpha=0.02) if variational else RobustELBO(),
         optimizer=Adam(lr=0.01),
-        schedule=OneCycle(epochs=20),
+        schedule=OneCycle(epochs=15),
         batch_size=64,
         augment=False,
     )

@@ -98,3 +98,76 @@ def _one_draw(model: nn.Module, x: Tensor, parts: Sequence[Tensor], seed: int) -
             with seeded(seed, x.device):
                 probs.append(model(x[rows]).softmax(1).double())
     return torch.cat(probs)
+
+
+class Standing:
+    """Which images of a batch still stand after the points that they had to face.
+
+    An image that falls, or about which the test cannot decide, is not asked about again. With `error` as the chance of
+    either mistake, an image that one of its points brings down is called robust with that chance at most, and one that
+    none brings down is called fallen with that chance at most.
+
+    Attributes:
+        robust: every point so far is surely classified correctly, [n].
+        undecided: a point could not be decided; such an image is not robust, [n].
+        draws: the draws that all decisions about an image have taken, [n].
+
+    Args:
+        model: returns logits.
+        y: the labels of the images.
+        random: whether the model is; if not, its answer is believed at once.
+        points: how many points each image has to face in all.
+        error: see above.
+        seed: decides the draws.
+        most_draws: see `decide`.
+        batch_size: see `decide`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        y: Tensor,
+        *,
+        random: bool,
+        points: int,
+        error: float,
+        seed: int,
+        most_draws: int,
+        batch_size: int,
+    ) -> None:
+        self._model, self._y, self._random, self._seed, self._asked = model, y, random, seed, 0
+        # a point is called right when it is wrong by one test; an image falls by any of its tests
+        self._errors = {"false_right": error, "false_wrong": error / points}
+        self._limits = {"most_draws": most_draws, "batch_size": batch_size}
+        self.robust = torch.ones_like(y, dtype=torch.bool)
+        self.undecided, self.draws = torch.zeros_like(self.robust), torch.zeros_like(y)
+
+    def face(self, points: Tensor, leads: Tensor, rows: Tensor | None = None) -> None:
+        """Decide about points of those images that still stand.
+
+        Args:
+            points: [points, images, ...].
+            leads: by how much the label leads at each, as a small ensemble saw it, [points, images].
+            rows: which images; all of them when None.
+        """
+        rows = torch.arange(len(self._y), device=self._y.device) if rows is None else rows
+        worst = leads.argmin(0, keepdim=True)
+        number = torch.arange(len(points), device=rows.device)[:, None]
+        # most images that fall do so at the point that looked worst, and the others need not be asked about
+        for chosen in (number == worst, number != worst):
+            point, image = (chosen & self.robust[rows]).nonzero(as_tuple=True)
+            if len(image):
+                self._judge(points[point, image], leads[point, image], rows[image])
+
+    def _judge(self, x: Tensor, leads: Tensor, rows: Tensor) -> None:
+        if not self._random:
+            self.robust[rows[leads <= 0]] = False
+            return
+        self._asked += 1
+        # other draws each time, which owe nothing to what was decided before
+        seed = derive_seed(self._seed, "worst case", self._asked)
+        verdict = decide(self._model, x, self._y[rows], seed=seed, **self._errors, **self._limits)  # type: ignore[arg-type]
+        self.robust[rows[~verdict.right]] = False
+        self.undecided[rows[~verdict.right]] = True
+        self.undecided[rows[verdict.wrong]] = False
+        self.draws.index_add_(0, rows, verdict.draws)

@@ -6,6 +6,7 @@ import pytest
 
 import made_up_records as made_up
 from advbnn.attacks import PGD, paper_pgd
+from advbnn.flags import TITLES
 from advbnn.records import Record, Records
 from advbnn.report.audited import worst_cases
 from advbnn.report.compose import Report, compose
@@ -182,14 +183,15 @@ def test_affinity_leaves_out_what_was_not_measured_and_marks_what_is_above_1() -
 def test_flags_are_told_in_words_with_what_follows() -> None:
     found = section(compose(made_up.audits()), "checks")
     rse, adv_bnn = found.notices
-    assert rse.title == "RSE: attacks without its gradients do better (radius 0.015, 0.035, 0.055, 0.07)"
+    title = TITLES["black_box"]
+    assert rse.title == f"RSE: {title[0].lower()}{title[1:]} (radius 0.015, 0.035, 0.055, 0.07)"
     assert rse.words == "Square leaves 7.0 % right, PGD 14.0 %. Who knows less does better."
     assert "Believe the lower number" in rse.advice
     assert adv_bnn.title.endswith("(radius 0.055, 0.07)")
     report = compose(made_up.audits())
-    assert cell(report, "flags", "Attacks without its gradients do better", "RSE") == ("raised", "")
-    assert cell(report, "flags", "Robust against single draws only", "Adv-BNN") == ("raised", "at 0.055, 0.07")
-    assert cell(report, "flags", "Returns probabilities", "RSE") == ("no", "")
+    assert cell(report, "flags", TITLES["black_box"], "RSE") == ("raised", "")
+    assert cell(report, "flags", TITLES["single_draw"], "Adv-BNN") == ("raised", "at 0.055, 0.07")
+    assert cell(report, "flags", TITLES["probabilities"], "RSE") == ("no", "")
 
 
 def test_without_raised_flags_that_is_said() -> None:

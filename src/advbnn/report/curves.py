@@ -107,10 +107,11 @@ def _figure(
     solid = [_line(look, [r for r in panel if r.model.label == look.label]) for look in shown]
     drawn = [*solid, *(line for line in dashed if line.look in shown)]
     axis = _AXES[curve]
+    whose = " (the authors' attack)" if is_authors_attack(panel[-1]) else ""
     measured = images_of(panel) if curve == "ensemble" else f"{images_of(panel)}; {draws_of(panel)}"
     return Figure(
         name=name,
-        caption=f"{title[0].upper()}{title[1:]}. {measured}.",
+        caption=f"{title[0].upper()}{title[1:]}{whose}. {measured}.",
         alt=f"Accuracy against the {axis}, {title}. {_in_words(solid)}",
         draw=partial(plots.lines, name, drawn, x_label=axis, y_label="accuracy, %", top=100, log=curve in _LOGARITHMIC),
         numbers=_numbers(name, f"Accuracy in % with its 95 % interval, {title}.", axis, panel, shown),

@@ -119,6 +119,8 @@ def _selective(index: int, name: str, shown: Sequence[Look], by_model: Mapping[s
         plots.Line(look=look, x=[100 * c for c in curve["coverage"]], y=[100 * r for r in curve["risk"]])
         for look, curve in curves.items()
     ]
+    # a curve of hardly any errors is to look like one
+    top = max(5.0, 1.05 * max(max(line.y) for line in drawn))
     identity = f"risk-coverage-{index + 1}"
     axis = "share of images answered, %"
     numbers = Table(
@@ -132,7 +134,7 @@ def _selective(index: int, name: str, shown: Sequence[Look], by_model: Mapping[s
         caption=f"Answering only when sure: {name}.",
         alt=f"Wrong answers against the share of images answered, {name}. "
         + " ".join(f"{line.look.title}: {line.y[-1]:.1f} % wrong when it answers all." for line in drawn),
-        draw=partial(plots.lines, identity, drawn, x_label=axis, y_label="wrong answers, %"),
+        draw=partial(plots.lines, identity, drawn, x_label=axis, y_label="wrong answers, %", top=top),
         numbers=numbers,
     )
 
