@@ -111,14 +111,14 @@ def main() -> None:
     torch.manual_seed(0)
     test = data.load("digits").test
     digits = test.images[:128].float() / test.images.max(), test.labels[:128]
-    pictures = torch.rand(8, 3, 32, 32), torch.randint(10, (8,))
+    pictures = torch.rand(4, 3, 32, 32), torch.randint(10, (4,))
     small = {"classes": 10, "image_size": 8, "channels": 1}
     cases = {
         "small_cnn, 128 digits": (models.build("small_cnn", **small), digits, 1),
         "Bayesian small_cnn, 128 digits": (bayesianize(models.build("small_cnn", **small)), digits, 1),
         "Bayesian small_cnn, 128 digits, 5 draws a step": (bayesianize(models.build("small_cnn", **small)), digits, 5),
-        "vgg11, 8 images of 32x32": (models.build("vgg11"), pictures, 1),
-        "Bayesian vgg11, 8 images of 32x32": (bayesianize(models.build("vgg11")), pictures, 1),
+        "vgg11, 4 images of 32x32": (models.build("vgg11"), pictures, 1),
+        "Bayesian vgg11, 4 images of 32x32": (bayesianize(models.build("vgg11")), pictures, 1),
     }
     record: dict[str, object] = {
         "what": f"PGD, {STEPS} steps, linf, random start; seconds per call, libraries taking turns",

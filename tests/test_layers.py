@@ -11,7 +11,7 @@ from advbnn import layers
 from advbnn.posterior import bayesianize, kl_divergence
 from advbnn.priors import GaussianPrior
 
-DRAWS = 4000
+DRAWS = 1500
 
 # constructor, arguments, input
 CASES = {
@@ -34,7 +34,7 @@ def layer_and_input(kind: str, estimator: str, **options) -> tuple[layers.Variat
 @pytest.mark.parametrize("kind", CASES)
 @torch.no_grad()
 def test_every_estimator_has_the_exact_mean_and_variance(kind: str, estimator: str) -> None:
-    """E[y] = W_mu x and Var[y] = W_sigma^2 x^2: 4,000 draws, six standard errors."""
+    """E[y] = W_mu x and Var[y] = W_sigma^2 x^2: 1,500 draws, six standard errors."""
     layer, x = layer_and_input(kind, estimator)
     _, std = layer._moments()
     location = layer.net(x)
@@ -55,18 +55,18 @@ def test_examples_of_a_batch_get_noise_of_their_own(kind: str, estimator: str) -
     own, _ = layer_and_input(kind, estimator)
     y = torch.stack([own(twice) - own.net(twice) for _ in range(DRAWS)]).flatten(2)
     correlation = (y[:, 0] * y[:, 1]).mean() / y.square().mean()
-    assert abs(correlation) < 0.1
+    assert abs(correlation) < 0.15
 
 
 @pytest.mark.parametrize("estimator", ["local", "flipout"])
 def test_gradients_of_the_estimators_agree_in_the_mean(estimator: str) -> None:
     def mean_gradient(kind: str) -> torch.Tensor:
         layer, x = layer_and_input("linear", kind)
-        for _ in range(3000):
-            (layer(x).square().sum() / 3000).backward()
+        for _ in range(1000):
+            (layer(x).square().sum() / 1000).backward()
         return torch.cat([s.grad.flatten() for s in layer.log_std.parameters()])
 
-    torch.testing.assert_close(mean_gradient(estimator), mean_gradient("weight"), rtol=0.25, atol=0.03)
+    torch.testing.assert_close(mean_gradient(estimator), mean_gradient("weight"), rtol=0.3, atol=0.05)
 
 
 @pytest.mark.parametrize("estimator", ["weight", "local", "flipout"])

@@ -81,10 +81,9 @@ def _single_draw(found: Findings) -> Flag:
     one, many = max(compared, key=lambda pair: share(found.under(pair[0])) - share(found.under(pair[1])))
     single, averaged = found.under(one), found.under(many)
     numbers = {"single": share(single), "averaged": share(averaged)}
-    seen = f"{found.trials[one].name} a step leaves {percent(single)} right, averaged over {_draws(found, many)} draws "
-    seen += percent(averaged)
+    seen = f"{found.trials[one].name} leaves {percent(single)} right, {found.trials[many].name} {percent(averaged)}"
     if below(averaged, single) and share(averaged) <= (1 - _OVERSTATED) * share(single):
-        words = f"{seen}. Attacks that look at one draw a step overstate its robustness; do not report them alone."
+        words = f"{seen}. Attacks that look at one draw a step overstate its robustness; do not believe them."
         return Flag("single_draw", True, words, numbers)
     return Flag("single_draw", False, f"{seen}.", numbers)
 

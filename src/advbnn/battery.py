@@ -143,6 +143,12 @@ def battery(
     averaged = {"steps": level.apgd_steps, "eot": level.apgd_draws, **judging}
     asking = {"eot": level.query_draws, **judging}
     worth = 1 if random else level.query_draws
+    authors = []
+    if threat.norm == "linf":
+        authors.append(Trial("authors' PGD-20", PAPER, paper_pgd(threat.eps)))
+    if authors and random:
+        twin = replace(paper_pgd(threat.eps), eot=level.draws[-1])
+        authors.append(Trial(f"authors' PGD-20, {level.draws[-1]} draws", WHITE_BOX, twin))
     grid = [
         PGD(threat, steps=steps, eot=draws, **judging)
         for steps in level.steps
@@ -158,7 +164,7 @@ def battery(
         sources = {"its mean network": Attackable(model.model.net, model.returns_probabilities), **sources}
     return (
         Trial("noise", NOISE, Noise(threat)),
-        *([Trial("authors' PGD-20", PAPER, paper_pgd(threat.eps))] if threat.norm == "linf" else []),
+        *authors,
         *(Trial(_title(pgd, random), WHITE_BOX, pgd) for pgd in grid),
         Trial(f"{_title(restarted, random)}, {level.restarts} starts", WHITE_BOX, restarted),
         Trial("APGD-CE", WHITE_BOX, APGD(threat, **averaged)),
@@ -189,7 +195,7 @@ def battery(
 
 def pairs(trials: Sequence[Trial], field: str) -> list[tuple[int, int]]:
     """The numbers of the trials (a, b) of PGD that differ in nothing but that b has more of `field`."""
-    attacks = [(number, trial.attack) for number, trial in enumerate(trials) if trial.role == WHITE_BOX]
+    attacks = [(number, trial.attack) for number, trial in enumerate(trials) if trial.role in (PAPER, WHITE_BOX)]
     return [
         (less, more)
         for less, a in attacks

@@ -103,7 +103,8 @@ class Examination:
 
     def details(self, results: dict[str, Tensor]) -> list[dict[str, Any]]:
         """For each radius the attacks one by one, how the worst case was decided, and the flags."""
-        return [self._details(results, number, trials) for number, trials in enumerate(self.batteries)]
+        parts = results["right"].split([len(trials) for trials in self.batteries], 1)
+        return [self._details(results, number, right) for number, right in enumerate(parts)]
 
     def _attack_all(self, x: Tensor, y: Tensor, seed: int, batch: int) -> dict[str, Tensor]:
         standing = Standing(
@@ -128,7 +129,7 @@ class Examination:
         )
         return {
             "clean": (clean > 0).to(torch.int8),
-            "right": torch.stack(right, 1),
+            "right": torch.cat(right, 1),
             "large_eps": last > 0,
             "correct": torch.stack(robust, 1),
             "undecided": torch.stack(undecided, 1),
@@ -160,12 +161,12 @@ class Examination:
         """By how much the label's mean probability leads all others, [n]."""
         return -margin(self.judge.classify(x, seed).probs, y)
 
-    def _details(self, results: dict[str, Tensor], radius: int, trials: Sequence[Trial]) -> dict[str, Any]:
-        clean, right, undecided = results["clean"], results["right"][:, radius], results["undecided"][:, radius]
-        attacks: list[dict[str, Any]] = [{"name": CLEAN, "role": CLEAN, "on": ALL, "attack": "", **_counts(clean)}]
-        for number, trial in enumerate(trials):
+    def _details(self, results: dict[str, Tensor], radius: int, right: Tensor) -> dict[str, Any]:
+        trials, undecided = self.batteries[radius], results["undecided"][:, radius]
+        attacks = [{"name": CLEAN, "role": CLEAN, "on": ALL, "attack": "", **_counts(results["clean"])}]
+        for trial, outcomes in zip(trials, right.unbind(1), strict=True):
             about = {"name": trial.name, "role": trial.role, "on": trial.on, "attack": repr(trial.attack)}
-            attacks.append({**about, **_counts(right[:, number])})
+            attacks.append({**about, **_counts(outcomes)})
         findings = Findings(
             trials=trials,
             right=torch.where((right >= 0).all(-1), right.double().mean(-1), math.nan),
@@ -186,7 +187,7 @@ class Examination:
         }
 
 
-def _counts(right: Tensor) -> dict[str, list[int]]:
+def _counts(right: Tensor) -> dict[str, Any]:
     """How many images were tried under each seed, and how many of these are right."""
     return {"n": (right >= 0).sum(0).tolist(), "correct": (right == 1).sum(0).tolist()}
 

@@ -35,8 +35,9 @@ def probe_flags(found: Findings) -> tuple[Flag, ...]:
 
 def _gradients(found: Findings) -> Flag:
     vanished, exploded, explained = (found.probes[name] for name in ("no_gradient", "bad_gradient", "explained"))
-    # without common draws the network's noise would be mistaken for the effect of a step
-    misled = (explained < 0.5) & ~exploded & (not _forgetful(found))
+    if _forgetful(found):
+        explained = torch.full_like(explained, math.nan)  # its noise would be mistaken for the effect of a step
+    misled = (explained < 0.5) & ~exploded
     n, median = len(explained), explained.nanmedian().item()
     numbers = {
         "vanished": share(vanished),
@@ -55,7 +56,9 @@ def _gradients(found: Findings) -> Flag:
     ]
     if seen:
         return Flag("gradients", True, " ".join([*seen, "Attacks that follow it prove nothing."]), numbers)
-    words = f"The gradient foretells {100 * median:.0f} % (median) of what small random steps do to the output."
+    words = "The gradient neither vanishes nor explodes."
+    if math.isfinite(median):
+        words += f" It foretells {100 * median:.0f} % (median) of what small random steps do to the output."
     return Flag("gradients", False, words, numbers)
 
 

@@ -1,0 +1,97 @@
+"""Networks that look robust and are not, or that cannot be believed; made on purpose, for tests of the audit."""
+
+import hashlib
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class Wrapped(nn.Module):
+    """A network with something around it."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x)
+
+
+class Scaled(Wrapped):
+    """Logits so large that the cross-entropy of a right answer is 0 in float32, and so is its gradient."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 1e4 * self.net(x)
+
+
+class Rounded(Wrapped):
+    """Rounds its input to 8 levels, which has no gradient."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net((7 * x.detach()).round() / 7)
+
+
+class Jittered(Wrapped):
+    """Shrinks its input at random, puts it somewhere, and adds noise."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        side = int(torch.randint(6, 9, ()))
+        left, top = torch.randint(0, 9 - side, (2,)).tolist()
+        small = functional.interpolate(x, size=(side, side), mode="bilinear")
+        placed = functional.pad(small, (left, 8 - side - left, top, 8 - side - top))
+        return self.net(placed + 0.4 * torch.randn_like(placed))
+
+
+class Counting(Wrapped):
+    """Noise by a seed of its own, which is the number of the call."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__(net)
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(self.calls))
+        return self.net(x + 0.5 * noise)
+
+
+class Hashing(Wrapped):
+    """Noise by a seed that is a hash of the image: the same for the same image, another for any other."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        noise = [torch.randn(image.shape, generator=torch.Generator().manual_seed(_hash(image))) for image in x]
+        return self.net(x + 0.5 * torch.stack(noise))
+
+
+class Reseeding(Wrapped):
+    """Random by name; it sets torch's seed at every call."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        torch.manual_seed(7)
+        return self.net(x + 0.1 * torch.randn_like(x))
+
+
+class Normalising(Wrapped):
+    """Subtracts the mean of the batch, also in evaluation mode."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x - x.mean(0) + 0.3)
+
+
+class Softened(Wrapped):
+    """Returns probabilities."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x).softmax(1)
+
+
+class Exploding(Wrapped):
+    """Adds the square root of zero, whose gradient is infinite, times zero."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x) + (x - x).flatten(1).sum(1, keepdim=True).sqrt()
+
+
+def _hash(image: Tensor) -> int:
+    return int.from_bytes(hashlib.sha256(image.detach().numpy().tobytes()).digest()[:7], "big")
