@@ -13,7 +13,9 @@ from advbnn.threat import Threat
 THREAT = Threat("linf", 0.1)
 
 
-def trials_of(level: str = "standard", *, bayesian: bool = True, threat: Threat = THREAT, **changes) -> tuple[Trial, ...]:
+def trials_of(
+    level: str = "standard", *, bayesian: bool = True, threat: Threat = THREAT, **changes
+) -> tuple[Trial, ...]:
     net = nn.Sequential(nn.Flatten(), nn.Linear(4, 10))
     model = Attackable(bayesianize(net) if bayesian else net)
     settings = {"classes": 10, "pixels": 4, "random": bayesian, "transfer_from": {}, "given": {}}

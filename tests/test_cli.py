@@ -9,7 +9,10 @@ from advbnn.cli import app
 runner = CliRunner()
 
 
-@pytest.mark.parametrize("command", ["demo", "train", "evaluate", "curve", "transfer", "predict", "report", "tables", "data download"])
+@pytest.mark.parametrize(
+    "command",
+    ["demo", "train", "evaluate", "audit", "curve", "transfer", "predict", "report", "tables", "data download"],
+)
 def test_every_command_explains_itself(command: str) -> None:
     result = runner.invoke(app, [*command.split(), "--help"])
     assert result.exit_code == 0

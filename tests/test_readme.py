@@ -42,3 +42,9 @@ def test_every_equation_has_its_row() -> None:
     for first, joint, last in re.findall(r"^\| eq\. (\d+)(?: (to|and) (\d+))? \|", text, flags=re.MULTILINE):
         covered |= set(range(int(first), int(last) + 1)) if joint else {int(first)}
     assert covered == set(range(1, 22))
+
+
+def test_the_tables_are_what_the_records_say() -> None:
+    from advbnn.report.blocks import refresh
+
+    assert refresh([ROOT / "README.md"], ROOT / "results", check=True) == []

@@ -1,6 +1,8 @@
 """Bayesian neural networks trained against adversarial examples, and honest evidence of whether they resist them."""
 
 from advbnn import attacks, data, layers, models
+from advbnn.audit import Audit, audit
+from advbnn.defenses import Defense
 from advbnn.evaluate import evaluate
 from advbnn.noise import add_noise
 from advbnn.posterior import Bayesian, bayesianize, kl_divergence
@@ -12,13 +14,16 @@ from advbnn.records import Record, Records
 from advbnn.sgld import PSGLD, SGLD, SampleBank
 from advbnn.threat import Threat
 from advbnn.train import fit
+from advbnn.trained import load_trained
 
 __version__ = "0.1.0"
 
 __all__ = [
     "PSGLD",
     "SGLD",
+    "Audit",
     "Bayesian",
+    "Defense",
     "Ensemble",
     "GaussianPrior",
     "Prediction",
@@ -30,6 +35,7 @@ __all__ = [
     "Threat",
     "add_noise",
     "attacks",
+    "audit",
     "bayesianize",
     "data",
     "defense",
@@ -37,6 +43,7 @@ __all__ = [
     "fit",
     "kl_divergence",
     "layers",
+    "load_trained",
     "models",
     "predict",
     "rand_layer",

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 import advbnn
+from advbnn.commands.audit import audit
 from advbnn.commands.curve import curve
 from advbnn.commands.demo import demo
 from advbnn.commands.evaluate import evaluate
@@ -16,7 +17,7 @@ from advbnn.commands.train import train
 from advbnn.commands.transfer import transfer
 
 app = typer.Typer(name="advbnn", no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
-for command in (demo, train, evaluate, curve, transfer, predict, report, tables):
+for command in (demo, train, evaluate, audit, curve, transfer, predict, report, tables):
     app.command()(command)
 
 data = typer.Typer(no_args_is_help=True, help="Get datasets from their publishers.")

@@ -124,7 +124,7 @@ def _gradient_of_loss_of_mean(network: Network, x: Tensor, y: Tensor, objective:
 def _differentiate(function: Callable[[Tensor], Answer], x: Tensor) -> Slope:
     """A function of each example, and its gradient at `x`.
 
-    Summing over the batch gives each example its own gradient, unscaled by the batch size.
+    With a weight of 1 for every value each example gets its own gradient, unscaled by the size of the batch.
     """
     with torch.enable_grad():
         leaf = x.detach().requires_grad_()
@@ -134,5 +134,5 @@ def _differentiate(function: Callable[[Tensor], Answer], x: Tensor) -> Slope:
                 "model's output has no gradient with respect to x: it detaches its input, runs under no_grad or "
                 "rounds; attack it with a black-box attack such as Square, or give it a differentiable stand-in"
             )
-        (gradient,) = torch.autograd.grad(values.sum(), leaf)
+        (gradient,) = torch.autograd.grad(values, leaf, torch.ones_like(values))
     return Slope(values.detach(), prediction.detach(), gradient)

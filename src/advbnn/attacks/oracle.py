@@ -70,7 +70,7 @@ class Oracle:
         slope = input_gradient(self._one_draw, x, y, objective, eot)
         self._count(eot if eot == 1 or objective.average == "loss" else 2 * eot, active)
         # the largest entry is NaN if any is, and 0 if all are: one small tensor to look at when the attack is over
-        peak = torch.linalg.vector_norm(slope.gradient.reshape(len(x), -1), torch.inf, 1)
+        peak = slope.gradient.reshape(len(x), -1).abs().amax(1)
         if active is not None:
             peak = torch.full_like(self._asked, -1, dtype=peak.dtype).index_copy_(0, active, peak)
         self._peaks.append(peak)
