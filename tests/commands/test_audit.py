@@ -1,0 +1,81 @@
+"""The command that audits finished runs."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from advbnn.audit import Audit
+from advbnn.battery import LEVELS
+from advbnn.commands.audit import audit
+from advbnn.config import Config
+from advbnn.records import Records
+from advbnn.train import fit
+
+app = typer.Typer()
+app.command()(audit)
+
+
+def advbnn_audit(*arguments: object) -> Any:
+    return CliRunner().invoke(app, [*map(str, arguments), "--device", "cpu"])
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two short runs, `plain` and `robust`."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name, defense in (("plain", "none"), ("robust", "adv_bnn")):
+        table = {
+            "data": "digits",
+            "defense": defense,
+            "architecture": "mlp",
+            "schedule": {"kind": "constant", "epochs": 1},
+        }
+        config = Config.from_table(table)
+        model = config.defense.build(classes=10, shape=(1, 8, 8), seed=0)
+        fit(model, config.load_data(), config.defense, out=folder / name, config=config.to_toml())
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the quick level so quick that it says little."""
+    less = {"draws": (1, 2), "steps": (1, 2), "apgd_steps": 2, "square_queries": 4, "nes_queries": 30, "most_draws": 20}
+    monkeypatch.setitem(LEVELS, "quick", replace(LEVELS["quick"], **less))
+
+
+def test_shows_attacks_worst_case_and_flags_and_keeps_the_record(runs: Path) -> None:
+    shown = advbnn_audit(
+        runs / "robust", "--level", "quick", "--samples", 2, "--limit", 100, "--transfer-from", runs / "plain"
+    )
+    assert shown.exit_code == 0, shown.output
+    for words in ("authors' PGD-20", "from its mean network", "from plain", "survivors", "robust in the worst case"):
+        assert words in shown.output
+    found = Audit(Records.load(runs / "robust" / "records.json"))
+    (record,) = found.records
+    # the radius of training
+    assert (record.model.label, record.n, record.samples, record.threat.eps) == ("robust", 100, 2, 0.15)
+    assert str(found).splitlines()[1] in shown.output
+
+
+def test_quick_looks_at_two_hundred_images_of_each_radius(runs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "records.json"
+    shown = advbnn_audit(runs / "plain", "--level", "quick", "--eps", 0.1, "--eps", 0.05, "--out", out)
+    assert shown.exit_code == 0, shown.output
+    assert [(record.threat.eps, record.n) for record in Records.load(out)] == [(0.05, 200), (0.1, 200)]
+
+
+def test_says_what_is_wrong(runs: Path, tmp_path: Path) -> None:
+    for arguments, message in (
+        ([tmp_path], "is not a run folder"),
+        ([runs / "plain"], "give --eps"),
+        ([runs / "robust", "--level", "fast"], "level='fast' is unknown"),
+        ([runs / "robust", "--norm", "l3"], "norm='l3' is unknown"),
+        ([runs / "robust", "--limit", 0], "limit must be a number of images"),
+    ):
+        refused = advbnn_audit(*arguments)
+        assert refused.exit_code == 1
+        assert message in refused.output
