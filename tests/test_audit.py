@@ -57,7 +57,7 @@ def images() -> ImageSet:
 
 @functools.cache
 def trained(name: str) -> nn.Module:
-    method = defense(name, "digits", schedule=OneCycle(epochs=8))
+    method = defense(name, "digits", schedule=OneCycle(epochs=6))
     return fit(method.build(classes=10, shape=(1, 8, 8), seed=0), data.load("digits"), method).model
 
 
@@ -77,7 +77,7 @@ def names(flags: tuple[Flag, ...]) -> set[str]:
 
 @pytest.mark.parametrize("name", ["adv", "adv_bnn"])
 def test_a_well_trained_network_raises_no_flag(name: str) -> None:
-    found = audit(trained(name), images(), THREAT, "quick", rows=range(64))
+    found = audit(trained(name), images(), THREAT, "quick", rows=range(48))
     assert found.raised == (), str(found)
     assert [flag.name for flag in found.flags()] == list(TITLES)
     record = found.records[0]
@@ -283,13 +283,13 @@ def test_warns_of_few_images_once() -> None:
 @pytest.mark.peers
 def test_breaks_as_much_as_autoattack(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = pytest.importorskip("pyautoattack")
-    # what comes after targeted APGD finds nothing here, and would take most of the time
-    monkeypatch.setitem(LEVELS, "standard", replace(LEVELS["standard"], nes_queries=60))
-    threat, few = Threat("linf", 0.09), images()
+    # black-box attacks find nothing more here, and would take most of the time
+    monkeypatch.setitem(LEVELS, "standard", replace(LEVELS["standard"], square_queries=20, nes_queries=10))
+    threat, few = Threat("linf", 0.09), images().subset(range(40))
     x, y = to_float(few.images), few.labels
     with torch.random.fork_rng():
         x_adv = peer.AutoAttack(net(), eps=threat.eps, seed=0).run_standard_evaluation(x, y)[0]
     theirs = int((net()(x_adv).argmax(1) == y).sum())
     ours = audit(net(), few, threat, "standard").records[0].correct[0]
-    assert 20 < theirs < 60
+    assert 10 < theirs < 30
     assert ours <= theirs

@@ -21,7 +21,7 @@ def attack_flags(found: Findings) -> tuple[Flag, ...]:
     )
 
 
-def _effort(found: Findings, field: str, words: str) -> Flag:
+def _effort(found: Findings, field: str, effort: str) -> Flag:
     """Of two attacks that differ in one thing, the one that does more must not be the weaker one."""
     compared = pairs(found.trials, field)
     if not compared:
@@ -31,9 +31,9 @@ def _effort(found: Findings, field: str, words: str) -> Flag:
     numbers = {"less": share(before), "more": share(after)}
     seen = f"{found.trials[more].name} leaves {percent(after)} right, {found.trials[less].name} {percent(before)}"
     if below(before, after):
-        words = f"{seen}. An attack with more {words} must not be weaker; something leads it astray."
+        words = f"{seen}. An attack with more {effort} must not be weaker; something leads it astray."
         return Flag(field, True, words, numbers)
-    return Flag(field, False, f"No attack with more {words} was weaker beyond chance. At worst, {seen}.", numbers)
+    return Flag(field, False, f"No attack with more {effort} was weaker beyond chance. At worst, {seen}.", numbers)
 
 
 def _large_eps(found: Findings) -> Flag:
@@ -46,7 +46,7 @@ def _large_eps(found: Findings) -> Flag:
     )
     if more_than(SMALLEST, found.large_eps > 0.5):
         return Flag("large_eps", True, f"{seen}. They do not lead to what is certainly there.", numbers)
-    return Flag("large_eps", False, f"{seen}, as it should.", numbers)
+    return Flag("large_eps", False, f"{seen}, as they should.", numbers)
 
 
 def _black_box(found: Findings) -> Flag:

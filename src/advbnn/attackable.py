@@ -13,12 +13,12 @@ class Attackable(nn.Module):
     """`model` with logits for outputs, and with gradients that exist and are finite.
 
     Probabilities become their logarithms, whose softmax they are. A gradient that autograd does not know, as of a
-    network that rounds its input, and one that is NaN or infinite becomes 0. Attacks then do not fail: they fail to
-    break the network, and that can be compared with attacks that need no gradient.
+    network that rounds its input, and one that is NaN or infinite becomes 0. Attacks then run to their end without
+    breaking the network, which can be compared with attacks that need no gradient.
 
     Args:
         model: the classifier.
-        returns_probabilities: what it returns instead of logits.
+        returns_probabilities: it returns these instead of logits.
     """
 
     def __init__(self, model: nn.Module, returns_probabilities: bool = False) -> None:
@@ -36,14 +36,14 @@ class Attackable(nn.Module):
         if self.returns_probabilities:
             outputs = outputs.clamp_min(torch.finfo(outputs.dtype).tiny).log()
         if x.requires_grad and torch.is_grad_enabled():
-            # nothing, but something that depends on the input
+            # adds zero, so that there is a gradient to be asked for
             outputs = outputs + 0 * x.reshape(len(x), -1).sum(1, keepdim=True)
         return outputs
 
 
 @torch.no_grad()
 def attackable(model: nn.Module, x: Tensor) -> Attackable:
-    """`model` made attackable; what it returns for a few inputs `x` tells what it returns."""
+    """`model` made attackable, after a look at what it returns for a few inputs `x`."""
     with evaluating(model), seeded(0, x.device):
         outputs: Any = model(x)
     sums_to_one = isinstance(outputs, Tensor) and torch.allclose(outputs.sum(-1), torch.ones(()).to(outputs), atol=1e-3)

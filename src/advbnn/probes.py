@@ -31,12 +31,12 @@ def probe(model: Attackable, x: Tensor, y: Tensor, threat: Threat, samples: int,
     """Per image, [n] each:
 
     - no_gradient: the gradient of the cross-entropy is zero in every pixel; bad_gradient: it is NaN or infinite.
-    - explained: the share of the changes that small random steps make to the margin which the gradient predicts.
+    - explained: how much of what small random steps do to the margin the gradient foretells, at most 1.
     - cosine: the mean cosine between the gradients of two draws; NaN where a draw has none.
-    - repeat: how far the answers to the same question, under the same seed, are apart (total variation, 0 to 1).
+    - repeat: how far two answers under the same seed are apart, as the total variation between them, 0 to 1.
     - reseeds: a pass sets torch's generator itself, so that a seed given to it means nothing.
-    - hair: how far the answers to inputs that differ by a hair are apart, on the same draws.
-    - batch: how far the answers are apart when the other images in the batch are replaced.
+    - hair: how far the answers to inputs that differ by a hair are apart, under the same seed.
+    - batch: how far the answers to the same input in different batches are apart, under the same seed.
     - evaluation_right, training_right: the ensemble is right in evaluation mode, and in training mode.
 
     Args:
@@ -60,19 +60,18 @@ def _gradients(model: Attackable, x: Tensor, y: Tensor, threat: Threat, seed: in
     low, high = threat.bounds
     # a step to both sides must stay in the box, beyond which the network is nobody's business
     x = x.clamp(low + step, high - step)
-    draws = []
+    total, directions = (torch.zeros(len(x), x[0].numel(), dtype=torch.float64, device=x.device) for _ in range(2))
     with seeded(seed, x.device):
         for _ in range(_DRAWS):
-            draws.append(input_gradient(model.logits, x, y, Objective()).gradient.reshape(len(x), -1).double())
-    gradients = torch.stack(draws, 1)  # [n, draws, pixels]
-    lengths = gradients.norm(dim=2, keepdim=True)
-    # the sum of unit vectors has the length of all pairs of cosines, each vector with itself included
-    pairs = (gradients / lengths).sum(1).square().sum(1) - _DRAWS
-    mean = gradients.mean(1)
+            gradient = input_gradient(model.logits, x, y, Objective()).gradient.reshape(len(x), -1).double()
+            total += gradient
+            directions += gradient / gradient.norm(dim=1, keepdim=True)
+    # the square of a sum of unit vectors is the sum of all cosines, of each vector with itself included
+    cosines = directions.square().sum(1) - _DRAWS
     return {
-        "no_gradient": (mean == 0).all(1),
-        "bad_gradient": ~mean.isfinite().all(1),
-        "cosine": pairs / (_DRAWS * (_DRAWS - 1)),
+        "no_gradient": (total == 0).all(1),
+        "bad_gradient": ~total.isfinite().all(1),
+        "cosine": cosines / (_DRAWS * (_DRAWS - 1)),
         "explained": _explained(model, x, y, step, seed),
     }
 

@@ -5,6 +5,7 @@ and the most harmful of many points is the one on which it was unlucky. So point
 anew, by draws that nothing was selected on, and by as many as it takes.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -135,10 +136,15 @@ class Standing:
         most_draws: int,
         batch_size: int,
     ) -> None:
-        self._model, self._y, self._random, self._seed, self._asked = model, y, random, seed, 0
-        # a point is called right when it is wrong by one test; an image falls by any of its tests
-        self._errors = {"false_right": error, "false_wrong": error / points}
-        self._limits = {"most_draws": most_draws, "batch_size": batch_size}
+        self._y, self._random, self._seed, self._asked = y, random, seed, 0
+        self._decide = functools.partial(
+            decide,
+            model,
+            most_draws=most_draws,
+            false_right=error,  # of a point that brings its image down one test has to be mistaken
+            false_wrong=error / points,  # an image that stands is lost by a mistake in any of its tests
+            batch_size=batch_size,
+        )
         self.robust = torch.ones_like(y, dtype=torch.bool)
         self.undecided, self.draws = torch.zeros_like(self.robust), torch.zeros_like(y)
 
@@ -166,7 +172,7 @@ class Standing:
         self._asked += 1
         # other draws each time, which owe nothing to what was decided before
         seed = derive_seed(self._seed, "worst case", self._asked)
-        verdict = decide(self._model, x, self._y[rows], seed=seed, **self._errors, **self._limits)  # type: ignore[arg-type]
+        verdict = self._decide(x, self._y[rows], seed=seed)
         self.robust[rows[~verdict.right]] = False
         self.undecided[rows[~verdict.right]] = True
         self.undecided[rows[verdict.wrong]] = False

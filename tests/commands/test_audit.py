@@ -34,6 +34,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "architecture": "mlp",
             "schedule": {"kind": "constant", "epochs": 1},
         }
+        if defense == "adv_bnn":
+            table["attack"] = {"steps": 1}
         config = Config.from_table(table)
         model = config.defense.build(classes=10, shape=(1, 8, 8), seed=0)
         fit(model, config.load_data(), config.defense, out=folder / name, config=config.to_toml())
