@@ -16,7 +16,7 @@ from advbnn.noise import add_noise, noise_levels
 from advbnn.objective import RobustELBO
 from advbnn.optimizers import SGD, Adam, Langevin
 from advbnn.posterior import Bayesian, bayesianize
-from advbnn.priors import GaussianPrior
+from advbnn.priors import GaussianPrior, unit_norm_scales
 from advbnn.rng import seeded
 from advbnn.schedules import Constant, Cosine, OneCycle, Stages
 from advbnn.tables import DERIVED
@@ -67,13 +67,7 @@ class Variational:
     def _prior(self, net: nn.Module) -> GaussianPrior:
         if self.norm_scale_mean == 0:
             return GaussianPrior(std=self.prior_std)
-        # a scale is the one-dimensional weight of a layer
-        scales = {
-            name: self.norm_scale_mean
-            for name, parameter in net.named_parameters()
-            if name.rpartition(".")[2] == "weight" and parameter.ndim == 1
-        }
-        return GaussianPrior(std=self.prior_std, mean={**scales, "*": 0.0})
+        return GaussianPrior(std=self.prior_std, mean=dict.fromkeys(unit_norm_scales(net), self.norm_scale_mean))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -109,8 +109,8 @@ class SpikeAndSlabPrior:
 def unit_norm_scales(net: nn.Module) -> dict[str, float]:
     """Prior means that centre every normalisation layer's scale on 1 and all else on 0.
 
-    With mean 0 and sigma_0 = 0.05 the BatchNorm scales of VGG16, a small fraction of its weights, carry half of
-    the whole divergence, and training pulls them to zero. `GaussianPrior(mean=unit_norm_scales(net))` does not.
+    With mean 0 and sigma_0 = 0.05 the BatchNorm scales of VGG16, a small fraction of its weights, carry most of the
+    divergence at the start, and training pulls them to zero. `GaussianPrior(mean=unit_norm_scales(net))` does not.
     """
     norms = (
         nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.LayerNorm, nn.GroupNorm,
