@@ -11,8 +11,9 @@ REQUIREMENTS := pyproject.toml constraints.txt
 
 venv: $(VENV)/.dev
 
-demo: $(VENV)/.run
-	$(BIN)/advbnn demo
+# The whole paper in miniature, on handwritten digits.
+demo: $(VENV)/.report
+	$(BIN)/advbnn reproduce all --data digits
 
 test: export OMP_NUM_THREADS = 1
 test: $(VENV)/.dev
@@ -28,7 +29,7 @@ docs: $(VENV)/.docs
 	$(BIN)/mkdocs build --strict
 
 clean:
-	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site reproduced .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -exec rm -rf {} +
 
 $(BIN)/python:
@@ -41,6 +42,11 @@ $(VENV)/.run: $(REQUIREMENTS) | $(BIN)/python
 	@echo "Installing advbnn into $(VENV) (torch is large; this happens once)"
 	@$(PIP) torch hatchling editables
 	@$(PIP) --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.report: $(VENV)/.run
+	@echo "Installing what draws figures and reports"
+	@$(PIP) --no-build-isolation --editable '.[report]'
 	@touch $@
 
 # Three of the peers that tests compare with ask for torchvision or for old versions, and need neither.

@@ -11,7 +11,7 @@ runner = CliRunner()
 
 @pytest.mark.parametrize(
     "command",
-    ["demo", "train", "evaluate", "audit", "curve", "transfer", "predict", "report", "tables", "data download"],
+    ["reproduce", "train", "evaluate", "audit", "curve", "transfer", "predict", "report", "tables", "data download"],
 )
 def test_every_command_explains_itself(command: str) -> None:
     result = runner.invoke(app, [*command.split(), "--help"])

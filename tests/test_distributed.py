@@ -20,10 +20,11 @@ def outcome(folder: Path, size: int, rank: int) -> dict[str, Any]:
     return state
 
 
-def test_two_processes_equal_one_with_the_joined_batch(tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["eager", "compile"])
+def test_two_processes_equal_one_with_the_joined_batch(tmp_path: Path, engine: str) -> None:
     """For the same weight noise, and without BatchNorm, by which each process normalises its own half of the batch."""
-    run_all(train_together, 1, tmp_path, True)
-    run_all(train_together, 2, tmp_path, True)
+    run_all(train_together, 1, tmp_path, True, engine)
+    run_all(train_together, 2, tmp_path, True, engine)
     alone, first, second = outcome(tmp_path, 1, 0), outcome(tmp_path, 2, 0), outcome(tmp_path, 2, 1)
     assert len(alone["gradients"]) == 6  # two epochs of 32, 32 and 27 images
     for step, (ours, theirs) in enumerate(zip(alone["gradients"], first["gradients"], strict=True)):

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from advbnn.files import write_atomically
+from advbnn.files import write_atomically, written_whole
 
 
 def test_replaces_the_file_and_makes_its_folder(tmp_path: Path) -> None:
@@ -35,3 +35,13 @@ def test_others_may_read_it(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_block_that_raises_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_atomically(path, b"old")
+    with pytest.raises(KeyboardInterrupt), written_whole(path) as file:
+        file.write(b"half of it")
+        raise KeyboardInterrupt
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["file"]

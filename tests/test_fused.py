@@ -69,3 +69,27 @@ def test_backward_is_that_of_rand_layer_with_the_same_noise(shape: tuple[int, ..
     plain = rand_layer(*leaves, noise_like(mu, 9), weight=0.0, **prior)
     twice = [a + b for a, b in zip(reference, torch.autograd.grad(plain, leaves, grad), strict=True)]
     torch.testing.assert_close(list(ours), twice, rtol=1e-4, atol=1e-4)
+
+
+def test_scaled_draws_scale_each_row_and_leave_alone_what_has_no_scale() -> None:
+    rows = [(8, 27, 0), (16, 300, -1), (5, 4608, 8)]
+    sizes = [count * length for count, length, _ in rows]
+    mu, s = parameters(sum(sizes))
+    scale = torch.linspace(-2, 3, 13, device=DEVICE)
+    key = torch.tensor([5], device=DEVICE)
+    blocks = fused.blocks_of(rows, torch.device(DEVICE))
+    place = {"seed": key, "stream": STREAM, "start": START, "dtype": torch.float32}
+    scaled = fused.draw_scaled(mu, s.exp(), scale, blocks, **place).split(sizes)
+    plain = fused.draw(mu, s, **place).split(sizes)
+    torch.testing.assert_close(scaled[0].view(8, -1), plain[0].view(8, -1) * scale[:8, None], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(scaled[1], plain[1], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(scaled[2].view(5, -1), plain[2].view(5, -1) * scale[8:, None], rtol=1e-5, atol=1e-5)
+
+
+def test_the_noise_is_normal() -> None:
+    mu = torch.zeros(200_000, device=DEVICE)
+    w = fused.draw(mu, mu, seed=torch.tensor([7], device=DEVICE), stream=1, start=0, dtype=torch.float32).cpu()
+    from scipy import stats
+
+    assert stats.kstest(w.numpy(), "norm").pvalue > 0.01
+    assert abs(torch.corrcoef(w.view(-1, 2).T)[0, 1]) < 0.01

@@ -71,6 +71,7 @@ def test_precision_names_type_and_autocast() -> None:
     assert precision_of(nn.Flatten(), cpu) == "float32"
     with torch.autocast("cpu", torch.bfloat16):
         assert precision_of(small(), cpu) == "float32, autocast bfloat16"
+    assert precision_of(small(), cpu, bf16=True) == "float32, autocast bfloat16"
     on_gpu = precision_of(small(), torch.device("cuda"))
     assert "TF32" in on_gpu
 

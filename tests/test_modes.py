@@ -3,7 +3,7 @@
 import pytest
 from torch import nn
 
-from advbnn.modes import evaluating, without_parameter_gradients
+from advbnn.modes import evaluating, training, without_parameter_gradients
 
 
 def test_every_module_gets_its_own_mode_back() -> None:
@@ -13,6 +13,15 @@ def test_every_module_gets_its_own_mode_back() -> None:
         assert not any(module.training for module in net.modules())
         raise KeyError
     assert [module.training for module in net.modules()] == [True, True, False]
+
+
+def test_training_ends_with_the_block() -> None:
+    net = nn.Sequential(nn.Dropout(), nn.BatchNorm1d(2)).eval()
+    net[0].train()
+    with pytest.raises(KeyError), training(net):
+        assert all(module.training for module in net.modules())
+        raise KeyError
+    assert [module.training for module in net.modules()] == [False, True, False]
 
 
 def test_every_parameter_gets_its_own_flag_back() -> None:

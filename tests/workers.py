@@ -67,15 +67,16 @@ def together() -> Defense:
     return defense("adv_bnn", attack=attack, batch_size=32, optimizer="sgd", schedule=Stages(epochs=(2,)))
 
 
-def train_together(rank: int, size: int, folder: Path, same_noise: bool) -> None:
+def train_together(rank: int, size: int, folder: Path, same_noise: bool, engine: str = "eager") -> None:
     """One of `size` processes that train together; leaves its weights and gradients in `folder`."""
     torch.set_num_threads(1)
+    torch.compile = lambda function, **_: function  # type: ignore[assignment]  # what is compiled is tested elsewhere
     if size > 1:
         dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
     if same_noise:
         training_module.step_seed = lambda seed, epoch, step, rank: step_seed(seed, epoch, step)  # type: ignore[assignment]
     team, value = world(), together()
-    training = Training(value.wrap(linear()).train(), digits(91), value, seed=0, engine="eager", processes=team)
+    training = Training(value.wrap(linear()).train(), digits(91), value, seed=0, engine=engine, processes=team)
     gradients: list[list[torch.Tensor]] = []
     training.optimizer.register_step_pre_hook(
         lambda optimizer, *_: gradients.append([p.grad.clone() for p in optimizer.param_groups[0]["params"]])

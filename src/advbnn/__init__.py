@@ -1,6 +1,7 @@
 """Bayesian neural networks trained against adversarial examples, and honest evidence of whether they resist them."""
 
 from advbnn import attacks, data, layers, models
+from advbnn.accelerate import accelerate
 from advbnn.audit import Audit, audit
 from advbnn.defenses import Defense
 from advbnn.evaluate import evaluate
@@ -33,6 +34,7 @@ __all__ = [
     "ScaleMixturePrior",
     "SpikeAndSlabPrior",
     "Threat",
+    "accelerate",
     "add_noise",
     "attacks",
     "audit",

@@ -66,7 +66,8 @@ def audit(
         name=level,
         attack=f"{LEVELS[level]!r}, transfer_from={identities}, attacks={given}",
     )
-    return Audit(evaluation.measure([replace(plan, threat=t) for t in threats], examination, examination.details))
+    plans = [replace(plan, threat=t) for t in threats]
+    return Audit(examination.judge.measure(plans, examination, examination.details))
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ def batchwise(
     *,
     batch_size: int,
     rows: Sequence[int] | Tensor | None = None,
+    device: torch.device | None = None,
     store: Path | None = None,
     description: str | None = None,
 ) -> Results:
@@ -51,6 +52,7 @@ def batchwise(
         data: the examples; images are handed over in [0, 1].
         batch_size: examples in a batch.
         rows: the examples to use, in this order; all when None.
+        device: where to bring them, as bytes if that is what they are; where the data is when None.
         store: a folder that belongs to exactly this work. Each batch is written there when it is done, and found
             there when the work is started again.
         description: shown with the progress and the time left; nothing is shown when None.
@@ -65,7 +67,7 @@ def batchwise(
         report(len(parts), len(own))
         for number, (x, y) in zip(missing, data.gather([batches[number] for number in missing]), strict=True):
             started = time.perf_counter()
-            part = {name: tensor.cpu() for name, tensor in work(to_float(x), y, number).items()}
+            part = {name: tensor.cpu() for name, tensor in work(to_float(x.to(device)), y.to(device), number).items()}
             part[_SECONDS] = torch.tensor(time.perf_counter() - started, dtype=torch.float64)
             _write(store, number, part)
             parts[number] = part

@@ -8,16 +8,16 @@ import typer
 import advbnn
 from advbnn.commands.audit import audit
 from advbnn.commands.curve import curve
-from advbnn.commands.demo import demo
 from advbnn.commands.evaluate import evaluate
 from advbnn.commands.predict import predict
 from advbnn.commands.report import report
+from advbnn.commands.reproduce import reproduce
 from advbnn.commands.tables import tables
 from advbnn.commands.train import train
 from advbnn.commands.transfer import transfer
 
 app = typer.Typer(name="advbnn", no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
-for command in (demo, train, evaluate, audit, curve, transfer, predict, report, tables):
+for command in (train, evaluate, audit, curve, transfer, predict, report, tables, reproduce):
     app.command()(command)
 
 data = typer.Typer(no_args_is_help=True, help="Get datasets from their publishers.")

@@ -110,13 +110,15 @@ def ensemble_curve(
     title = name or (CLEAN if attack is None else type(attack).__name__)
     plans = [evaluation.planned(title, attack, samples=size, curve="ensemble", at=float(size)) for size in sizes]
 
+    network = evaluation.fast
+
     def work(x: Tensor, y: Tensor, batch: int) -> dict[str, Tensor]:
         x, y = evaluation.prepared(x, y)
         correct = []
         for seed in evaluation.seed_list:
             x_adv = evaluation.craft(attack, x, y, seed, batch)
-            with torch.no_grad(), evaluating(model), seeded(scoring_seed(seed), x.device):
-                draws = [model(x_adv) for _ in range(max(sizes))]
+            with torch.no_grad(), evaluating(network), seeded(scoring_seed(seed), x.device):
+                draws = [network(x_adv) for _ in range(max(sizes))]
             labels = [predict(_Recorded(draws), x_adv, size, rule=evaluation.rule).label for size in sizes]
             correct.append(torch.stack(labels, 1) == y[:, None])
         return {"correct": torch.stack(correct, 2)}

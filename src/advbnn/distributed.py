@@ -81,11 +81,15 @@ class World:
         return DistributedDataParallel(module, **option)
 
 
+ALONE = World()
+"""One process."""
+
+
 def world() -> World:
     """The processes that this one has joined, or itself alone."""
     if dist.is_available() and dist.is_initialized():
         return World(dist.get_rank(), dist.get_world_size())
-    return World()
+    return ALONE
 
 
 @contextmanager

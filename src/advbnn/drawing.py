@@ -4,6 +4,7 @@ Both give the network's structure (see `advbnn.twin`) tensors by name: matrices 
 vectors (biases, normalisation) in float32. And both bring the gradients of those tensors home to the parameters.
 """
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from advbnn.posterior import Bayesian
 from advbnn.priors import GaussianPrior, choose, std_for
 
 _Entry = tuple[str, nn.Parameter, nn.Parameter]
+_Rounding = Callable[[Tensor, Tensor, torch.dtype], tuple[Tensor, Tensor]]
 
 
 class FixedWeights:
@@ -22,16 +24,16 @@ class FixedWeights:
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], precision: torch.dtype) -> None:
         self.parameters, self.precision = dict(parameters), precision
-        self._weights: dict[str, Tensor] = {}
+        self.values: dict[str, Tensor] = {}
         self._grads = [torch.zeros_like(p) for p in self.parameters.values()]
 
     def refresh(self) -> None:
         """Follow the parameters after an update."""
-        self._weights = {n: p.detach().to(_type_for(p, self.precision)) for n, p in self.parameters.items()}
+        self.values = {n: p.detach().to(_type_for(p, self.precision)) for n, p in self.parameters.items()}
 
     def draw(self, seed: Tensor, stream: int) -> dict[str, Tensor]:
         """The weights, the same for every seed and stream."""
-        return dict(self._weights)
+        return dict(self.values)
 
     def backward(self, grads: Mapping[str, Tensor], seed: Tensor, stream: int, factor: Tensor, first: bool) -> None:
         """Bring home the gradients of one pass; the first of an update replaces what the parameters had."""
@@ -63,13 +65,16 @@ class DrawnWeights:
         random = list(bnn.posterior())
         names = {name for name, _, _ in random}
         self._fixed = FixedWeights({n: p for n, p in bnn.net.named_parameters() if n not in names}, precision)
-        self._groups: list[_Group] = []
-        start = 0
-        for is_matrix, dtype in ((True, precision), (False, torch.float32)):
-            entries = [entry for entry in random if (entry[1].dim() > 1) is is_matrix]
-            if entries:
-                self._groups.append(_Group(entries, dtype, start, _runs(bnn, entries, kl_weight)))
-                start += -(-self._groups[-1].size // 4) * 4
+        matrices, vectors = ([entry for entry in random if (entry[1].dim() > 1) is wanted] for wanted in (True, False))
+        self.matrices = _Group(matrices, precision, 0, _runs(bnn, matrices, kl_weight))
+        start = -(-self.matrices.size // 4) * 4
+        self.vectors = _Group(vectors, torch.float32, start, _runs(bnn, vectors, kl_weight))
+        self._groups = [group for group in (self.matrices, self.vectors) if group.size]
+
+    @property
+    def all_random(self) -> bool:
+        """Whether every parameter of the network is random, vectors and matrices."""
+        return len(self._groups) == 2 and not self._fixed.parameters
 
     def refresh(self) -> None:
         """Follow the parameters after an update."""
@@ -113,22 +118,56 @@ class _Group:
         self.names = [name for name, _, _ in entries]
         self.size = sum(mu.numel() for _, mu, _ in entries)
         self._means, self._log_stds = [mu for _, mu, _ in entries], [s for _, _, s in entries]
-        self._dtype, self._start, self._runs = dtype, start, runs
-        empty = torch.empty(self.size, dtype=torch.float32, device=self._means[0].device)
-        self._mu, self._s = empty, torch.empty_like(empty)
-        self._grad_mu, self._grad_s = torch.zeros_like(empty), torch.zeros_like(empty)
+        self.dtype, self._start, self._runs = dtype, start, runs
+        self.device = self._means[0].device if self._means else torch.device("cpu")
+        ends = list(itertools.accumulate(mu.numel() for mu in self._means))
+        self.extents = dict(zip(self.names, zip([0, *ends], ends, strict=False), strict=True))
+        flat = [torch.zeros(self.size, dtype=torch.float32, device=self.device) for _ in range(4)]
+        self._mu, self._s, self._grad_mu, self._grad_s = flat
+        self._rows: list[tuple[int, int, int]] | None = None
+        self._blocks: Tensor | None = None
 
     def refresh(self) -> None:
         torch.cat([_in_memory_order(mu.detach(), mu) for mu in self._means], out=self._mu)
         torch.cat([_in_memory_order(s.detach(), s) for s in self._log_stds], out=self._s)
 
     def draw(self, seed: Tensor, stream: int) -> dict[str, Tensor]:
+        return self.by_name(self.draw_flat(seed, stream))
+
+    def draw_flat(self, seed: Tensor, stream: int) -> Tensor:
         if self._mu.is_cuda:
             from advbnn import fused
 
-            flat = fused.draw(self._mu, self._s, seed=seed, stream=stream, start=self._start, dtype=self._dtype)
-        else:
-            flat = (self._mu + self._s.exp() * self._noise(seed, stream)).to(self._dtype)
+            return fused.draw(self._mu, self._s, seed=seed, stream=stream, start=self._start, dtype=self.dtype)
+        return (self._mu + self._s.exp() * self._noise(seed, stream)).to(self.dtype)
+
+    def prepare_scaled_draws(self, first_scale: Mapping[str, int], rounded: _Rounding) -> None:
+        """Round for the draws of a step; `first_scale` numbers the scale of each scaled matrix's first row."""
+        self._rounded = rounded(self._mu, self._s, self.dtype)
+        if self._rows is None:
+            shapes = {name: (len(mu), mu.numel() // len(mu)) for name, mu in zip(self.names, self._means, strict=True)}
+            self._rows = [(*shapes[name], first_scale.get(name, -1)) for name in self.names]
+
+    def draw_scaled(self, scale: Tensor, seed: Tensor, stream: int) -> dict[str, Tensor]:
+        """scale * (mu + sigma * eps), with a scale for each row of each matrix that has such."""
+        mu, std = self._rounded
+        assert self._rows is not None
+        if mu.is_cuda:
+            from advbnn import fused
+
+            if self._blocks is None:
+                self._blocks = fused.blocks_of(self._rows, self.device)
+            flat = fused.draw_scaled(
+                mu, std, scale, self._blocks, seed=seed, stream=stream, start=self._start, dtype=self.dtype
+            )
+            return self.by_name(flat)
+        scales = [
+            scale.new_ones(count * length) if first < 0 else scale[first : first + count].repeat_interleave(length)
+            for count, length, first in self._rows
+        ]
+        return self.by_name((torch.cat(scales) * (mu + std * self._noise(seed, stream))).to(self.dtype))
+
+    def by_name(self, flat: Tensor) -> dict[str, Tensor]:
         return dict(zip(self.names, self._views(flat), strict=True))
 
     def backward(self, grads: list[Tensor], seed: Tensor, stream: int, factor: Tensor, first: bool) -> None:

@@ -8,9 +8,10 @@ import logging
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from advbnn.defenses import Defense
+from advbnn.distributed import ALONE, World
 from advbnn.faststep import FastStep
 from advbnn.messages import unknown
 from advbnn.objective import RobustLoss
@@ -47,12 +48,12 @@ def make_step(
     loss: RobustLoss,
     optimizer: torch.optim.Optimizer,
     defense: Defense,
-    update: nn.Module | None = None,
+    processes: World = ALONE,
 ) -> Step:
     """The step in the form that `engine` names.
 
     `"auto"` takes the CUDA graph on a GPU, where it applies, and the eager form elsewhere. The fast forms compute in
-    bfloat16 on a GPU and in float32 on a CPU.
+    bfloat16 on a GPU and in float32 on a CPU. Among several processes gradients are averaged, once an update.
 
     Raises:
         ValueError: an engine is unknown, or the one asked for cannot do this step; the reason is given.
@@ -61,16 +62,15 @@ def make_step(
         raise unknown("engine", engine, ENGINES)
     on_gpu = next(loss.parameters()).is_cuda
     if engine == "eager" or (engine == "auto" and not on_gpu):
-        return EagerStep(loss, optimizer, defense, update)
+        return EagerStep(loss, optimizer, defense, processes.share_gradients(loss))
     if engine == "graph" and not on_gpu:
         raise ValueError("engine='graph' records CUDA graphs, and the model is on the CPU; use 'compile' or 'auto'")
     try:
-        if update is not None and update is not loss:
-            raise NotImplementedError("the fast step does not know how to share gradients among processes")
         precision = torch.bfloat16 if on_gpu else torch.float32
-        return FastStep(loss, optimizer, defense, precision=precision, compiled=True, captured=engine != "compile")
+        captured = engine != "compile"
+        return FastStep(loss, optimizer, defense, processes, precision=precision, compiled=True, captured=captured)
     except NotImplementedError as reason:
         if engine != "auto":
             raise ValueError(f"engine={engine!r} cannot do this step: {reason}; use 'eager' or 'auto'") from reason
         log.info("running eagerly: %s", reason)
-        return EagerStep(loss, optimizer, defense, update)
+        return EagerStep(loss, optimizer, defense, processes.share_gradients(loss))

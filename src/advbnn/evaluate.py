@@ -10,7 +10,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TypedDict, Unpack
@@ -18,6 +18,9 @@ from typing import Any, Protocol, TypedDict, Unpack
 import torch
 from torch import Tensor, nn
 
+from advbnn.accelerate import accelerate, computes_in_bf16, engine_of
+from advbnn.attacks.base import Attack
+from advbnn.attacks.transfer import Transfer
 from advbnn.batchwise import Work, batchwise, gather
 from advbnn.data.imageset import Examples, row_numbers
 from advbnn.data.splits import Splits
@@ -68,6 +71,8 @@ class Options(TypedDict, total=False):
     out: str | Path | None
     progress: bool
     command: str
+    engine: str
+    precision: str
 
 
 def evaluate(model: nn.Module, data: Examples, attacks: Attacks = None, **options: Unpack[Options]) -> Records:
@@ -104,6 +109,9 @@ class Evaluation:
             unfinished work is kept beside it, so that an interrupted evaluation goes on where it was.
         progress: show what is done and the time left.
         command: what makes these records again, to be written into them.
+        engine: how the network runs, see `accelerate`; no setting of a record, as all give the same up to rounding, but
+            noted in its `versions`. Attacks that are not of `advbnn.attacks` get the model as it is.
+        precision: `"full"`, or `"bf16"` for matrix products in bfloat16, which records then say; see `accelerate`.
     """
 
     model: nn.Module
@@ -117,9 +125,13 @@ class Evaluation:
     out: str | Path | None = None
     progress: bool = False
     command: str = ""
+    engine: str = "auto"
+    precision: str = "full"
+    _sources: dict[int, nn.Module] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         _check_model_and_data(self.model, self.data)
+        _ = self.fast  # refuses unknown names
         for name in ("samples", "batch_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
@@ -147,6 +159,11 @@ class Evaluation:
         return device_of(self.model, self.data.device)
 
     @cached_property
+    def fast(self) -> nn.Module:
+        """The model as it is attacked and asked: `accelerate(model, engine, precision)`."""
+        return accelerate(self.model, self.engine, self.precision)
+
+    @cached_property
     def plan(self) -> Record:
         """A record of the clean accuracy, complete but for its results; others are copies of it with changes."""
         return Record(
@@ -158,7 +175,7 @@ class Evaluation:
             rule=self.rule,
             seeds=self.seed_list,
             batch_size=self.batch_size,
-            precision=precision_of(self.model, self.device),
+            precision=precision_of(self.model, self.device, computes_in_bf16(self.fast)),
             versions=versions_on(self.device),
             command=self.command,
         )
@@ -188,13 +205,15 @@ class Evaluation:
         """Perturbed inputs for the model, from randomness that no score uses; `x` itself without an attack."""
         if attack is None or attack.threat.eps == 0:
             return x
-        x_adv = attack(self.model, x, y, seed=crafting_seed(seed, batch))
+        # an attack from elsewhere may look for more in the model than its answers
+        target = self.fast if isinstance(attack, Attack) else self.model
+        x_adv = self._accelerated(attack)(target, x, y, seed=crafting_seed(seed, batch))
         _check_allowed(attack, x_adv, x)
         return x_adv
 
     def classify(self, x: Tensor, seed: int) -> Prediction:
         """What the ensemble of an evaluation seed says of `x`."""
-        prediction = predict(self.model, x, self.samples, scoring_seed(seed), self.rule)
+        prediction = predict(self.fast, x, self.samples, scoring_seed(seed), self.rule)
         if not bool(prediction.probs.isfinite().all()):
             raise ValueError("model returned NaN or infinite logits; check its weights and its precision")
         if prediction.probs.shape[1] < len(self.data.classes):
@@ -223,12 +242,24 @@ class Evaluation:
         store = None if self.out is None else _store(Path(self.out), plans)
         shown = f"{plans[0].model.label}: {plans[0].name}" if self.progress else None
         results, seconds = batchwise(
-            work, self.data, batch_size=self.batch_size, rows=self.rows, store=store, description=shown
+            work,
+            self.data,
+            batch_size=self.batch_size,
+            rows=self.rows,
+            device=self.device,
+            store=store,
+            description=shown,
         )
         counts = results["correct"].sum(0).tolist() if "correct" in results else [()] * len(plans)
         further: Sequence[Mapping[str, Any]] = [{}] * len(plans) if details is None else details(results)
         records = Records(
-            replace(plan, correct=tuple(correct), details=more, seconds=seconds / len(plans))
+            replace(
+                plan,
+                correct=tuple(correct),
+                details=more,
+                seconds=seconds / len(plans),
+                versions={**plan.versions, "engine": engine_of(self.fast)},
+            )
             for plan, correct, more in zip(plans, counts, further, strict=True)
         )
         if self.out is not None and store is not None and world().leads:
@@ -237,6 +268,15 @@ class Evaluation:
             with suppress(OSError):  # others may have unfinished work there
                 store.parent.rmdir()
         return records
+
+    def _accelerated(self, attack: Perturbation) -> Perturbation:
+        """A transfer with its source accelerated; any other attack as it is."""
+        if not isinstance(attack, Transfer):
+            return attack
+        source = attack.source
+        if id(source) not in self._sources:
+            self._sources[id(source)] = accelerate(source, self.engine, self.precision)
+        return replace(attack, source=self._sources[id(source)])
 
     def _finished(self, plans: Sequence[Record]) -> Records | None:
         """The records of a former evaluation with the same settings; an error if its settings were others."""
@@ -296,12 +336,14 @@ def _check_allowed(attack: Perturbation, x_adv: Tensor, x: Tensor) -> None:
     threat = attack.threat
     if x_adv.shape != x.shape:
         raise ValueError(f"{attack!r} returned shape {tuple(x_adv.shape)} for inputs of shape {tuple(x.shape)}")
-    furthest = threat.distance(x_adv, x).max().item()
+    # brought over together, to wait for the device once
+    ends = (end.double() for end in x_adv.aminmax())
+    furthest, least, most = torch.stack([threat.distance(x_adv, x).max(), *ends]).tolist()
     low, high = (torch.tensor(bound, dtype=x.dtype).item() for bound in threat.bounds)
     # what rounding in the inputs' own type may add to a perturbation that is just long enough
     allowed = threat.eps * (1 + 1e-6) + torch.finfo(x.dtype).eps
-    if not (furthest <= allowed and low <= x_adv.min().item() and x_adv.max().item() <= high):
+    if not (furthest <= allowed and low <= least and most <= high):
         raise ValueError(
             f"{attack!r} left its threat: a perturbation of {threat.norm} norm {furthest:.6g}, values in "
-            f"[{x_adv.min().item():.6g}, {x_adv.max().item():.6g}]; its points must be moved back with threat.project"
+            f"[{least:.6g}, {most:.6g}]; its points must be moved back with threat.project"
         )

@@ -108,7 +108,7 @@ class Examination:
 
     def _attack_all(self, x: Tensor, y: Tensor, seed: int, batch: int) -> dict[str, Tensor]:
         standing = Standing(
-            self.model,
+            self.judge.fast,
             y,
             random=self.random,
             points=1 + sum(len(trials) for trials in self.batteries),

@@ -6,7 +6,8 @@ its input alone, and the divergence enters as its gradient in the backward pass 
 """
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +15,11 @@ from torch import Tensor, nn
 from advbnn.attacks import PGD
 from advbnn.attacks.gradient import Slope
 from advbnn.attacks.losses import Objective
+from advbnn.compiling import compiled_apart
 from advbnn.defenses import Defense
+from advbnn.distributed import ALONE, World
 from advbnn.drawing import DrawnWeights, FixedWeights
+from advbnn.folded import AttackWeights, attack_weights
 from advbnn.objective import Categorical, RobustLoss
 from advbnn.optimizers import Langevin
 from advbnn.posterior import Bayesian, names_in_scope
@@ -36,6 +40,7 @@ class FastStep:
         loss: the robust ELBO of the model.
         optimizer: of all that is learned; it is switched to its fused form.
         defense: attack, clipping and the rest.
+        processes: those that share the work; each attacks its own shard, and gradients are averaged.
         precision: type of the matrix products; parameters, images, statistics and losses stay in float32.
         compiled: compile the passes of the network.
         captured: record the whole step as a CUDA graph at the first batch, and replay it for batches of that shape.
@@ -49,13 +54,14 @@ class FastStep:
         loss: RobustLoss,
         optimizer: torch.optim.Optimizer,
         defense: Defense,
+        processes: World = ALONE,
         *,
         precision: torch.dtype = torch.bfloat16,
         compiled: bool = True,
         captured: bool = True,
     ) -> None:
         _check_supported(loss, defense)
-        self.loss, self.optimizer, self.defense = loss, optimizer, defense
+        self.loss, self.optimizer, self.defense, self.processes = loss, optimizer, defense, processes
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self.captured = captured
         model = loss.model
@@ -68,8 +74,10 @@ class FastStep:
         self.seed = torch.zeros(1, dtype=torch.int64, device=device)
         self.factor, self.share = (torch.ones((), device=device) for _ in range(2))
         attacking, updating = Twin(net, precision, training=False), Twin(net, precision, training=True)
+        self.attack_weights = attack_weights(self.weights, attacking, self.buffers, compiled)
         self.passes = _Passes(attacking, updating, loss, defense, compiled)
-        self._graph: _Recording | None = None
+        self._plain_passes = self.passes.plain()
+        self._graphs: dict[torch.Size, _Recording] = {}
         self._clean_graph: _Recording | None = None
 
     def __call__(
@@ -90,15 +98,9 @@ class FastStep:
             x = x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
             # noise other than that of the weights, of a random start or a noisy network
             torch.cuda.default_generators[x.device.index or 0].manual_seed(seed)
-        if self.captured and self._graph is None:
-            # not earlier: a checkpoint may have brought the optimizer another state
-            _make_capturable(self.optimizer)
-            self._graph = _Recording(self._step, x, y, self._state)
-        if self._graph is not None and self._graph.fits(x):
-            total, nll, kl, score = self._graph.replay(x, y).unbind()
-        else:
-            passes = self.passes.plain() if self.captured else self.passes
-            total, nll, kl, score = self._step(x, y, passes).unbind()
+        recording = self._recording(x, y) if self.captured else None
+        results = self._step(x, y) if recording is None else recording.replay(x, y)
+        total, nll, kl, score = results.unbind()
         clean = self._measured_clean(x, y) if measure_clean else None
         return StepRecord(loss=total, nll=nll, kl=kl, score=score, clean_score=clean, examples=len(x))
 
@@ -107,33 +109,45 @@ class FastStep:
         step = copy.copy(self)
         step.optimizer = optimizer
         step.parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        step._graph = None
+        step._graphs = {}
         return step
+
+    def _recording(self, x: Tensor, y: Tensor) -> "_Recording":
+        """The step for batches of this size; the first size is compiled, the last batch of an epoch is not."""
+        if x.shape not in self._graphs:
+            # not earlier: a checkpoint may have brought the optimizer another state
+            _make_capturable(self.optimizer)
+            passes = self._plain_passes if self._graphs else self.passes
+            self._graphs[x.shape] = _Recording(lambda x, y: self._step(x, y, passes), x, y, self._state)
+        return self._graphs[x.shape]
 
     def _step(self, x: Tensor, y: Tensor, passes: "_Passes | None" = None) -> Tensor:
         """Lines 6 to 12 of Algorithm 1; what it returns are total loss, data term, divergence and score."""
         passes = self.passes if passes is None else passes
         self.weights.refresh()
+        self.attack_weights.refresh()
         kl = self.weights.divergence()
         kl = torch.zeros_like(self.share) if kl is None else kl
         attack, draws = self.defense.attack, self.loss.objective.draws
-        oracle = _Oracle(self, passes, x)
+        oracle = _Oracle(self, passes, x, draws=0 if attack is None else attack.steps * attack.eot)
         x_adv = x if attack is None else attack._perturb(oracle, x, y)  # type: ignore[arg-type]
         nll, score = torch.zeros_like(self.share), torch.zeros_like(self.share)
         for draw in range(draws):
             stream = oracle.streams + draw
             weights = {name: w.requires_grad_() for name, w in self.weights.draw(self.seed, stream).items()}
             term, correct = passes.loss(weights, self.buffers, x_adv, y)
-            grads = torch.autograd.grad(term * self.share / draws, list(weights.values()))
+            # a bias that normalisation takes away is not used, and its gradient zero
+            grads = torch.autograd.grad(term * self.share / draws, list(weights.values()), materialize_grads=True)
             self.weights.backward(
                 dict(zip(weights, grads, strict=True)), self.seed, stream, self.factor, first=draw == 0
             )
             nll, score = nll + term.detach() / draws, score + correct / draws
+        self.processes.average_(p.grad for p in self.parameters if p.grad is not None)
         if self.defense.clip is not None:
             nn.utils.clip_grad_norm_(self.parameters, self.defense.clip)
         self.optimizer.step()
         objective = self.loss.objective
-        total = self.share * nll + objective.alpha / self.loss.examples * self.factor * kl
+        total = nll + objective.alpha / self.loss.examples * self.factor * kl
         return torch.stack([total, nll, kl, score])
 
     def _measured_clean(self, x: Tensor, y: Tensor) -> Tensor:
@@ -164,22 +178,25 @@ class _Passes:
         likelihood = loss.objective.likelihood
         objective = None if defense.attack is None else defense.attack.objective
 
-        def input_gradient(weights: _Tensors, buffers: _Tensors, x: Tensor, y: Tensor) -> Tensor:
-            def total(z: Tensor) -> Tensor:
-                return objective(attacking({**weights, **buffers}, z), y).sum()  # type: ignore[misc]
-
-            gradient: Tensor = torch.func.grad(total)(x)
-            return gradient
+        def attack_objective(tensors: _Tensors, folded: bool, x: Tensor, y: Tensor) -> Tensor:
+            return objective(attacking(tensors, x, folded), y).sum()  # type: ignore[misc]
 
         def update_loss(weights: _Tensors, buffers: _Tensors, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
             outputs = updating({**weights, **buffers}, x)
             return likelihood.nll(outputs, y).mean(), likelihood.score(outputs.detach(), y).sum()
 
-        self.gradient: Callable[..., Tensor] = input_gradient
+        self._attacked: Callable[..., Tensor] = attack_objective
         self.loss: Callable[..., tuple[Tensor, Tensor]] = update_loss
         if compiled:
-            self.gradient = torch.compile(input_gradient, fullgraph=True, dynamic=False)
-            self.loss = torch.compile(update_loss, fullgraph=True, dynamic=False)
+            self._attacked = compiled_apart(attack_objective, fullgraph=True)
+            self.loss = compiled_apart(update_loss, fullgraph=True)
+
+    def gradient(self, tensors: _Tensors, folded: bool, x: Tensor, y: Tensor) -> Tensor:
+        """The gradient of the attack's objective; the weights ask for none, so that none of theirs is computed."""
+        with torch.enable_grad():
+            leaf = x.detach().requires_grad_()
+            (gradient,) = torch.autograd.grad(self._attacked(tensors, folded, leaf, y), leaf)
+        return gradient
 
     def plain(self) -> "_Passes":
         """The same without the compiler, for the one batch of an epoch that has another size."""
@@ -189,16 +206,17 @@ class _Passes:
 class _Oracle:
     """What PGD asks during training, answered without a look at the answers: nothing here waits for the device."""
 
-    def __init__(self, step: FastStep, passes: _Passes, x: Tensor) -> None:
-        self._step, self._passes, self._x = step, passes, x
+    def __init__(self, step: FastStep, passes: _Passes, x: Tensor, draws: int) -> None:
+        self._passes, self._x = passes, x
+        self._weights = _DrawnAhead(step.attack_weights, step.seed, draws)
         self.streams = 0
 
     def gradient(self, x: Tensor, y: Tensor, objective: Objective, eot: int = 1) -> Slope:
         """The gradient of the objective, summed over `eot` draws of their own; PGD looks at its direction alone."""
         total: Tensor | None = None
         for _ in range(eot):
-            weights = self._step.weights.draw(self._step.seed, self.streams)
-            gradient = self._passes.gradient(weights, self._step.buffers, x, y)
+            with self._weights.of(self.streams) as weights:
+                gradient = self._passes.gradient(weights, self._weights.folded, x, y)
             total = gradient if total is None else total + gradient
             self.streams += 1
         assert total is not None
@@ -211,6 +229,43 @@ class _Oracle:
 
     def report(self, done: int, total: int) -> None:
         """Nobody listens."""
+
+
+class _DrawnAhead:
+    """Draws for one pass after another, each made while the pass before it runs.
+
+    The layers of small images leave much of a GPU idle, and a stream of low priority uses that for the next draw.
+    """
+
+    def __init__(self, weights: AttackWeights, seed: Tensor, draws: int) -> None:
+        self._weights, self._seed, self._draws = weights, seed, draws
+        self.folded = weights.folded
+        # not while warming up, where it would disturb the search for the fastest convolutions
+        capturing = seed.is_cuda and torch.cuda.is_current_stream_capturing()
+        self._side = torch.cuda.Stream(seed.device) if capturing else None
+        self._next: dict[int, dict[str, Tensor]] = {}
+
+    @contextmanager
+    def of(self, stream: int) -> Iterator[_Tensors]:
+        """The draw of a stream of noise; its memory is used again when the block is left."""
+        if self._side is None:
+            yield self._weights.draw(self._seed, stream)
+            return
+        main = torch.cuda.current_stream(self._seed.device)
+        if stream not in self._next:
+            self._side.wait_stream(main)
+            self._draw(stream)
+        main.wait_stream(self._side)
+        weights = self._next.pop(stream)
+        if stream + 1 < self._draws:
+            # the memory of the last draw is free once the passes up to here are over
+            self._side.wait_stream(main)
+            self._draw(stream + 1)
+        yield weights
+
+    def _draw(self, stream: int) -> None:
+        with torch.cuda.stream(self._side):
+            self._next[stream] = self._weights.draw(self._seed, stream)
 
 
 class _Recording:
@@ -230,7 +285,8 @@ class _Recording:
                 for _ in range(_WARM_UP):
                     step(self.x, self.y)
             torch.cuda.current_stream(x.device).wait_stream(side)
-            with torch.cuda.graph(self.graph):
+            # of high priority, see `_DrawnAhead`
+            with torch.cuda.graph(self.graph, stream=torch.cuda.Stream(x.device, priority=-1)):
                 self.outputs = step(self.x, self.y)
         with torch.no_grad():
             after = state()

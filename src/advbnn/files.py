@@ -1,19 +1,33 @@
 """Files that appear under their name only when they are complete."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Writes `content` to `path`; whoever reads it, or pulls the plug, finds the old file or the new one, whole."""
+@contextmanager
+def written_whole(path: Path) -> Iterator[BinaryIO]:
+    """A file to write into, which becomes `path` at the end of the block.
+
+    Whoever reads it, or pulls the plug, finds the old file or the new one, whole. If the block raises, nothing of the
+    new one is left.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Writes `content` to `path`, whole or not at all."""
+    with written_whole(path) as file:
+        file.write(content)

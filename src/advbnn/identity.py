@@ -58,11 +58,18 @@ class DataIdentity:
         return cls(name=data.name, sha256=data.fingerprint(), n=len(chosen), rows=ranges(chosen))
 
 
-def precision_of(model: nn.Module, device: torch.device) -> str:
-    """The type of the weights, and on CUDA whether products of float32 are rounded to TF32 first."""
+def precision_of(model: nn.Module, device: torch.device, bf16: bool = False) -> str:
+    """The type of the weights, and on CUDA whether products of float32 are rounded to TF32 first.
+
+    Args:
+        model: the network.
+        device: where it is.
+        bf16: its matrix products are in bfloat16; also if torch's autocast is on, this is said.
+    """
     dtype = str(dtype_of(model)).removeprefix("torch.")
-    if torch.is_autocast_enabled(device.type):
-        dtype += f", autocast {str(torch.get_autocast_dtype(device.type)).removeprefix('torch.')}"
+    if bf16 or torch.is_autocast_enabled(device.type):
+        half = torch.bfloat16 if bf16 else torch.get_autocast_dtype(device.type)
+        dtype += f", autocast {str(half).removeprefix('torch.')}"
     if device.type != "cuda":
         return dtype
     matmul = "off" if torch.get_float32_matmul_precision() == "highest" else "on"

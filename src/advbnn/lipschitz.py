@@ -101,7 +101,7 @@ class _Work:
         return {name: torch.stack([values[name] for values in of_seeds], 1) for name in of_seeds[0]}
 
     def _values(self, x: Tensor, y: Tensor, seed: int, batch: int) -> dict[str, Tensor]:
-        model, samples, draws = self.evaluation.model, self.evaluation.samples, scoring_seed(seed)
+        model, samples, draws = self.evaluation.fast, self.evaluation.samples, scoring_seed(seed)
         x_adv = self.evaluation.craft(self.attack, x, y, seed, batch)
         first_order, per_draw = local_lipschitz(model, x, y, self.attack.threat, samples, draws)
         loss = expected_loss(model, x, y, samples, draws)

@@ -12,14 +12,18 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
     `model.train()` would not do: it also switches on the parts that the caller keeps in evaluation mode.
     """
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        for module, _ in modes:
+    with _modes_restored(model):
+        for module in model.modules():
             module.training = False
         yield
-    finally:
-        for module, training in modes:
-            module.training = training
+
+
+@contextmanager
+def training(model: nn.Module) -> Iterator[None]:
+    """`model.train()` within the block; every submodule gets its own flag back afterwards."""
+    with _modes_restored(model):
+        model.train()
+        yield
 
 
 @contextmanager
@@ -33,3 +37,13 @@ def without_parameter_gradients(model: nn.Module) -> Iterator[None]:
     finally:
         for parameter, flag in flags:
             parameter.requires_grad_(flag)
+
+
+@contextmanager
+def _modes_restored(model: nn.Module) -> Iterator[None]:
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode

@@ -93,7 +93,8 @@ class GaussianNoise:
         return args, {**kwargs, "input": self._perturb(kwargs["input"])}
 
     def _perturb(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.std * torch.randn_like(x)
+        # in the order of the indices, whatever the order in memory: the noise of a seed is the same in every layout
+        return x + self.std * torch.randn(x.shape, dtype=x.dtype, device=x.device)
 
     def __repr__(self) -> str:
         return f"GaussianNoise(std={self.std})"

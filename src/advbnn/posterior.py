@@ -7,18 +7,18 @@ it with the drawn weights in place of its own.
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from advbnn.messages import unknown
+from advbnn.normalised import hidden_biases
+from advbnn.places import places_of, run_with, tree_of
 from advbnn.priors import GaussianPrior, PerParameter, Prior, std_for
 from advbnn.randlayer import Workspace, draw_all, split_like
-from advbnn.recompute import refusing_checkpointing
 
 Choice = Callable[[str, nn.Parameter], bool]
 """A predicate that chooses parameters by name and value."""
@@ -80,6 +80,7 @@ class Bayesian(nn.Module):
         self._places = places_of(chosen, net)
         self._frozen: dict[str, Tensor] | None = None
         self._workspace: Workspace | None = None
+        self._hidden: list[tuple[str, str]] | None = None
 
     @property
     def noise_size(self) -> int:
@@ -92,13 +93,11 @@ class Bayesian(nn.Module):
 
     def run(self, weights: dict[str, Tensor], *args: Any, **kwargs: Any) -> Any:
         """The network's output with given weights, such as those of `sample(eps)`; works under `torch.func.vmap`."""
-        placed = {place: weights[name] for name in self._names for place in self._places[name]}
-        if torch.compiler.is_compiling():
-            # a compiler records the weights with the rest of the graph, so recomputation sees them too
-            return functional_call(self.net, placed, args, kwargs, tie_weights=False)
+        weights = self._without_hidden_gradients(weights)
+        if torch.compiler.is_compiling():  # which has no use for the explanation of an error
+            return run_with(self.net, weights, self._places, args, kwargs)
         try:
-            with refusing_checkpointing():
-                return functional_call(self.net, placed, args, kwargs, tie_weights=False)
+            return run_with(self.net, weights, self._places, args, kwargs)
         except RuntimeError as error:
             mismatch = _input_mismatch(next(iter(weights.values())), (*args, *kwargs.values()))
             if mismatch is None:
@@ -182,6 +181,15 @@ class Bayesian(nn.Module):
         finally:
             self._frozen = outer
 
+    def _without_hidden_gradients(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The weights; in training mode, biases that normalisation takes away again lead no rounding errors back."""
+        if not self.net.training or not torch.is_grad_enabled():
+            return weights
+        if self._hidden is None:
+            self._hidden = hidden_biases(self.net)
+        hidden = {bias for bias, norm in self._hidden if self.net.get_submodule(norm).training}
+        return {name: weight.detach() if name in hidden else weight for name, weight in weights.items()}
+
     def extra_repr(self) -> str:
         """The prior and the number of random weights, for `print`."""
         return f"prior={self.prior!r}, random_weights={self.noise_size:,}"
@@ -212,6 +220,15 @@ def kl_divergence(model: nn.Module, scope: str | Choice = "all") -> Tensor:
 def names_in_scope(model: nn.Module, scope: str | Choice = "all") -> list[str]:
     """Names of the random parameters that `kl_divergence(model, scope)` sums over."""
     return [term.name for term in _terms_in_scope(model, scope)]
+
+
+@torch.no_grad()
+def posterior_stds(model: nn.Module) -> tuple[float, float]:
+    """The mean and the largest posterior standard deviation of the random weights of `model`."""
+    log_stds = [term.log_std for term in _divergence_terms(model)]
+    device = log_stds[0].device
+    sums, largest = (torch.stack([f(s.exp()).to(device) for s in log_stds]) for f in (torch.sum, torch.max))
+    return (sums.sum() / sum(s.numel() for s in log_stds)).item(), largest.max().item()
 
 
 def _terms_in_scope(model: nn.Module, scope: str | Choice) -> "list[_Term]":
@@ -289,35 +306,16 @@ def _choose_parameters(net: nn.Module, where: Choice | None) -> dict[str, nn.Par
     return chosen
 
 
-def places_of(tensors: Mapping[str, Tensor], net: nn.Module) -> dict[str, tuple[str, ...]]:
-    """All places of the network that hold a parameter or buffer, each once: a tied weight has several.
-
-    Torch can find them itself at every call, but it also lists the second path to a module that is shared, and then
-    leaves the drawn weights behind in the network.
-    """
-    places: dict[int, list[str]] = {id(tensor): [] for tensor in tensors.values()}
-    for path, module in net.named_modules():
-        for attribute, tensor in (*module._parameters.items(), *module._buffers.items()):
-            if id(tensor) in places:
-                places[id(tensor)].append(f"{path}.{attribute}" if path else attribute)
-    return {name: tuple(places[id(tensor)]) for name, tensor in tensors.items()}
-
-
 def _mirror(parameters: dict[str, nn.Parameter], init_std: PerParameter) -> nn.Module:
-    """A tree of bare modules with a parameter s = log(init_std) at the place of every given parameter."""
-    root = nn.Module()
-    for name, mu in parameters.items():
+    """A tree with a parameter s = log(init_std) at the place of every given parameter."""
+
+    def log_std(name: str, mu: nn.Parameter) -> nn.Parameter:
         std = std_for("init_std", init_std, name, mu)
-        log_std = std.log().to(mu) if isinstance(std, Tensor) else torch.tensor(math.log(std))
-        *path, leaf = name.split(".")
-        node = root
-        for part in path:
-            if part not in dict(node.named_children()):
-                node.add_module(part, nn.Module())
-            node = node.get_submodule(part)
-        s = torch.empty_like(mu, requires_grad=False).copy_(log_std)  # in the memory format of mu
-        node.register_parameter(leaf, nn.Parameter(s, requires_grad=mu.requires_grad))
-    return root
+        value = std.log().to(mu) if isinstance(std, Tensor) else torch.tensor(math.log(std))
+        s = torch.empty_like(mu, requires_grad=False).copy_(value)  # in the memory format of mu
+        return nn.Parameter(s, requires_grad=mu.requires_grad)
+
+    return tree_of((name, log_std(name, mu)) for name, mu in parameters.items())
 
 
 def _uniform(parameters: tuple[Tensor, ...]) -> bool:

@@ -96,15 +96,9 @@ def _hidden_randomness(found: Findings) -> Flag:
 
 
 def _discontinuity(found: Findings) -> Flag:
-    if _forgetful(found):
-        return Flag("discontinuity", False, "Cannot be told of a network that does not repeat itself.", {})
-    differ = found.probes["hair"] > _NOTICEABLE
-    numbers = {"differ": share(differ), "largest": found.probes["hair"].max().item()}
-    seen = f"A change of a millionth of the range of the pixels changes the answers to {_of(differ)} images"
-    if more_than(_FEW, differ):
-        words = f"{seen}: its output jumps, and may do so in a way that is made to be unpredictable."
-        return Flag("discontinuity", True, words, numbers)
-    return Flag("discontinuity", False, f"{seen}.", numbers)
+    seen = "A change of a millionth of the range of the pixels changes the answers to {} images"
+    words = "its output jumps, and may do so in a way that is made to be unpredictable."
+    return _no_change("discontinuity", found, found.probes["hair"], seen, words)
 
 
 def _mode(found: Findings) -> Flag:
@@ -120,15 +114,9 @@ def _mode(found: Findings) -> Flag:
 
 
 def _batch(found: Findings) -> Flag:
-    if _forgetful(found):
-        return Flag("batch", False, "Cannot be told of a network that does not repeat itself.", {})
-    differ = found.probes["batch"] > _NOTICEABLE
-    numbers = {"differ": share(differ), "largest": found.probes["batch"].max().item()}
-    seen = f"With other images in the same batch the answers to {_of(differ)} images change"
-    if more_than(_FEW, differ):
-        words = f"{seen}: the output is no function of the image. Does it normalise by the batch in evaluation mode?"
-        return Flag("batch", True, words, numbers)
-    return Flag("batch", False, f"{seen}.", numbers)
+    seen = "With other images in the same batch the answers to {} images change"
+    words = "the output is no function of the image. Does it normalise by the batch in evaluation mode?"
+    return _no_change("batch", found, found.probes["batch"], seen, words)
 
 
 def _probabilities(found: Findings) -> Flag:
@@ -139,6 +127,16 @@ def _probabilities(found: Findings) -> Flag:
         "good reason. This audit has taken their logarithms; let the network return logits."
     )
     return Flag("probabilities", True, words, {})
+
+
+def _no_change(name: str, found: Findings, change: Tensor, seen: str, words: str) -> Flag:
+    """Answers that ought to stay the same: raised, with `words`, if more than a few of them change."""
+    if _forgetful(found):
+        return Flag(name, False, "Cannot be told of a network that does not repeat itself.", {})
+    differ = change > _NOTICEABLE
+    numbers = {"differ": share(differ), "largest": change.max().item()}
+    raised, seen = more_than(_FEW, differ), seen.format(_of(differ))
+    return Flag(name, raised, f"{seen}: {words}" if raised else f"{seen}.", numbers)
 
 
 def _forgetful(found: Findings) -> bool:

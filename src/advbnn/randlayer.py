@@ -96,12 +96,9 @@ class Workspace:
             for p, view in zip(parameters, self.views, strict=True)
         )
 
-    def fill(self, noise: Tensor | None = None) -> None:
-        """Refill with `noise`, or with fresh noise from the default generator."""
-        if noise is None:
-            self.flat.normal_()
-        else:
-            self.flat.copy_(noise)
+    def fill(self) -> None:
+        """Refill with fresh noise from the default generator."""
+        self.flat.normal_()
         if self.cast is not self.flat:
             self.cast.copy_(self.flat)
 
@@ -127,7 +124,8 @@ def draw_all(means: Sequence[Tensor], log_stds: Sequence[Tensor], workspace: Wor
 def _combine(means: Sequence[Tensor], log_stds: Sequence[Tensor], noise: list[Tensor]) -> list[Tensor]:
     # multiply, then add: a fused multiply-add rounds once instead of twice, and the same noise would no
     # longer give the same bits as mu + exp(s) * eps
-    drawn = torch._foreach_mul(torch._foreach_exp(list(log_stds)), noise)
+    drawn = torch._foreach_exp(list(log_stds))
+    torch._foreach_mul_(drawn, noise)
     torch._foreach_add_(drawn, list(means))
     return list(drawn)
 
@@ -136,9 +134,8 @@ class _DrawAll(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, workspace: Workspace, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
         means, log_stds = tensors[:count], tensors[count:]
-        noise = torch.randn_like(workspace.flat)
-        workspace.fill(noise)
-        ctx.save_for_backward(noise, *log_stds)
+        workspace.fill()
+        ctx.save_for_backward(workspace.flat.clone(), *log_stds)
         ctx.set_materialize_grads(False)
         return tuple(_combine(means, log_stds, workspace.views))
 
@@ -148,7 +145,7 @@ class _DrawAll(torch.autograd.Function):
         noise, *log_stds = ctx.saved_tensors
         pieces = split_like(noise, log_stds)
         grad_stds = [
-            None if grad is None else grad * s.exp() * eps.to(s.dtype)
+            None if grad is None else s.exp().mul_(grad).mul_(eps.to(s.dtype))
             for grad, s, eps in zip(grads, log_stds, pieces, strict=True)
         ]
         return None, None, *grads, *grad_stds

@@ -24,8 +24,8 @@ class Schedule(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Constant:
-    """One learning rate throughout."""
+class _OneOptimizer:
+    """A run whose optimizer is never replaced."""
 
     epochs: int = 100
 
@@ -36,11 +36,16 @@ class Constant:
     def total_epochs(self) -> int:
         return self.epochs
 
-    def scale(self, epoch: float) -> float:
-        return 1.0
-
     def restarts(self, epoch: int) -> bool:
         return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constant(_OneOptimizer):
+    """One learning rate throughout."""
+
+    def scale(self, epoch: float) -> float:
+        return 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,33 +85,25 @@ class Stages:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cosine:
+class Cosine(_OneOptimizer):
     """Linear rise over `warmup` epochs, then half a cosine down to the share `final`."""
 
-    epochs: int = 100
     warmup: float = 0.0
     final: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_epochs(self.epochs)
+        super().__post_init__()
         if not 0 <= self.warmup < self.epochs:
             raise ValueError(f"warmup must lie in [0, epochs), got {self.warmup} with epochs={self.epochs}")
-
-    @property
-    def total_epochs(self) -> int:
-        return self.epochs
 
     def scale(self, epoch: float) -> float:
         if epoch < self.warmup:
             return epoch / self.warmup
         return _half_cosine(1.0, self.final, (epoch - self.warmup) / (self.epochs - self.warmup))
 
-    def restarts(self, epoch: int) -> bool:
-        return False
-
 
 @dataclass(frozen=True, kw_only=True)
-class OneCycle:
+class OneCycle(_OneOptimizer):
     """Half a cosine up from the share `start` to 1, and another down to `final` (Smith and Topin, 2018).
 
     Args:
@@ -116,28 +113,20 @@ class OneCycle:
         final: where it ends.
     """
 
-    epochs: int = 100
     rise: float = 0.3
     start: float = 0.04
     final: float = 4e-6
 
     def __post_init__(self) -> None:
-        _check_epochs(self.epochs)
+        super().__post_init__()
         if not 0 < self.rise < 1:
             raise ValueError(f"rise must lie strictly between 0 and 1, got {self.rise}")
-
-    @property
-    def total_epochs(self) -> int:
-        return self.epochs
 
     def scale(self, epoch: float) -> float:
         progress = epoch / self.epochs
         if progress < self.rise:
             return _half_cosine(self.start, 1.0, progress / self.rise)
         return _half_cosine(1.0, self.final, (progress - self.rise) / (1 - self.rise))
-
-    def restarts(self, epoch: int) -> bool:
-        return False
 
 
 def kl_factor(warmup: str, *, epoch: int, step: int, steps: int, epochs: float = 1.0) -> float:

@@ -20,11 +20,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.optim.optimizer import Optimizer, ParamsT
 
+from advbnn.places import places_of, run_with, tree_of
 from advbnn.priors import GaussianPrior, choose, std_for
-from advbnn.recompute import refusing_checkpointing
 
 
 class SGLD(Optimizer):
@@ -179,7 +178,7 @@ class SampleBank(nn.Module):
         self.net = net
         self.samples = nn.ModuleList()
         self.training = net.training
-        self._places = _places(net)
+        self._places = places_of(_tensors(net), net)
         self._frozen: int | None = None
 
     def __len__(self) -> int:
@@ -196,7 +195,7 @@ class SampleBank(nn.Module):
         differences = _signatures(tensors) ^ _signatures(_tensors(self.net))
         if differences:
             raise ValueError(f"net must be built like the bank's own; they differ in {min(differences)[0]!r}")
-        self.samples.append(_tree({name: tensor.detach().clone() for name, tensor in tensors.items()}))
+        self.samples.append(tree_of((name, tensor.detach().clone()) for name, tensor in tensors.items()))
 
     def sample(self, index: int | None = None) -> dict[str, Tensor]:
         """One stored sample by name, without copying; a random one when `index` is None."""
@@ -218,11 +217,7 @@ class SampleBank(nn.Module):
             # a forward pass in training mode writes into BatchNorm's statistics
             statistics = dict(self.net.named_buffers())
             weights = {name: w.clone() if name in statistics else w for name, w in weights.items()}
-        places = {place: weights[name] for name, places in self._places.items() for place in places}
-        if torch.compiler.is_compiling():
-            return functional_call(self.net, places, args, kwargs, tie_weights=False)
-        with refusing_checkpointing():
-            return functional_call(self.net, places, args, kwargs, tie_weights=False)
+        return run_with(self.net, weights, self._places, args, kwargs)
 
     @contextmanager
     def frozen(self, seed: int | None = None, *, index: int | None = None) -> Iterator["SampleBank"]:
@@ -326,35 +321,12 @@ def _noise_like(parameters: list[Tensor]) -> list[Tensor]:
     return [torch.randn_like(p) for p in parameters]
 
 
-def _places(net: nn.Module) -> dict[str, tuple[str, ...]]:
-    """Every parameter and persistent buffer under its first name, with all the places that hold it."""
-    places: dict[int, list[str]] = {}
-    for path, module in net.named_modules():
-        persistent = ((n, b) for n, b in module._buffers.items() if n not in module._non_persistent_buffers_set)
-        for attribute, tensor in chain(module._parameters.items(), persistent):
-            if tensor is not None:
-                places.setdefault(id(tensor), []).append(f"{path}.{attribute}" if path else attribute)
-    return {names[0]: tuple(names) for names in places.values()}
-
-
 def _tensors(net: nn.Module) -> dict[str, Tensor]:
-    held = dict(chain(net.named_parameters(), net.named_buffers()))
-    return {name: held[name] for name in _places(net)}
+    """Every parameter and persistent buffer under its first name."""
+    transient = {id(m._buffers[name]) for m in net.modules() for name in m._non_persistent_buffers_set}
+    held = chain(net.named_parameters(), net.named_buffers())
+    return {name: tensor for name, tensor in held if id(tensor) not in transient}
 
 
 def _signatures(tensors: dict[str, Tensor]) -> set[tuple[str, tuple[int, ...], str]]:
     return {(name, tuple(tensor.shape), str(tensor.dtype)) for name, tensor in tensors.items()}
-
-
-def _tree(tensors: dict[str, Tensor]) -> nn.Module:
-    """A tree of bare modules with the given tensors as buffers, under the given dotted names."""
-    root = nn.Module()
-    for name, tensor in tensors.items():
-        *path, leaf = name.split(".")
-        node = root
-        for part in path:
-            if part not in node._modules:
-                node.add_module(part, nn.Module())
-            node = node.get_submodule(part)
-        node.register_buffer(leaf, tensor)
-    return root

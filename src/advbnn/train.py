@@ -1,7 +1,5 @@
 """Training: Algorithm 1 of the paper, for every defence, on one process or many, and never lost."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from advbnn import checkpoint
+from advbnn import checkpoint, modes
 from advbnn.checkpoint import Checkpoint
 from advbnn.config import Config
 from advbnn.data import Splits
@@ -95,7 +93,7 @@ def fit(
     with (
         Journal(run, display, log_every=log_every, save_every=save_every, tensorboard=tensorboard) as journal,
         Interrupts() as interrupts,
-        _training_mode(training.model),
+        modes.training(training.model),
     ):
         training.load(_last_checkpoint(run, out, processes))
         if run is not None and run.finished:
@@ -178,14 +176,3 @@ def _how_to_go_on(training: Training, out: Path | str | None) -> str:
     if out is None:
         return f"{where}; nothing was saved, there being no run folder (out=...)"
     return f"{where}, saved in {out}; go on with --resume (resume=True)"
-
-
-@contextmanager
-def _training_mode(model: nn.Module) -> Iterator[None]:
-    modes = [(module, module.training) for module in model.modules()]
-    model.train()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training

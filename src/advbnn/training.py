@@ -17,6 +17,7 @@ from advbnn.engine import make_step
 from advbnn.modes import evaluating
 from advbnn.objective import Categorical, RobustLoss
 from advbnn.optimizers import Langevin, set_learning_rate
+from advbnn.posterior import posterior_stds
 from advbnn.priors import GaussianPrior
 from advbnn.rng import seeded
 from advbnn.schedules import kl_factor
@@ -69,7 +70,7 @@ class Training:
         self.epoch = self.step = 0
         self.lr = self.kl_weight = 0.0
         self.optimizer = self._fresh_optimizer()
-        self._run_step = make_step(engine, self.loss, self.optimizer, defense, processes.share_gradients(self.loss))
+        self._run_step = make_step(engine, self.loss, self.optimizer, defense, processes)
 
     @property
     def product(self) -> nn.Module:
@@ -150,6 +151,8 @@ class Training:
         """The metrics since the last reading, and those of an epoch that has just ended."""
         means = self.tally.read(self.world)
         self.tally.clear()
+        if self.loss.is_bayesian:
+            means["mean_std"], means["max_std"] = posterior_stds(self.model)
         if self.best is not None and self.step == 0 and self.best.seen == self.epoch:
             likelihood = self.defense.objective.likelihood
             means[f"validation_{likelihood.score_name}"] = likelihood.better * self.best.latest

@@ -114,6 +114,19 @@ def test_transfer_shows_affinities(runs: Path, tmp_path: Path) -> None:
     assert "names of their folders" in refused.output
 
 
+def test_engine_and_precision_can_be_chosen(runs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "records.json"
+    arguments = ["evaluate", runs / "robust", "--attack", "clean", "--out", out, *QUICK]
+    shown = advbnn(*arguments, "--precision", "bf16", "--engine", "eager")
+    assert shown.exit_code == 0, shown.output
+    (record,) = Records.load(out)
+    assert (record.precision, record.versions["engine"]) == ("float32, autocast bfloat16", "eager")
+    refused = advbnn(*arguments, "--engine", "graph")
+    assert refused.exit_code == 1
+    assert "the model is on the CPU; use 'compile' or 'auto'" in refused.output
+    assert "precision='half' is unknown" in advbnn(*arguments, "--precision", "half").output
+
+
 def test_predict_answers_and_abstains(runs: Path, images: list[Path]) -> None:
     shown = advbnn("predict", runs / "robust", *images, "--coverage", 0.5, "--device", "cpu")
     assert shown.exit_code == 0, shown.output

@@ -131,10 +131,9 @@ class Attack(ABC):
                     raise
                 size = (size + 1) // 2
                 continue
-            oracle.check_gradients()
+            vanished += oracle.vanished()
             x_adv[rows] = self.threat.project(found.detach(), x[rows])
             queries[rows] = oracle.queries
-            vanished += oracle.vanished()
             done = rows.stop
         if vanished > n / 2:
             warnings.warn(
@@ -163,8 +162,8 @@ class Attack(ABC):
             )
         if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
             raise TypeError(f"y must hold class numbers of an integer type, got {y.dtype}; convert it with y.long()")
-        if len(y) and int(y.min()) < 0:
-            raise ValueError(f"y holds the label {int(y.min())}; class numbers start at 0")
+        if len(y) and (least := int(y.min())) < 0:
+            raise ValueError(f"y holds the label {least}; class numbers start at 0")
         return y.to(x.device, torch.int64)
 
 
@@ -220,7 +219,7 @@ def check_inputs(x: Tensor, bounds: tuple[float, float]) -> None:
         raise ValueError("x must be a batch [n, ...], got a single number; for one example use x[None]")
     if x.numel() == 0:
         return
-    smallest, largest = (end.item() for end in torch.aminmax(x))
+    smallest, largest = torch.stack(torch.aminmax(x)).tolist()
     if not smallest <= largest:
         raise ValueError("x holds NaN; clean the inputs before attacking them")
     box = torch.tensor(bounds, dtype=x.dtype)

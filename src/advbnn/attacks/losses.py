@@ -25,8 +25,7 @@ def cross_entropy(logits: Tensor, y: Tensor, targeted: bool = False) -> Tensor:
 def margin(logits: Tensor, y: Tensor, targeted: bool = False) -> Tensor:
     """max_{j != y} z_j - z_y, positive exactly when the attack has succeeded; targeted: its negative."""
     own = logits.gather(1, y[:, None]).squeeze(1)
-    mask = functional.one_hot(y, logits.shape[1]).bool()
-    other = logits.masked_fill(mask, -torch.inf).amax(1)
+    other = logits.scatter(1, y[:, None], -torch.inf).amax(1)
     return own - other if targeted else other - own
 
 

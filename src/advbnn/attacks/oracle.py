@@ -1,6 +1,8 @@
 """A model as an attack sees it: answers and gradients, every one checked, counted and under known randomness."""
 
+import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -74,8 +76,6 @@ class Oracle:
         if active is not None:
             peak = torch.full_like(self._asked, -1, dtype=peak.dtype).index_copy_(0, active, peak)
         self._peaks.append(peak)
-        if len(self._peaks) == 1:
-            self.check_gradients()
         return slope
 
     def evaluate(
@@ -140,21 +140,24 @@ class Oracle:
         """Tell whoever follows the progress that `done` of `total` equal parts of the work are over."""
         self._report(done / total)
 
-    def check_gradients(self) -> None:
-        """Refuse gradients that were not finite."""
+    def vanished(self) -> int:
+        """The number of examples for which a gradient was asked, and every one was zero.
+
+        Refuses gradients that were not finite. Only here, when the attack is over, are they looked at: a look at every
+        step would keep the device waiting.
+        """
         if not self._peaks:
-            return
-        bad = ~torch.isfinite(torch.stack(self._peaks))
-        if bad.any():
+            return 0
+        peaks = torch.stack(self._peaks)
+        bad = ~torch.isfinite(peaks)
+        any_bad, vanished = torch.stack([bad.any().long(), (peaks.amax(0) == 0).sum()]).tolist()
+        if any_bad:
             step = int(bad.any(1).nonzero()[0]) + 1
             raise ValueError(
                 f"the gradient at step {step} is NaN or infinite for {int(bad[step - 1].sum())} of {bad.shape[1]} "
                 "examples; look for a division by zero, log or sqrt of 0 in the model, or run it in float32"
             )
-
-    def vanished(self) -> int:
-        """The number of examples for which a gradient was asked, and every one was zero."""
-        return int((torch.stack(self._peaks).amax(0) == 0).sum()) if self._peaks else 0
+        return int(vanished)
 
     @torch.no_grad()
     def _ask(self, x: Tensor, y: Tensor, objective: Objective, draws: int, active: Tensor | None) -> Answer:
@@ -192,18 +195,24 @@ def check_outputs(outputs: Any, x: Tensor, y: Tensor, classifies: bool) -> None:
         )
     if len(outputs) != len(x):
         raise ValueError(f"model returned {len(outputs)} rows for {len(x)} inputs; it must return one row an input")
-    if torch.isnan(outputs).any():
+    if classifies and outputs.ndim != 2:
+        raise ValueError(f"model must return logits of shape [n, classes], got {tuple(outputs.shape)}")
+    # brought over together, to wait for the device once
+    sums_to_one = ((outputs.sum(-1) - 1).abs() <= 1e-3).all() & (outputs >= 0).all()
+    highest = y.max() if classifies else torch.zeros_like(sums_to_one)
+    has_nan, probabilities, label = torch.stack(
+        [outputs.isnan().any().long(), sums_to_one.long(), highest.long()]
+    ).tolist()
+    if has_nan:
         raise ValueError("model returned NaN before any attack step; check its weights and its normalisation")
     if not classifies:
         return
-    if outputs.ndim != 2:
-        raise ValueError(f"model must return logits of shape [n, classes], got {tuple(outputs.shape)}")
-    if int(y.max()) >= outputs.shape[1]:
+    if label >= outputs.shape[1]:
         raise ValueError(
-            f"y holds the label {int(y.max())}, but the model has {outputs.shape[1]} classes, numbered from 0; "
+            f"y holds the label {label}, but the model has {outputs.shape[1]} classes, numbered from 0; "
             "check the labels, or the size of the model's last layer"
         )
-    if (outputs >= 0).all() and torch.allclose(outputs.sum(1), torch.ones_like(outputs[:, 0]), atol=1e-3):
+    if probabilities:
         raise ValueError(
             "model returned probabilities (rows are non-negative and sum to 1), attacks need logits: remove the "
             "softmax, or return its logarithm"
@@ -213,12 +222,20 @@ def check_outputs(outputs: Any, x: Tensor, y: Tensor, classifies: bool) -> None:
 @torch.no_grad()
 def is_random(model: nn.Module, x: Tensor) -> bool:
     """Whether a pass of the model draws random numbers, or two passes differ."""
-    with seeded(0, x.device):
+    with _without_compiling(), seeded(0, x.device):
         before = _random_state(x.device)
         first = model(x)
         if any(not torch.equal(a, b) for a, b in zip(before, _random_state(x.device), strict=True)):
             return True
         return isinstance(first, Tensor) and not torch.equal(first, model(x))
+
+
+def _without_compiling() -> AbstractContextManager[Any]:
+    """Within the block nothing is compiled: what torch has compiled it would compile anew for a few inputs."""
+    if "torch._dynamo" not in sys.modules:  # which takes more than a second to import, and has compiled nothing yet
+        return nullcontext()
+    eager: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return eager
 
 
 def _random_state(device: torch.device) -> list[Tensor]:

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from advbnn.commands.options import BatchSize, Device, Engine, Norm, Out, Precision
+
 if TYPE_CHECKING:
     from advbnn.audit import Audit
 
@@ -19,7 +21,7 @@ def audit(
     eps: Annotated[
         list[float] | None, typer.Option(help="Radius. May be repeated; the radius of training if left out.")
     ] = None,
-    norm: Annotated[str, typer.Option(help="linf, l2 or l1.")] = "linf",
+    norm: Norm = "linf",
     transfer_from: Annotated[
         list[Path] | None, typer.Option(help="Another run, whose adversarial examples are tried too. May be repeated.")
     ] = None,
@@ -29,47 +31,35 @@ def audit(
         int | None,
         typer.Option(help=f"Only the first so many test images; if left out, {FEW_HUNDRED} at quick, else all."),
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="Images attacked at a time.")] = 250,
-    out: Annotated[Path | None, typer.Option(help="The file of records; records.json in the run if left out.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; the first GPU if there is one.")] = None,
+    batch_size: BatchSize = 250,
+    out: Out = None,
+    device: Device = None,
+    engine: Engine = "auto",
+    precision: Precision = "full",
 ) -> None:
     """Attack a run in many ways, count what survives all of them, and look for signs that its gradients mislead.
 
     Started by torchrun, it works on as many processes as that has started. An interrupted audit goes on where it was.
     """
     from advbnn.audit import audit as audit_model
-    from advbnn.commands.judging import (
-        RECORDS,
-        command_line,
-        device_or_first_gpu,
-        explaining_errors,
-        first_rows,
-        label_of,
-        training_radius,
-    )
-    from advbnn.distributed import joined
+    from advbnn.commands.judging import judged, label_of, training_radius
+    from advbnn.evaluate import Options
     from advbnn.threat import Threat
     from advbnn.trained import load_trained
 
-    with explaining_errors(), joined(device_or_first_gpu(device)) as (world, place):
-        trained = load_trained(run, device=place)
-        test = trained.config.load_data().test
+    how = Options(samples=samples, seeds=seeds, batch_size=batch_size, engine=engine, precision=precision)
+    few = FEW_HUNDRED if limit is None and level == "quick" else limit
+    with judged(run, device, few, out, how) as (trained, test, options, leads):
+        place = next(trained.model.parameters()).device
         found = audit_model(
             trained.model,
             test,
             [Threat(norm, radius) for radius in eps or [training_radius(trained)]],
             level,
             transfer_from={label_of(other): load_trained(other, device=place).model for other in transfer_from or ()},
-            samples=samples,
-            seeds=seeds,
-            batch_size=batch_size,
-            rows=first_rows(test, FEW_HUNDRED if limit is None and level == "quick" else limit),
-            label=label_of(run),
-            out=out or run / RECORDS,
-            progress=True,
-            command=command_line(),
+            **options,
         )
-        if world.leads:
+        if leads:
             show_audit(found)
 
 

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from advbnn.commands.options import BatchSize, Device, Engine, Eot, Limit, Norm, Out, Precision, Samples, Seeds, Steps
+
 OVER = ("radius", "ensemble", "steps", "eot")
 
 
@@ -16,47 +18,28 @@ def curve(
     ] = None,
     attack: Annotated[str, typer.Option(help="As for evaluate; for ensemble also clean.")] = "paper",
     eps: Annotated[float | None, typer.Option(help="Radius; the radius of training if left out.")] = None,
-    norm: Annotated[str, typer.Option(help="linf, l2 or l1.")] = "linf",
-    steps: Annotated[int | None, typer.Option(help="Steps of the attack; each has its own default.")] = None,
-    eot: Annotated[int, typer.Option(help="Draws that every gradient or query is averaged over.")] = 1,
-    samples: Annotated[int, typer.Option(help="Draws of the network that make up the classifier.")] = 20,
-    seeds: Annotated[int, typer.Option(help="Repetitions, each with randomness of its own.")] = 3,
-    limit: Annotated[int | None, typer.Option(help="Only the first so many test images.")] = None,
-    batch_size: Annotated[int, typer.Option(help="Images attacked at a time.")] = 250,
-    out: Annotated[Path | None, typer.Option(help="The file of records; records.json in the run if left out.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; the first GPU if there is one.")] = None,
+    norm: Norm = "linf",
+    steps: Steps = None,
+    eot: Eot = 1,
+    samples: Samples = 20,
+    seeds: Seeds = 3,
+    limit: Limit = None,
+    batch_size: BatchSize = 250,
+    out: Out = None,
+    device: Device = None,
+    engine: Engine = "auto",
+    precision: Precision = "full",
 ) -> None:
     """Measure the accuracy of a run over the radius, the size of the ensemble, or the attack's steps or draws."""
     from advbnn import curves
     from advbnn.commands.attacks import make_attack, title
-    from advbnn.commands.judging import (
-        RECORDS,
-        command_line,
-        device_or_first_gpu,
-        explaining_errors,
-        first_rows,
-        label_of,
-        show,
-        training_radius,
-    )
-    from advbnn.distributed import joined
+    from advbnn.commands.judging import judged, show, training_radius
     from advbnn.evaluate import CLEAN, Options
     from advbnn.messages import unknown
     from advbnn.threat import Threat
-    from advbnn.trained import load_trained
 
-    with explaining_errors(), joined(device_or_first_gpu(device)) as (world, place):
-        trained = load_trained(run, device=place)
-        test = trained.config.load_data().test
-        options = Options(
-            seeds=seeds,
-            batch_size=batch_size,
-            rows=first_rows(test, limit),
-            label=label_of(run),
-            out=out or run / RECORDS,
-            progress=True,
-            command=command_line(),
-        )
+    how = Options(seeds=seeds, batch_size=batch_size, engine=engine, precision=precision)
+    with judged(run, device, limit, out, how) as (trained, test, options, leads):
         whole = [round(value) for value in at or ()]
         # over radii any radius will do to make the attack
         radius = eps or (1.0 if over == "radius" or attack == CLEAN else training_radius(trained))
@@ -77,5 +60,5 @@ def curve(
                 follow = curves.steps_curve if over == "steps" else curves.eot_curve
                 values = whole or (curves.STEPS if over == "steps" else curves.EOT_SAMPLES)
                 records = follow(trained.model, test, chosen, values, name=name, **options)
-        if world.leads:
+        if leads:
             show(records)

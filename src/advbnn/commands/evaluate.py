@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from advbnn.commands.options import BatchSize, Device, Engine, Eot, Limit, Norm, Out, Precision, Samples, Seeds, Steps
+
 
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
@@ -18,52 +20,31 @@ def evaluate(
     eps: Annotated[
         list[float] | None, typer.Option(help="Radius. May be repeated; the radius of training if left out.")
     ] = None,
-    norm: Annotated[str, typer.Option(help="linf, l2 or l1.")] = "linf",
-    steps: Annotated[int | None, typer.Option(help="Steps of the attacks; each has its own default.")] = None,
-    eot: Annotated[int, typer.Option(help="Draws that every gradient or query is averaged over.")] = 1,
-    samples: Annotated[int, typer.Option(help="Draws of the network that make up the classifier.")] = 20,
-    seeds: Annotated[int, typer.Option(help="Repetitions, each with randomness of its own.")] = 3,
-    limit: Annotated[int | None, typer.Option(help="Only the first so many test images.")] = None,
-    batch_size: Annotated[int, typer.Option(help="Images attacked at a time.")] = 250,
-    out: Annotated[Path | None, typer.Option(help="The file of records; records.json in the run if left out.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; the first GPU if there is one.")] = None,
+    norm: Norm = "linf",
+    steps: Steps = None,
+    eot: Eot = 1,
+    samples: Samples = 20,
+    seeds: Seeds = 3,
+    limit: Limit = None,
+    batch_size: BatchSize = 250,
+    out: Out = None,
+    device: Device = None,
+    engine: Engine = "auto",
+    precision: Precision = "full",
 ) -> None:
     """Measure the accuracy of a run under attack; started by torchrun, on as many processes as that has started.
 
     Records that are in the file already are not made again, and an interrupted evaluation goes on where it was.
     """
     from advbnn.commands.attacks import make_attack, title
-    from advbnn.commands.judging import (
-        RECORDS,
-        command_line,
-        device_or_first_gpu,
-        explaining_errors,
-        first_rows,
-        label_of,
-        show,
-        training_radius,
-    )
-    from advbnn.distributed import joined
-    from advbnn.evaluate import CLEAN, Evaluation
+    from advbnn.commands.judging import judged, show, training_radius
+    from advbnn.evaluate import CLEAN, Evaluation, Options
     from advbnn.records import Records
     from advbnn.threat import Threat
-    from advbnn.trained import load_trained
 
-    with explaining_errors(), joined(device_or_first_gpu(device)) as (world, place):
-        trained = load_trained(run, device=place)
-        test = trained.config.load_data().test
-        evaluation = Evaluation(
-            trained.model,
-            test,
-            samples=samples,
-            seeds=seeds,
-            batch_size=batch_size,
-            rows=first_rows(test, limit),
-            label=label_of(run),
-            out=out or run / RECORDS,
-            progress=True,
-            command=command_line(),
-        )
+    how = Options(samples=samples, seeds=seeds, batch_size=batch_size, engine=engine, precision=precision)
+    with judged(run, device, limit, out, how) as (trained, test, options, leads):
+        evaluation = Evaluation(trained.model, test, **options)
         names = attack or [CLEAN, "paper"]
         records = evaluation.accuracy(CLEAN, None) if CLEAN in names else Records()
         attacking = [name for name in names if name != CLEAN]
@@ -71,5 +52,5 @@ def evaluate(
             for name in attacking:
                 chosen = make_attack(name, trained.model, Threat(norm, radius), steps, eot)
                 records += evaluation.accuracy(title(name, chosen), chosen)
-        if world.leads:
+        if leads:
             show(records)

@@ -5,18 +5,61 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import typer
 
 from advbnn.checkpoint import CheckpointError
 from advbnn.data import Examples
+from advbnn.distributed import joined
+from advbnn.evaluate import Options
 from advbnn.records import Record
 from advbnn.runs import RunError
-from advbnn.trained import Trained
+from advbnn.trained import Trained, load_trained
 
 RECORDS = "records.json"
 """Where in its folder the records of a run are."""
+
+
+class Judged(NamedTuple):
+    """A run that a command judges.
+
+    Attributes:
+        trained: its network.
+        test: the images that it is judged on.
+        options: of the evaluation, all of them.
+        leads: whether this process is the one that shows what was found.
+    """
+
+    trained: Trained
+    test: Examples
+    options: Options
+    leads: bool
+
+
+@contextmanager
+def judged(run: Path, device: str | None, limit: int | None, out: Path | None, how: Options) -> Iterator[Judged]:
+    """A run on a device, to be judged on its first `limit` test images; what goes wrong is explained in one line.
+
+    Args:
+        run: the run folder.
+        device: as for `device_or_first_gpu`.
+        limit: as for `first_rows`.
+        out: the file of records; that of the run when None.
+        how: further options of the evaluation.
+    """
+    with explaining_errors(), joined(device_or_first_gpu(device)) as (world, place):
+        trained = load_trained(run, device=place)
+        test = trained.config.load_data().test
+        options = Options(
+            rows=first_rows(test, limit),
+            label=label_of(run),
+            out=out or run / RECORDS,
+            progress=True,
+            command=command_line(),
+        )
+        yield Judged(trained, test, options | how, world.leads)
 
 
 @contextmanager

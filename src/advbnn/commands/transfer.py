@@ -5,20 +5,24 @@ from typing import Annotated
 
 import typer
 
+from advbnn.commands.options import BatchSize, Device, Engine, Eot, Limit, Norm, Precision, Samples, Seeds, Steps
+
 
 def transfer(
     runs: Annotated[list[Path], typer.Argument(help="Two or more run folders, all of the same data.")],
     eps: Annotated[float, typer.Option(help="Radius.")],
     out: Annotated[Path, typer.Option(help="The file of records.")],
     attack: Annotated[str, typer.Option(help="As for evaluate.")] = "paper",
-    norm: Annotated[str, typer.Option(help="linf, l2 or l1.")] = "linf",
-    steps: Annotated[int | None, typer.Option(help="Steps of the attack; each has its own default.")] = None,
-    eot: Annotated[int, typer.Option(help="Draws that every gradient or query is averaged over.")] = 1,
-    samples: Annotated[int, typer.Option(help="Draws of the network that make up the classifier.")] = 20,
-    seeds: Annotated[int, typer.Option(help="Repetitions, each with randomness of its own.")] = 3,
-    limit: Annotated[int | None, typer.Option(help="Only the first so many test images.")] = None,
-    batch_size: Annotated[int, typer.Option(help="Images attacked at a time.")] = 250,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; the first GPU if there is one.")] = None,
+    norm: Norm = "linf",
+    steps: Steps = None,
+    eot: Eot = 1,
+    samples: Samples = 20,
+    seeds: Seeds = 3,
+    limit: Limit = None,
+    batch_size: BatchSize = 250,
+    device: Device = None,
+    engine: Engine = "auto",
+    precision: Precision = "full",
 ) -> None:
     """Measure how well attacks on each run work on the others: accuracies and affinity, for all pairs of runs."""
     from advbnn.commands.attacks import make_attack
@@ -47,6 +51,8 @@ def transfer(
             out=out,
             progress=True,
             command=command_line(),
+            engine=engine,
+            precision=precision,
         )
         if world.leads:
             show(records)

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 
 from advbnn.data.archive import digest
 from advbnn.data.errors import data_error
+from advbnn.files import write_atomically, written_whole
 
 log = logging.getLogger(__name__)
 
@@ -36,9 +36,10 @@ def cached(store: Path, identity: dict[str, object], build: Callable[[], np.ndar
     _check_writable(store.parent)
     array = build()
     try:
-        _write(store, lambda file: np.save(file, array, allow_pickle=False))
+        with written_whole(store) as file:
+            np.save(file, array, allow_pickle=False)
         content = json.dumps({**identity, "sha256": digest(store, "sha256")}, indent=2)
-        _write(record, lambda file: file.write(content.encode()))
+        write_atomically(record, content.encode())
     except OSError as error:
         log.warning("%s: cannot be written (%s); the images will be decoded again next time", store, error)
     return array
@@ -65,16 +66,3 @@ def _check_writable(folder: Path) -> None:
             pass
     except OSError as error:
         raise data_error(folder, f"the cache cannot be written here ({error})", "pass cache=another folder") from error
-
-
-def _write(path: Path, write: Callable[..., object]) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from advbnn.records import Records
 from advbnn.report.audited import worst_cases
 from advbnn.report.checks import checks_section
-from advbnn.report.curves import ensemble_section, radius_section, strength_section
+from advbnn.report.curves import alpha_section, ensemble_section, radius_section, strength_section
 from advbnn.report.headline import headline_section
 from advbnn.report.looks import Look, looks
 from advbnn.report.measured import check_one_data_set, labels_of
@@ -44,19 +44,21 @@ class Report:
         return {table.name: table for table in found}
 
 
-def compose(records: Records) -> Report:
-    """The report of the records, all of one data set."""
+def compose(records: Records, first: Sequence[Section] = ()) -> Report:
+    """The report of the records, all of one data set; `first` come before all that is made of them."""
     if not records:
         raise ValueError("records is empty: there is nothing to report; `advbnn evaluate RUN` makes records")
     check_one_data_set(records)
     shown = looks(labels_of(records))
     worst = worst_cases(records)
     sections = [
+        *first,
         headline_section(records, worst, shown),
         radius_section(records, worst, shown),
         checks_section(worst, shown),
         strength_section(records, shown),
         ensemble_section(records, shown),
+        alpha_section(records, shown),
         transfer_section(records, shown),
         uncertainty_section(records, shown),
         detection_section(records, shown),

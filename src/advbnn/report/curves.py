@@ -16,8 +16,9 @@ _AXES = {
     "ensemble": "draws that are averaged",
     "steps": "steps of the attack",
     "eot": "draws that the attack averages at each step",
+    "alpha": "alpha, the weight of the divergence",
 }
-_LOGARITHMIC = ("steps", "eot")
+_LOGARITHMIC = ("steps", "eot", "alpha")
 
 _RADIUS = (
     "Accuracy while the attacker is allowed to change the images more and more. At 0 nothing is changed. The band "
@@ -38,6 +39,10 @@ _STEPS = (
 _EOT = (
     "The gradient of one draw of the weights is a noisy guide. Averaged over more draws it points to where the whole "
     "ensemble is weak. How far the curve falls is how much the noise had hidden."
+)
+_ALPHA = (
+    "Each point is a network that was trained with another weight alpha of the divergence from the prior. A smaller "
+    "one leaves the network freer to fit its images, and may cost robustness."
 )
 
 
@@ -80,6 +85,13 @@ def strength_section(records: Records, looks: Mapping[str, Look]) -> Section | N
     words = [*([_STEPS] if steps else []), *([_EOT] if eot else [])]
     title = "A stronger attack"
     return Section(name="strength", title=title, words=words, figures=[*steps, *eot]) if words else None
+
+
+def alpha_section(records: Records, looks: Mapping[str, Look]) -> Section | None:
+    """The curves over the weight of the divergence in training; every point is a network of its own."""
+    figures = _figures(records, "alpha", looks)
+    title = "How strongly training holds the weights to their prior"
+    return Section(name="alpha", title=title, words=[_ALPHA], figures=figures) if figures else None
 
 
 def _on_curve(records: Records, curve: str) -> list[Record]:

@@ -12,6 +12,8 @@ from advbnn.report.tables import NOTHING, Cell, Table, percent, percent_range
 from advbnn.threat import Threat
 
 AUTHORS, WORST = "authors' attack", "worst case"
+_REACH = 20 * 0.007
+"""How far the paper's own steps can lead; on data with larger radii its attack is made with a scaled step."""
 
 _BOTH = (
     "Two numbers for each model and radius. The authors' attack is the one that the paper judges by: it follows the "
@@ -70,8 +72,10 @@ def _attacks(records: Records, worst: Records) -> dict[str, list[Record]]:
     authors_single = [r for r in single if is_authors_attack(r)]
     balls = {ball(r) for r in [*authors_single, *worst]}
     authors_along = [r for r in along if is_authors_attack(r) and (not balls or ball(r) in balls)]
-    # of several, that of the audit: it was made on the same images as the worst case
-    authors = {(r.model.label, r.threat): r for r in [*authors_along, *authors_single, *audited]}
+    # of several, that of the audit: it was made on the same images as the worst case; but not if its steps fall short
+    short = [r for r in audited if radius(r) > _REACH]
+    whole = [r for r in audited if radius(r) <= _REACH]
+    authors = {(r.model.label, r.threat): r for r in [*short, *authors_along, *authors_single, *whole]}
     rows = {AUTHORS: list(authors.values()), WORST: list(worst)}
     if not authors and not worst:
         rows = {}

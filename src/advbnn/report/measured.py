@@ -1,5 +1,6 @@
 """Finding among records what a report shows: whose attack it was, at which radius, and on which data."""
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
@@ -11,8 +12,10 @@ T = TypeVar("T")
 
 
 def is_authors_attack(record: Record) -> bool:
-    """Whether the paper's own attack was used: PGD-20 with one draw a step."""
-    return record.kind == "attack" and record.threat is not None and record.attack == repr(paper_pgd(record.threat.eps))
+    """Whether the paper's own attack was used: PGD-20 with one draw a step, be its step the paper's or a scaled one."""
+    if record.kind != "attack" or record.threat is None:
+        return False
+    return _any_step(record.attack) == _any_step(repr(paper_pgd(record.threat.eps)))
 
 
 def clean_of(records: Records, label: str) -> Record | None:
@@ -79,6 +82,10 @@ def check_one_data_set(records: Records) -> None:
             raise ValueError(
                 f"records of different data cannot stand on one plot: {listed}. Make one report for each data set"
             )
+
+
+def _any_step(attack: str) -> str:
+    return re.sub(r"(?<=[( ]step_size=)[0-9.e-]+", "any", attack)
 
 
 def _range(values: Iterable[int]) -> str:

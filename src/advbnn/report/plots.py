@@ -18,7 +18,8 @@ INK, FAINT, GROUND = ("--ink", "#22262b"), ("--faint", "#dddad2"), ("--ground", 
 
 _WIDTH, _HEIGHT, _SQUARE = 400, 270, 190
 _FONT, _LABEL_GAP, _MOST_MARKS = 12, 14, 12
-_STYLE: dict[Any, Any] = {
+_MARKS = tuple(float(f"{digit}e{power}") for power in range(-6, 4) for digit in (1, 3))
+STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "advbnn",  # the same records give the same file
     "text.parse_math": False,  # a label with a dollar in it is no formula
@@ -181,7 +182,7 @@ def _drawing(width: float, height: float, place: tuple[float, float, float, floa
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError("a report needs matplotlib: pip install 'advbnn[report]'") from error
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(width / 72, height / 72))
         yield figure, figure.add_axes(place)
 
@@ -193,7 +194,7 @@ def _name_vertical(axes: "Axes", label: str) -> None:
 
 def _logarithmic(axes: "Axes", values: Sequence[float]) -> None:
     axes.set_xscale("log")
-    marks = [mark for mark in (1, 3, 10, 30, 100, 300, 1000, 3000) if values[0] <= mark <= values[-1]]
+    marks = [mark for mark in _MARKS if values[0] <= mark <= values[-1]]
     axes.set_xticks(marks, [f"{mark:g}" for mark in marks])
     axes.set_xticks([], minor=True)
 

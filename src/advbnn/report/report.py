@@ -9,9 +9,15 @@ from advbnn.report.compose import compose
 from advbnn.report.markdown import markdown
 from advbnn.report.page import page
 from advbnn.report.pictures import AttackedImage, by_model
+from advbnn.report.section import Section
 
 
-def write_report(records: Iterable[Record], out: str | Path, images: Sequence[AttackedImage] | None = None) -> Path:
+def write_report(
+    records: Iterable[Record],
+    out: str | Path,
+    images: Sequence[AttackedImage] | None = None,
+    first: Sequence[Section] = (),
+) -> Path:
     """Writes `report.html`, `report.md` and `report.csv` into a folder.
 
     There is a section for everything that there are records of, and for nothing else.
@@ -20,12 +26,13 @@ def write_report(records: Iterable[Record], out: str | Path, images: Sequence[At
         records: of any number of models, all measured on the same data set.
         out: the folder; made if there is none.
         images: single images to show, see `attacked_images`.
+        first: sections of your own, which come before the others.
 
     Returns:
         the path of the HTML file.
     """
     collected = records if isinstance(records, Records) else Records(records)
-    report = compose(collected)
+    report = compose(collected, first)
     shown = by_model(images or (), list(report.looks))
     contents = {
         "report.md": markdown(report, shown),

@@ -1,0 +1,203 @@
+"""How long evaluation takes: the paper's curve, averaged PGD, the budget of AutoAttack's `rand`, and how costs grow.
+
+    python benchmarks/evaluate.py --parts curve eot --engines eager graph --out benchmarks/records/evaluate.json
+    python benchmarks/evaluate.py --parts autoattack --engines graph --images 1000 --scale
+
+Networks are Adv-BNNs with random weights, and images are random: what is timed does not depend on their values. All of
+it runs through `advbnn.evaluate` and `advbnn.curves`. Of a row, `seconds` is the time of all batches, from images on
+the host to counts, in the median over `--repeats`; `wall_s` is the whole call, with the checksums of network and
+images; `setup_s` is what recording or compiling took before, on one batch. With `--scale` a row also holds
+`seconds_for_all`, which is `seconds` times 10,000 over the images that were measured; nothing is extrapolated without
+it.
+"""
+
+import argparse
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from measuring import (
+    SIZES,
+    Rows,
+    best_device,
+    forget_memory,
+    forward_flop,
+    median_and_spread,
+    peak_gib,
+    seconds_of,
+)
+from torch import nn
+
+from advbnn import data, models
+from advbnn.accelerate import accelerate, engine_of
+from advbnn.attacks import APGD, PGD, paper_pgd
+from advbnn.curves import RADII, radius_curve
+from advbnn.evaluate import Evaluation, evaluate
+from advbnn.identity import precision_of
+from advbnn.posterior import bayesianize
+from advbnn.records import Records
+from advbnn.threat import Threat
+
+ALL = 10_000
+"""The test images of CIFAR-10."""
+
+THREAT = Threat("linf", 8 / 255)
+PARTS = ("curve", "eot", "autoattack", "grow-eot", "grow-ensemble", "grow-network", "grow-data")
+NETWORKS = ("small_cnn", "model_a", "resnet18", "vgg11", "vgg13", "vgg16", "vgg19")
+
+Work = Callable[[nn.Module, data.ImageSet, dict[str, Any]], Records]
+
+
+def main() -> None:
+    """Measure every part that was asked for, with every engine and precision."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--network", choices=SIZES, default="vgg16", help="for all parts but grow-network")
+    parser.add_argument("--engines", nargs="+", default=["eager", "graph"])
+    parser.add_argument("--precisions", nargs="+", default=["full", "bf16"])
+    parser.add_argument("--batch", type=int, default=1000, help="images attacked at a time")
+    parser.add_argument("--images", type=int, default=ALL, help="images that are measured")
+    parser.add_argument("--scale", action="store_true", help=f"also say what that comes to for {ALL:,} images")
+    parser.add_argument("--samples", type=int, default=20, help="draws of the classifier")
+    parser.add_argument("--selection-samples", type=int, default=20, help="draws by which APGD compares points")
+    parser.add_argument("--steps", type=int, help="of all attacks, for a trial; 20 for PGD, 100 for APGD if left out")
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS), help="for grow-network")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--cudnn-benchmark", action="store_true", help="let cuDNN try its algorithms first")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    torch.backends.cudnn.benchmark = options.cudnn_benchmark
+    warnings.simplefilter("ignore")  # of few images and of vanishing gradients, which are no subject here
+    rows = Rows(options.out, weights="random", images="random", cudnn_benchmark=options.cudnn_benchmark)
+    for part in options.parts:
+        for about, network, images, forwards, work in cases(part, options):
+            for engine in options.engines:
+                for precision in options.precisions:
+                    row = measure(network, images, engine, precision, forwards, work, options, rows.about)
+                    rows.add({"part": part, **about, **row})
+
+
+def cases(part: str, options: argparse.Namespace) -> Iterator[tuple[dict[str, Any], str, int, int, Work]]:
+    """What a part measures: what varies, the network, images, forward passes an image, and the work itself.
+
+    An input gradient counts as one more forward pass.
+    """
+    samples, images, selection = options.samples, options.images, options.selection_samples
+    pgd, apgd = options.steps or 20, options.steps or 100
+    if part == "curve":
+        attack = paper_pgd(1.0, steps=pgd)
+        forwards = len(RADII) * samples + (len(RADII) - 1) * 2 * pgd  # at radius 0 there is nothing to attack
+        yield (
+            {"attack": f"PGD-{pgd}", "radii": len(RADII)},
+            options.network,
+            images,
+            forwards,
+            lambda model, test, how: radius_curve(model, test, attack, **how),
+        )
+    elif part == "autoattack":
+        attacks = [APGD(THREAT, steps=apgd, eot=20, loss=loss, selection_samples=selection) for loss in ("ce", "dlr")]
+        by_name = {f"APGD-{attack.loss}": attack for attack in attacks}
+        forwards = 2 * (2 * (apgd + 1) * 20 + (apgd + 2) * selection + samples)
+        yield (
+            {"attack": f"APGD-CE + APGD-DLR, {apgd} steps, EOT-20", "selection_samples": selection},
+            options.network,
+            images,
+            forwards,
+            lambda model, test, how: evaluate(model, test, by_name, **how),
+        )
+    elif part in ("eot", "grow-eot"):
+        for eot in (20,) if part == "eot" else (1, 2, 5, 10, 20, 50):
+            yield pgd_case(options.network, images, pgd, eot, samples)
+    elif part == "grow-ensemble":
+        for size in (1, 2, 5, 10, 20, 50):
+            yield (
+                {"attack": "none", "ensemble": size},
+                options.network,
+                images,
+                size,
+                lambda model, test, how, size=size: evaluate(model, test, **how | {"samples": size}),
+            )
+    elif part == "grow-network":
+        for network in options.networks:
+            yield pgd_case(network, images, pgd, 1, samples)
+    elif part == "grow-data":
+        for count in (images // 10, images // 5, images // 2, images):
+            yield pgd_case(options.network, count, pgd, 1, samples)
+
+
+def pgd_case(network: str, images: int, steps: int, eot: int, samples: int) -> Any:
+    """PGD from a random start, averaged over `eot` draws."""
+    attack = PGD(THREAT, steps=steps, eot=eot)
+    about = {"attack": f"PGD-{steps}", "eot": eot}
+    return (
+        about,
+        network,
+        images,
+        2 * steps * eot + samples,
+        lambda model, test, how: evaluate(model, test, attack, **how),
+    )
+
+
+def measure(
+    network: str,
+    images: int,
+    engine: str,
+    precision: str,
+    forwards: int,
+    work: Work,
+    options: argparse.Namespace,
+    about: dict[str, Any],
+) -> dict[str, Any]:
+    """One row."""
+    device, side = best_device(), SIZES[network]
+    forget_memory()
+    torch.manual_seed(0)
+    net = models.build(network, classes=10, image_size=side)
+    model = bayesianize(net).eval().to(device)
+    pixels = torch.randint(256, (images, 3, side, side), dtype=torch.uint8)
+    test = data.ImageSet(pixels, torch.arange(images) % 10, tuple("0123456789"), "random")
+    fast = accelerate(model, engine, precision)
+    batch = min(options.batch, images)
+    # the network is accelerated here, once, so that setting up can be told from working
+    how: dict[str, Any] = {"samples": options.samples, "seeds": 1, "batch_size": batch, "engine": "eager"}
+    setup = seconds_of(lambda: [warm_up(fast, test, how, last) for last in {batch, images % batch or batch}])
+    times, walls = [], []
+    for _ in range(options.repeats):
+        begin = time.perf_counter()
+        times.append(sum(record.seconds for record in work(fast, test, how)))
+        walls.append(time.perf_counter() - begin)
+    seconds, spread = median_and_spread(times)
+    tflops = forwards * forward_flop(network) * images / seconds / 1e12
+    scaled = {"seconds_for_all": seconds * ALL / images, "scaled_from_images": images} if options.scale else {}
+    return {
+        "network": network,
+        "parameters": sum(p.numel() for p in net.parameters()),
+        "engine": engine_of(fast),
+        "precision": precision_of(model, device, precision == "bf16"),
+        "batch": batch,
+        "images": images,
+        "samples": options.samples,
+        "seconds": seconds,
+        "seconds_spread": spread,
+        "wall_s": median_and_spread(walls)[0],
+        "repeats": options.repeats,
+        "setup_s": setup,
+        **scaled,
+        "forwards_an_image": forwards,
+        "tflops": tflops,
+        "share_of_matrix_rate": tflops / about["matrix_tflops"],
+        **peak_gib(),
+    }
+
+
+def warm_up(fast: nn.Module, test: data.ImageSet, how: dict[str, Any], size: int) -> None:
+    """A short attack on one batch of the size, long enough for its fast forms to be made."""
+    first = Evaluation(fast, test, **how | {"rows": range(size)})
+    first.accuracy("warm-up", PGD(THREAT, steps=4, pick="best", selection_samples=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""What the benchmarks of speed share: the machine, its matrix rate, a network's arithmetic, and records of rows."""
+
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from advbnn import models
+
+SIZES = {"vgg11": 32, "vgg13": 32, "vgg16": 32, "vgg19": 32, "resnet18": 32, "model_a": 96, "small_cnn": 32}
+"""The networks, and the side of their images."""
+
+
+class Rows:
+    """A record: what was measured on, and rows, each of which is printed and written to the file at once.
+
+    Rows that an earlier measurement has left in the file stay, if it was on the same machine with the same software.
+    """
+
+    def __init__(self, out: Path | None, **about: Any) -> None:
+        device = best_device()
+        processor = platform.processor() or platform.machine()
+        self._out = out
+        self.about: dict[str, Any] = {
+            "machine": torch.cuda.get_device_name() if device.type == "cuda" else processor,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "matrix_tflops": matrix_rate(device) / 1e12,
+            **about,
+        }
+        self._rows: list[dict[str, Any]] = []
+        if out is not None and out.exists():
+            before = json.loads(out.read_text())
+            for key, value in self.about.items():
+                if key != "matrix_tflops" and before.get(key) != value:
+                    raise SystemExit(
+                        f"{out} has {key}={before.get(key)!r}, not {value!r}; choose another file for --out"
+                    )
+            self._rows, self.about["matrix_tflops"] = before["rows"], before["matrix_tflops"]
+
+    def add(self, row: dict[str, Any]) -> None:
+        """One more row."""
+        self._rows.append(row)
+        print(json.dumps(row), flush=True)
+        if self._out is not None:
+            self._out.parent.mkdir(parents=True, exist_ok=True)
+            self._out.write_text(json.dumps({**self.about, "rows": self._rows}, indent=1) + "\n")
+
+
+def best_device() -> torch.device:
+    """The GPU if there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def synchronize() -> None:
+    """Wait for the device."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def seconds_of(work: Callable[[], object]) -> float:
+    """The time that some work takes, to its very end."""
+    synchronize()
+    begin = time.perf_counter()
+    work()
+    synchronize()
+    return time.perf_counter() - begin
+
+
+def median_and_spread(values: list[float], unit: float = 1) -> tuple[float, list[float]]:
+    """The median, and the smallest and largest value, in multiples of `unit`."""
+    return statistics.median(values) / unit, [min(values) / unit, max(values) / unit]
+
+
+def forget_memory() -> None:
+    """Start to watch the peak of the device's memory."""
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def peak_gib() -> dict[str, float | None]:
+    """The most memory in use since `forget_memory`, and the most taken from the device."""
+    if not torch.cuda.is_available():
+        return {"peak_gib": None, "peak_reserved_gib": None}
+    return {
+        "peak_gib": torch.cuda.max_memory_allocated() / 2**30,
+        "peak_reserved_gib": torch.cuda.max_memory_reserved() / 2**30,
+    }
+
+
+def forward_flop(network: str, image_size: int | None = None, channels: int = 3) -> int:
+    """Floating-point operations of one image's forward pass, counted by torch; a multiply-add is two."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    side = image_size or SIZES[network]
+    net = models.build(network, classes=10, image_size=side, channels=channels).eval()
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        net(torch.zeros(1, channels, side, side))
+    return int(counter.get_total_flops())
+
+
+def matrix_rate(device: torch.device) -> float:
+    """Operations a second of a large matrix product, bfloat16 on a GPU and float32 on a CPU."""
+    size, dtype = (8192, torch.bfloat16) if device.type == "cuda" else (1024, torch.float32)
+    a = torch.randn(size, size, device=device, dtype=dtype)
+
+    def products() -> None:
+        for _ in range(10):
+            a @ a
+
+    products()
+    return 10 * 2 * size**3 / seconds_of(products)

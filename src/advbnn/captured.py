@@ -1,0 +1,142 @@
+"""Passes of a network recorded as CUDA graphs: outputs by one graph, the gradient of the input by another."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from advbnn.rng import seeded
+
+Pass = Callable[[Tensor], Tensor]
+
+_WARM_UP = 2
+_CAPTURE: dict[str, Any] = {"capture_error_mode": "thread_local"}
+"""What other threads do meanwhile, such as those of torch.distributed, is no business of the capture."""
+
+
+class Recording:
+    """A pass on batches of one shape, called like the pass itself.
+
+    Inputs and outputs live in fixed memory, so they are copied in and out. A replay takes its random numbers from
+    torch's generator as it is at that time, and moves it on, as the pass would. Any number of replays may precede a
+    backward pass: what a later one has overwritten is made again, with the random numbers that it had.
+
+    Args:
+        one_pass: what to record.
+        x: a batch of the shape and the layout to record.
+        differentiable: record the gradient of the input too, if there is one.
+        memory: returns what else the pass reads and writes, to be kept as long as the recording.
+
+    Raises:
+        RuntimeError: it cannot be recorded.
+    """
+
+    def __init__(self, one_pass: Pass, x: Tensor, *, differentiable: bool, memory: Callable[[], object]) -> None:
+        self.replays = 0
+        x = x.detach()
+        with torch.inference_mode(False), torch.cuda.device(x.device), seeded(0, x.device):
+            self._x = torch.empty_like(x).copy_(x)
+            leaf = self._x.detach().requires_grad_(differentiable)
+            with torch.set_grad_enabled(differentiable):
+                self.differentiable = _warm_up(one_pass, leaf)
+                self._graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(self._graph, **_CAPTURE):
+                    outputs = one_pass(leaf)
+                self._outputs = outputs.detach()
+                if self.differentiable:
+                    self._slope = torch.zeros_like(self._outputs)
+                    self._backward_graph = torch.cuda.CUDAGraph()
+                    with torch.cuda.graph(self._backward_graph, pool=self._graph.pool(), **_CAPTURE):
+                        (self._gradient,) = torch.autograd.grad(outputs, leaf, self._slope)
+        self._memory = memory()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The outputs of a new pass."""
+        if not self.differentiable:
+            return self.forward(x)
+        outputs: Tensor = _Replay.apply(x, self)
+        return outputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The outputs of a new pass, which autograd does not see."""
+        self._x.copy_(x.detach())
+        self._graph.replay()
+        self.replays += 1
+        return self._outputs.clone()
+
+    def backward(self, slope: Tensor) -> Tensor:
+        """The gradient of the input of the latest pass."""
+        self._slope.copy_(slope)
+        self._backward_graph.replay()
+        return self._gradient.clone(memory_format=torch.contiguous_format)
+
+
+class _Replay(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, recording: Recording) -> Tensor:
+        ctx.recording, ctx.random_state = recording, torch.cuda.get_rng_state(x.device)
+        outputs = recording.forward(x)
+        ctx.number = recording.replays
+        ctx.save_for_backward(x)
+        return outputs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None]:
+        recording: Recording = ctx.recording
+        if recording.replays != ctx.number:
+            (x,) = ctx.saved_tensors
+            now = torch.cuda.get_rng_state(x.device)
+            torch.cuda.set_rng_state(ctx.random_state, x.device)
+            recording.forward(x)
+            ctx.number = recording.replays
+            torch.cuda.set_rng_state(now, x.device)
+        return recording.backward(slope), None
+
+
+@torch.no_grad()
+def check_capturable(one_pass: Pass, x: Tensor) -> None:
+    """Refuse a pass that does what a graph would not do again.
+
+    Raises:
+        RuntimeError: with the reason.
+    """
+    with seeded(0, x.device):
+        one_pass(x)
+        before = torch.get_rng_state()
+        with _refusing_to_wait():
+            outputs: Any = one_pass(x)
+        if not torch.equal(before, torch.get_rng_state()):
+            raise RuntimeError("the network draws random numbers on the CPU, which a graph would not draw again")
+    if not isinstance(outputs, Tensor):
+        raise RuntimeError(f"the network returns a {type(outputs).__name__} instead of one tensor")
+
+
+@contextmanager
+def _refusing_to_wait() -> Iterator[None]:
+    """Within the block, what waits for the device raises; inside a capture it would break more than this pass."""
+    mode = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the mode is a prototype
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)
+
+
+def _warm_up(one_pass: Pass, leaf: Tensor) -> bool:
+    """Let libraries set themselves up outside the capture; whether the outputs have a gradient."""
+    side, current = torch.cuda.Stream(leaf.device), torch.cuda.current_stream(leaf.device)
+    side.wait_stream(current)
+    with torch.cuda.stream(side):
+        for _ in range(_WARM_UP):
+            outputs = one_pass(leaf)
+            if outputs.requires_grad:
+                torch.autograd.grad(outputs, leaf, torch.zeros_like(outputs))
+    current.wait_stream(side)
+    return outputs.requires_grad

@@ -1,0 +1,197 @@
+"""What has been measured, asked by defence, attack and radius; several trainings of a defence count as one."""
+
+import json
+import math
+import re
+import statistics
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from advbnn.evaluate import CLEAN
+from advbnn.profiles import DEFENSES
+from advbnn.records import Record, Records
+from advbnn.report.audited import worst_cases
+from advbnn.reproduce.experiment import Experiment, stored
+from advbnn.reproduce.paper import table1
+from advbnn.reproduce.plan import RANDOM, RECORDS, RUNS
+from advbnn.reproduce.protocol import AUTHORS
+from advbnn.runs import FACTS, METRICS
+from advbnn.transfer_matrix import affinity
+
+
+@dataclass(frozen=True)
+class Number:
+    """An accuracy in %, the mean over the trainings of a defence.
+
+    Attributes:
+        mean: the number itself.
+        low: lower end of its 95 % interval, by the choice of images.
+        high: upper end.
+        spread: standard deviation over the trainings; 0 for one.
+        trainings: how many there were.
+    """
+
+    mean: float
+    low: float
+    high: float
+    spread: float = 0.0
+    trainings: int = 1
+
+    @classmethod
+    def of(cls, records: Iterable[Record]) -> "Number | None":
+        """The number that records of one measurement, one a training, have in common; None without records."""
+        found = list(records)
+        if not found:
+            return None
+        values = [100 * record.accuracy for record in found]
+        return cls(
+            mean=statistics.fmean(values),
+            low=statistics.fmean(100 * record.interval[0] for record in found),
+            high=statistics.fmean(100 * record.interval[1] for record in found),
+            spread=statistics.stdev(values) if len(values) > 1 else 0.0,
+            trainings=len(values),
+        )
+
+    @property
+    def error(self) -> float:
+        """How far the truth may well be off: by the images, or by the trainings if these vary more."""
+        return max((self.high - self.low) / 2, 2 * self.spread / math.sqrt(self.trainings))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """What a run says of its training: parameters, and images that it went through in a second."""
+
+    parameters: int
+    examples_per_second: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """Everything that a reproduction has found so far.
+
+    Attributes:
+        experiment: what is reproduced.
+        records: all records.
+        paper: the rows of Table 1 for the same data; empty where the paper has none.
+        trainings: of the runs, by their labels.
+    """
+
+    experiment: Experiment
+    records: Records
+    paper: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    trainings: Mapping[str, Training] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, out: Path) -> "Evidence":
+        """What there is in the folder of a reproduction."""
+        experiment, facts = stored(out)
+        kept: dict[tuple[Any, ...], Record] = {}
+        for file in sorted((out / RECORDS).glob("*.json")):
+            for record in Records.load(file):
+                kept.setdefault(record.key, record)
+        return cls(
+            experiment=experiment,
+            records=Records(kept.values()),
+            paper=table1(experiment.data, int(facts.get("test_images", 0))),
+            trainings=_trainings(out),
+        )
+
+    @cached_property
+    def radii(self) -> tuple[float, ...]:
+        """The radii of Table 1 for this data, without 0."""
+        return self.experiment.protocol.table_radii
+
+    def clean(self, defense: str) -> Number | None:
+        """The accuracy without an attack."""
+        return self._number(defense, lambda r: r.curve == "radius" and r.name == AUTHORS and r.at == 0)
+
+    def authors(self, defense: str, eps: float) -> Number | None:
+        """The accuracy under the authors' attack."""
+        if eps == 0:
+            return self.clean(defense)
+        return self._number(defense, lambda r: r.curve == "radius" and r.name == AUTHORS and r.at == eps)
+
+    def averaged(self, defense: str, eps: float) -> Number | None:
+        """The accuracy under the attack along averaged gradients; with nothing to average it is the authors'."""
+        if defense not in RANDOM or eps == 0:
+            return self.authors(defense, eps)
+        name = self.experiment.protocol.averaged
+        return self._number(defense, lambda r: r.curve == "radius" and r.name == name and r.at == eps)
+
+    def worst(self, defense: str, eps: float) -> Number | None:
+        """The accuracy in the worst case of the audit."""
+        audited = self._worst_cases
+        return self._number(defense, lambda r: r.threat is not None and r.threat.eps == eps, audited)
+
+    def paper_says(self, defense: str, eps: float) -> float | None:
+        """The paper's own number, in %."""
+        if defense not in self.paper:
+            return None
+        return dict(zip((0.0, *self.radii), self.paper[defense], strict=True)).get(eps)
+
+    @cached_property
+    def affinity(self) -> dict[str, dict[str, float | None]]:
+        """rho of eq. 17 for all pairs of defences; empty where it was not measured."""
+        pairs = self.records.where(kind="transfer", curve="")
+        cleans = self.records.where(kind="clean", name=CLEAN, curve="")
+        return affinity(pairs + cleans) if pairs and cleans else {}
+
+    def curve(self, over: str, eps: float, defense: str = "adv_bnn") -> dict[float, Record]:
+        """The records of a curve over `"ensemble"` or `"steps"` at a radius, by their place."""
+        found = [r for r in self.records.where(curve=over, label=defense) if _radius(r) == eps and r.at is not None]
+        return {r.at: r for r in sorted(found, key=lambda r: r.at or 0.0) if r.at is not None}
+
+    def alpha(self, name: str) -> dict[float, Number]:
+        """The accuracy of Adv-BNN under the attack of a name, or clean, by alpha in falling order."""
+        found = {r.at: r for r in self.records.where(curve="alpha", name=name) if r.at is not None}
+        numbers = {at: Number.of([found[at]]) for at in sorted(found, reverse=True)}
+        return {at: number for at, number in numbers.items() if number is not None}
+
+    def steepness(self, defense: str, part: str) -> Mapping[str, Any] | None:
+        """The details of the local Lipschitz value on `"train"` or `"test"` images."""
+        found = self.records.where(kind="lipschitz", name=part, label=defense)
+        return found[0].details if found else None
+
+    @cached_property
+    def measured(self) -> list[str]:
+        """The defences that there is any accuracy of, in the paper's order."""
+        return [name for name in DEFENSES if self.clean(name) is not None or self._any_worst(name)]
+
+    @cached_property
+    def _worst_cases(self) -> Records:
+        return worst_cases(self.records)
+
+    def _any_worst(self, defense: str) -> bool:
+        return any(_is(record, defense) for record in self._worst_cases)
+
+    def _number(
+        self, defense: str, fits: Callable[[Record], bool], among: Iterable[Record] | None = None
+    ) -> Number | None:
+        source = self.records if among is None else among
+        return Number.of(record for record in source if _is(record, defense) and fits(record))
+
+
+def _is(record: Record, defense: str) -> bool:
+    return re.fullmatch(rf"{defense}(-seed\d+)?", record.model.label) is not None
+
+
+def _radius(record: Record) -> float:
+    return 0.0 if record.threat is None else record.threat.eps
+
+
+def _trainings(out: Path) -> dict[str, Training]:
+    """Of all runs that lie in the folder."""
+    found = {}
+    for facts in sorted((out / RUNS).glob(f"*/{FACTS}")):
+        metrics = facts.parent / METRICS
+        if not metrics.exists():
+            continue
+        speeds = [json.loads(line)["examples_per_second"] for line in metrics.read_text().splitlines() if line]
+        if speeds:
+            parameters = json.loads(facts.read_text())["model"]["parameters"]
+            found[facts.parent.name] = Training(parameters=parameters, examples_per_second=statistics.median(speeds))
+    return found

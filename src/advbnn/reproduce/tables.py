@@ -1,0 +1,84 @@
+"""The paper's table with ours below it, and the claims, as tables of the report."""
+
+from collections.abc import Sequence
+
+from advbnn.report.looks import TITLES
+from advbnn.report.measured import draws_of, images_of
+from advbnn.report.tables import NOTHING, PLUS_MINUS, Cell, Table, percent_range
+from advbnn.reproduce.claims import UNMEASURED, Claim
+from advbnn.reproduce.evidence import Evidence, Number
+from advbnn.reproduce.plan import RANDOM
+from advbnn.reproduce.protocol import AUTHORS
+
+PAPER, WORST = "the paper", "worst case"
+
+
+def table1(evidence: Evidence) -> Table:
+    """Accuracies by defence and radius: the paper's, under its attack, along averaged gradients, in the worst case."""
+    radii = (0.0, *evidence.radii)
+    rows: list[list[Cell]] = []
+    for defense in evidence.measured or ("adv", "adv_bnn"):
+        title = Cell(TITLES[defense])
+        if defense in evidence.paper:
+            rows.append([title, Cell(PAPER), *(Cell(f"{value:.1f}") for value in evidence.paper[defense])])
+        rows.append([title, Cell(AUTHORS), *(_cell(evidence.authors(defense, eps)) for eps in radii)])
+        if defense in RANDOM:
+            cells = [_cell(evidence.averaged(defense, eps)) for eps in evidence.radii]
+            rows.append([title, Cell(evidence.experiment.protocol.averaged), NOTHING, *cells])
+        worst = [evidence.worst(defense, eps) for eps in evidence.radii]
+        if any(number is not None for number in worst):
+            cells = [_cell(number, strong=True) for number in worst]
+            rows.append([title, Cell(WORST, strong=True), NOTHING, *cells])
+    return Table(
+        name="table1",
+        caption=_caption(evidence),
+        columns=["defence", "attack", "no attack", *(f"{eps:.4g}" for eps in evidence.radii)],
+        rows=rows,
+    )
+
+
+def claims_table(claims: Sequence[Claim]) -> Table:
+    """Each claim with its verdict and the evidence."""
+    rows = [
+        [
+            Cell(claim.text, f"({claim.source})" if claim.source else "(not asked by the paper)"),
+            Cell(claim.verdict, strong=claim.verdict != UNMEASURED),
+            Cell(claim.evidence),
+        ]
+        for claim in claims
+    ]
+    return Table(
+        name="claims",
+        caption="What the paper claims, and what the records say of it.",
+        columns=["claim", "verdict", "evidence"],
+        rows=rows,
+    )
+
+
+def _caption(evidence: Evidence) -> str:
+    used = [r for r in evidence.records if r.curve == "radius"]
+    audited = [r for r in evidence.records if r.kind == "worst_case"]
+    parts = ["Accuracy in %"]
+    parts.append("with its standard deviation over the trainings." if _several(evidence) else "and its 95 % interval.")
+    if used:
+        parts.append(f"{images_of(used)}; {draws_of(used)}.")
+    if audited:
+        level = ", ".join(dict.fromkeys(r.name for r in audited))
+        parts.append(f"Worst case of the {level} audit on {images_of(audited)}.")
+    step = evidence.experiment.protocol.step_size
+    parts.append(f"{AUTHORS} is the authors' attack: from the image itself, one draw of the weights a step of {step}.")
+    parts.append("For networks that are not random there is nothing to average.")
+    return " ".join(parts)
+
+
+def _several(evidence: Evidence) -> bool:
+    return any((number := evidence.clean(defense)) is not None and number.trainings > 1 for defense in TITLES)
+
+
+def _cell(number: Number | None, strong: bool = False) -> Cell:
+    if number is None:
+        return NOTHING
+    note = percent_range(number.low / 100, number.high / 100)
+    if number.trainings > 1:
+        note = f"{PLUS_MINUS} {number.spread:.1f}"
+    return Cell(f"{number.mean:.1f}", note, strong=strong)

@@ -1,0 +1,120 @@
+"""`advbnn reproduce`: one small reproduction from beginning to end, begun by hand, finished and rendered again."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from advbnn import data
+from advbnn.cli import app
+from advbnn.reproduce import Experiment
+from advbnn.reproduce.plan import RECORDS, RUNS
+from advbnn.runs import MODEL
+from advbnn.train import fit
+
+pytest.importorskip("matplotlib")
+pytest.importorskip("jinja2")
+
+SETTINGS = ["schedule.epochs=1", "batch_size=256"]
+OPTIONS = ["--data", "digits", "--limit", "100", "--audit", "none", "--jobs", "1", "--defenses", "none,bnn"]
+OPTIONS += [*(part for setting in SETTINGS for part in ("--set", setting))]
+
+
+def reproduce(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["reproduce", *arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result.exit_code, result.output
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> tuple[Path, str]:
+    """A reproduction of which one network was trained beforehand, by other means."""
+    out = tmp_path_factory.mktemp("reproduced")
+    config = Experiment.choose("digits", settings=SETTINGS).run("none").config
+    splits = data.load("digits")
+    net = config.defense.build(classes=10, shape=(1, 8, 8), seed=0)
+    fit(net, splits, config.defense, out=out / RUNS / "none", config=config.to_toml())
+    code, output = reproduce("table1", *OPTIONS, "--out", str(out))
+    assert code == 0, output
+    return out, output
+
+
+def test_the_plan_and_an_estimate_come_first(made) -> None:
+    _, output = made
+    assert re.search(r"to train +bnn +about \d", output)
+    assert re.search(r"to measure +radius-none +about \d", output)
+    assert "An estimate, from a few steps timed on this machine" in output
+
+
+def test_a_run_that_was_placed_by_hand_is_not_trained_again(made) -> None:
+    _, output = made
+    assert "training none" not in output
+    assert "done:   training bnn" in output
+
+
+def test_it_ends_with_the_table_and_the_path_of_the_report(made) -> None:
+    out, output = made
+    assert re.search(r"BNN +PGD-20 +\d", output)
+    assert "PGD-20, 5 draws averaged" in output
+    assert str(out / "report" / "report.html") in output.replace("\n", "")
+    assert (out / "report" / "report.html").exists()
+    assert (out / "results.md").exists()
+    assert {path.name for path in (out / "figures").iterdir()} == {"fig2.png"}
+
+
+def test_records_say_how_they_can_be_made_again(made) -> None:
+    out, _ = made
+    records = json.loads((out / RECORDS / "radius-bnn.json").read_text())["records"]
+    assert len(records) == 5
+    assert all(record["command"].startswith("advbnn ") and record["data"]["n"] == 100 for record in records)
+    assert "schedule.epochs=1" in (out / "results.md").read_text()
+
+
+def test_a_second_start_only_renders(made) -> None:
+    out, _ = made
+    weights = (out / RUNS / "bnn" / MODEL).stat().st_mtime_ns
+    (out / "results.md").unlink()
+    code, output = reproduce("table1", *OPTIONS, "--out", str(out))
+    assert code == 0
+    assert "Everything is there already" in output
+    assert "done:" not in output
+    assert (out / "results.md").exists()
+    assert (out / RUNS / "bnn" / MODEL).stat().st_mtime_ns == weights
+
+
+def test_a_dry_run_touches_nothing(tmp_path) -> None:
+    code, output = reproduce("all", *OPTIONS, "--out", str(tmp_path / "new"), "--dry-run", "--no-estimate")
+    assert code == 0
+    assert "to train    none" in output
+    assert "left out: fig4" in output
+    assert "about" not in output
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["fig7", "--data", "digits"], "fig7"),
+        (["table1", "--data", "cifar1O"], "cifar10"),
+        (["table1", "--data", "digits", "--profile", "authors_code"], "profile for digits"),
+        (["table1", "--data", "digits", "--engine", "warp"], "engine"),
+        (["table1", "--data", "digits", "--jobs", "0"], "jobs must be"),
+        (["table1", "--data", "digits", "--set", "nothing"], "--set takes key=value"),
+        (["fig3", "--data", "digits", "--defenses", "adv"], "nothing to make: fig3"),
+        (["fig2", "--data", "digits", "--defenses", "adv,madry"], "madry"),
+    ],
+)
+def test_mistakes_are_one_clear_line(tmp_path, arguments: list[str], message: str) -> None:
+    code, output = reproduce(*arguments, "--out", str(tmp_path / "out"), "--no-estimate", "--dry-run")
+    assert code == 1
+    assert message in output
+    assert "Traceback" not in output
+
+
+def test_other_settings_need_another_folder(made) -> None:
+    out, _ = made
+    code, output = reproduce("table1", "--data", "digits", "--out", str(out))
+    assert code == 1
+    assert "give --out another folder" in output

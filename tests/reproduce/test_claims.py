@@ -1,0 +1,219 @@
+"""Every claim reaches every verdict that it can, and says why."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from advbnn.reproduce import Claim, Evidence, judged
+from advbnn.reproduce.claims import NOT, PARTLY, REPRODUCED, UNMEASURED
+from advbnn.reproduce.evidence import Training
+from made_up_reproductions import (
+    CIFAR10,
+    DIGITS,
+    alphas,
+    as_in_the_paper,
+    audits,
+    averaged_records,
+    ensemble_curves,
+    everything,
+    evidence,
+    radius_records,
+    steepness,
+    steps_curves,
+    transfers,
+)
+
+P = CIFAR10.protocol
+Change = Callable[[str, float], float]
+
+
+def verdict(name: str, found: Evidence) -> str:
+    return claim(name, found).verdict
+
+
+def claim(name: str, found: Evidence) -> Claim:
+    (one,) = (one for one in judged(found) if one.name == name)
+    return one
+
+
+def shifted(**points: float) -> Change:
+    """The paper's accuracies, those of some defences by so many points higher, but without attack."""
+    return lambda label, eps: as_in_the_paper(label, eps) + (points.get(label, 0) / 100 if eps else 0)
+
+
+def test_without_records_nothing_is_measured() -> None:
+    claims = judged(evidence())
+    assert {one.verdict for one in claims} == {UNMEASURED}
+    assert all(one.evidence for one in claims)
+    assert len({one.name for one in claims}) == len(claims)
+
+
+def test_where_all_is_as_in_the_paper_all_is_reproduced() -> None:
+    assert {one.name: one.verdict for one in judged(everything())} == dict.fromkeys(
+        (one.name for one in judged(evidence())), REPRODUCED
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [(shifted(adv_bnn=-1.9), REPRODUCED), (shifted(adv_bnn=-6), PARTLY), (shifted(adv=5), REPRODUCED)],
+)
+def test_numbers_may_be_two_points_lower_or_any_amount_higher(change: Change, expected: str) -> None:
+    assert verdict("numbers", evidence(radius_records(P, change))) == expected
+
+
+def test_numbers_that_are_all_lower_are_not_reproduced() -> None:
+    lower: Change = lambda label, eps: as_in_the_paper(label, eps) - 0.04  # noqa: E731
+    found = claim("numbers", evidence(radius_records(P, lower)))
+    assert found.verdict == NOT
+    assert "0 of 10 numbers" in found.evidence
+
+
+def test_data_without_numbers_in_the_paper_has_none_to_compare() -> None:
+    found = claim("numbers", evidence(radius_records(DIGITS.protocol, as_in_the_paper), DIGITS))
+    assert found.verdict == UNMEASURED
+    assert found.evidence == "The paper has no numbers for this data."
+
+
+@pytest.mark.parametrize(("points", "expected"), [(0, REPRODUCED), (-9, PARTLY), (-30, NOT)])
+def test_adv_bnn_must_be_ahead_by_more_than_chance(points: float, expected: str) -> None:
+    records = radius_records(P, shifted(adv_bnn=points))
+    assert verdict("better", evidence(records)) == expected
+
+
+def test_a_lead_within_the_errors_of_few_images_is_no_lead() -> None:
+    found = claim("better", evidence(radius_records(P, as_in_the_paper, n=40)))
+    assert found.verdict != REPRODUCED
+    assert "behind at 0" in found.evidence
+    assert "0.035: 45.0 against 30.0 %" in found.evidence
+
+
+@pytest.mark.parametrize(("points", "expected"), [(0, REPRODUCED), (-6, PARTLY), (-11, NOT)])
+def test_the_gain_is_about_ten_points(points: float, expected: str) -> None:
+    assert verdict("gain", evidence(radius_records(P, shifted(adv_bnn=points)))) == expected
+
+
+@pytest.mark.parametrize(("points", "expected"), [(0, REPRODUCED), (-9, PARTLY), (-30, NOT)])
+def test_the_gain_under_averaged_gradients(points: float, expected: str) -> None:
+    records = [*radius_records(P, as_in_the_paper), *averaged_records(P, shifted(adv_bnn=points))]
+    assert verdict("better_averaged", evidence(records)) == expected
+    assert verdict("better", evidence(records)) == REPRODUCED
+
+
+@pytest.mark.parametrize(("points", "expected"), [(0, REPRODUCED), (-9, PARTLY), (-30, NOT)])
+def test_the_gain_in_the_worst_case(points: float, expected: str) -> None:
+    assert verdict("better_worst", evidence(audits(P, shifted(adv_bnn=points)))) == expected
+
+
+@pytest.mark.parametrize(("points", "expected"), [(-1, REPRODUCED), (-4, PARTLY), (-8, NOT)])
+def test_an_attack_that_overlooks_much_was_too_weak(points: float, expected: str) -> None:
+    records = [*radius_records(P, as_in_the_paper), *averaged_records(P, shifted(adv_bnn=points))]
+    assert verdict("attack", evidence(records)) == expected
+
+
+@pytest.mark.parametrize(("points", "expected"), [(0, REPRODUCED), (8, PARTLY), (20, NOT)])
+def test_a_bnn_by_itself(points: float, expected: str) -> None:
+    records = [*radius_records(P, as_in_the_paper), *averaged_records(P, shifted(bnn=points))]
+    assert verdict("bnn", evidence(records)) == expected
+
+
+@pytest.mark.parametrize(("clean", "expected"), [(0.797, REPRODUCED), (0.70, PARTLY), (0.85, NOT)])
+def test_the_price_in_clean_accuracy(clean: float, expected: str) -> None:
+    change: Change = lambda label, eps: clean if label == "adv_bnn" and eps == 0 else as_in_the_paper(label, eps)  # noqa: E731
+    assert verdict("clean", evidence(radius_records(P, change))) == expected
+
+
+@pytest.mark.parametrize(
+    ("clean", "expected"),
+    [
+        ({1.0: 0.79, 0.1: 0.805}, REPRODUCED),
+        ({1.0: 0.70, 0.1: 0.75, 0.01: 0.76}, PARTLY),
+        ({1.0: 0.79, 0.1: 0.70}, NOT),
+        ({1.0: 0.82, 0.1: 0.83}, UNMEASURED),  # there is no gap to close
+        ({1.0: 0.79}, UNMEASURED),
+    ],
+)
+def test_a_smaller_alpha(clean: dict[float, float], expected: str) -> None:
+    records = [*radius_records(P, as_in_the_paper), *alphas(P, clean)]
+    assert verdict("alpha", evidence(records)) == expected
+
+
+@pytest.mark.parametrize(
+    ("plain", "robust", "expected"), [(0.85, 0.55, REPRODUCED), (0.85, 0.8, PARTLY), (0.2, 0.9, NOT)]
+)
+def test_two_families(plain: float, robust: float, expected: str) -> None:
+    def rho(a: str, b: str) -> float:
+        return plain if {a, b} == {"none", "bnn"} else 0.3 if {a, b} & {"none", "bnn"} else robust
+
+    assert verdict("families", evidence(transfers(P, rho))) == expected
+
+
+@pytest.mark.parametrize(
+    ("lost", "expected"),
+    [
+        (lambda size: 0.05 / size, REPRODUCED),
+        (lambda size: 0.15 / size, PARTLY),
+        (lambda size: 0.5 / size, NOT),
+    ],
+)
+def test_how_many_draws_suffice(lost: Callable[[int], float], expected: str) -> None:
+    assert verdict("draws", evidence(ensemble_curves(P, lost))) == expected
+
+
+@pytest.mark.parametrize(("drop", "expected"), [(0.01, REPRODUCED), (0.04, PARTLY), (0.1, NOT)])
+def test_more_steps(drop: float, expected: str) -> None:
+    records = steps_curves(P, lambda count: drop if count > 100 else 0)
+    assert verdict("steps", evidence(records)) == expected
+
+
+def test_steps_that_stop_early_cannot_confirm_a_claim_about_a_thousand() -> None:
+    records = [one for one in steps_curves(P, lambda count: 0) if one.at is not None and one.at < 300]
+    found = claim("steps", evidence(records))
+    assert found.verdict == PARTLY
+    assert "longer attacks were not made" in found.evidence
+
+
+@pytest.mark.parametrize(
+    ("adv", "adv_bnn", "error", "expected"),
+    [
+        ((0.5, 0.9), (0.5, 0.6), 0.01, REPRODUCED),
+        ((0.5, 0.9), (0.5, 1.2), 0.01, PARTLY),
+        ((0.9, 0.9), (0.5, 1.2), 0.01, NOT),
+        ((0.5, 0.9), (0.5, 0.6), 0.5, NOT),  # within the errors
+    ],
+)
+def test_the_lipschitz_value(adv: tuple[Any, Any], adv_bnn: tuple[Any, Any], error: float, expected: str) -> None:
+    values = {(name, part): v for name, pair in (("adv", adv), ("adv_bnn", adv_bnn)) for part, v in _parts(pair)}
+    assert verdict("lipschitz", evidence(steepness(P, values, error))) == expected
+
+
+def _parts(pair: tuple[float, float]) -> list[tuple[str, float]]:
+    return list(zip(("train", "test"), pair, strict=True))
+
+
+@pytest.mark.parametrize(("speed", "expected"), [(800, REPRODUCED), (500, PARTLY), (200, NOT)])
+def test_the_overhead(speed: float, expected: str) -> None:
+    trainings = {
+        "adv": Training(parameters=100, examples_per_second=1000),
+        "adv_bnn": Training(parameters=200, examples_per_second=speed),
+    }
+    assert verdict("overhead", evidence(trainings=trainings)) == expected
+
+
+def test_several_trainings_count_as_one_with_their_spread() -> None:
+    records = radius_records(P, as_in_the_paper, ["adv"])
+    other = radius_records(P, lambda label, eps: as_in_the_paper("adv", eps) - 0.04, ["adv-seed1"])
+    number = evidence([*records, *other]).authors("adv", 0.035)
+    assert number is not None
+    assert number.mean == pytest.approx(29.1)
+    assert number.spread == pytest.approx(2.83, abs=0.01)
+    assert number.trainings == 2
+    assert number.error == pytest.approx(4.0, abs=0.01)
+
+
+def test_runs_with_another_alpha_are_not_counted_among_the_trainings() -> None:
+    found = evidence([*radius_records(P, as_in_the_paper, ["adv_bnn"]), *alphas(P, {0.1: 0.5})])
+    number = found.clean("adv_bnn")
+    assert number is not None
+    assert (number.mean, number.trainings) == (pytest.approx(79.7), 1)

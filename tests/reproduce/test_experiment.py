@@ -1,0 +1,103 @@
+"""What decides a reproduction: filled in, checked, and kept with its folder."""
+
+import json
+
+import pytest
+
+from advbnn.reproduce import Experiment
+from advbnn.reproduce.experiment import FILE, stored
+from advbnn.tables import ConfigError
+
+
+def test_what_is_left_out_is_filled_in() -> None:
+    assert Experiment.choose("digits").profile == "ours"
+    assert Experiment.choose("cifar10").profile == "authors_code"
+    assert Experiment.choose("cifar10", "paper").title == "cifar10-paper"
+
+
+def test_an_image_folder_borrows_the_numbers_of_a_data_set(tmp_path) -> None:
+    chosen = Experiment.choose(str(tmp_path / "." / ""), like="imagenet143")
+    assert chosen.data == str(tmp_path.resolve())
+    assert chosen.protocol.table_radii == (0.004, 0.01, 0.016, 0.02)
+    assert chosen.run("adv").config.defense.attack.threat.eps == 0.01
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"data": "cifar1O"}, "did you mean 'cifar10'|cifar10"),
+        ({"data": "cifar10", "like": "stl10"}, "like is for image folders"),
+        ({"data": "digits", "profile": "paper"}, "profile for digits"),
+        ({"data": "digits", "limit": 0}, "limit must be a number of images, at least 1, got 0"),
+        ({"data": "digits", "settings": ["batch_size"]}, "--set takes key=value"),
+        ({"data": "digits", "settings": ["seed=3"]}, "seed is not: use the option for it"),
+        ({"data": "digits", "settings": ["schedule.epoch=3"]}, "epoch"),
+    ],
+)
+def test_mistakes_are_found_at_once(arguments: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Experiment.choose(**arguments).run("none")
+
+
+def test_a_folder_needs_to_be_told_whose_numbers_to_use(tmp_path) -> None:
+    with pytest.raises(ValueError, match="say with --like"):
+        Experiment.choose(str(tmp_path))
+
+
+def test_settings_change_every_training() -> None:
+    chosen = Experiment.choose("digits", settings=["schedule.epochs=2", "batch_size=32"])
+    for name in ("none", "adv_bnn"):
+        config = chosen.run(name).config
+        assert (config.defense.schedule.epochs, config.defense.batch_size) == (2, 32)
+        assert config.defense.changed == ("schedule.epochs", "batch_size")
+
+
+def test_settings_of_a_part_that_some_defences_lack_are_for_the_others() -> None:
+    chosen = Experiment.choose("digits", settings=["attack.steps=2", "network.first=0.3", "network.prior_std=0.1"])
+    assert chosen.run("adv").config.defense.attack.steps == 2
+    assert chosen.run("none").config.defense.attack is None
+    assert chosen.run("rse").config.defense.network.first == 0.3
+    assert chosen.run("rse").config.defense.changed == ("network.first",)
+    assert chosen.run("bnn").config.defense.network.prior_std == 0.1
+
+
+def test_what_no_defence_has_yet_can_be_set_for_all() -> None:
+    chosen = Experiment.choose("digits", settings=["early_stopping.patience=3"])
+    assert chosen.run("none").config.defense.early_stopping.patience == 3
+    with pytest.raises(ConfigError, match="network.second"):
+        Experiment.choose("digits", settings=["network.second=0.3"]).run("bnn")
+
+
+def test_seeds_and_alphas_have_folders_of_their_own() -> None:
+    chosen = Experiment.choose("cifar10")
+    assert chosen.run("adv", seed=2).label == "adv-seed2"
+    assert chosen.run("adv", seed=2).config.seed == 2
+    smaller = chosen.run("adv_bnn", factor=0.1)
+    assert smaller.label == "adv_bnn-alpha0.1"
+    assert smaller.config.defense.objective.alpha == 0.1
+    assert smaller.config.defense.changed == ("objective.alpha",)
+
+
+def test_the_settings_are_kept_and_read_back(tmp_path) -> None:
+    chosen = Experiment.choose("digits", settings=["batch_size=32"], limit=50)
+    chosen.check(tmp_path)
+    chosen.write(tmp_path, test_images=500)
+    assert stored(tmp_path) == (chosen, {"test_images": 500})
+    assert json.loads((tmp_path / FILE).read_text())["settings"] == ["batch_size=32"]
+    chosen.write(tmp_path, test_images=500)
+
+
+def test_a_folder_holds_one_reproduction(tmp_path) -> None:
+    Experiment.choose("digits", limit=50).write(tmp_path)
+    with pytest.raises(ValueError, match="limit was 50 and is now 60; give --out another folder"):
+        Experiment.choose("digits", limit=60).check(tmp_path)
+
+
+def test_a_folder_without_one_says_so(tmp_path) -> None:
+    with pytest.raises(ValueError, match="holds no reproduction"):
+        stored(tmp_path)
+
+
+def test_an_unknown_key_is_a_configuration_error() -> None:
+    with pytest.raises(ConfigError):
+        Experiment.choose("digits", settings=["no_such_thing=1"]).run("none")

@@ -1,0 +1,94 @@
+"""Tasks shared among processes: their order, their failures, and what is left when all is killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import stand_in_tasks
+from advbnn.interrupts import Interrupted
+from advbnn.reproduce.workers import Task, device_list, perform
+from stand_in_tasks import copy, die, missing, refuse, say, write
+
+
+def test_tasks_wait_for_what_they_need_and_survive_the_failure_of_others(tmp_path, capfd) -> None:
+    tasks = [
+        Task(name="after", work=copy, arguments=(tmp_path / "before", tmp_path / "after"), needs=("before",), cost=9),
+        Task(name="before", work=write, arguments=(tmp_path / "before",)),
+        Task(name="bad", work=refuse),
+        Task(name="hopeless", work=write, arguments=(tmp_path / "hopeless",), needs=("bad",)),
+        Task(name="without hope too", work=write, arguments=(tmp_path / "never",), needs=("hopeless",)),
+        Task(name="killed", work=die),
+        Task(name="last", work=write, arguments=(tmp_path / "last",), needs=("something done long ago",), cost=-1),
+        Task(name="talkative", work=say, arguments=("half way\n",)),
+    ]
+    said: list[str] = []
+    outcome = perform(tasks, ["cpu"], threads=1, say=said.append)
+    assert set(outcome.done) == {"before", "after", "last", "talkative"}
+    assert outcome.done.index("before") < outcome.done.index("after")
+    assert (tmp_path / "after").read_text() == "cpu\n"
+    assert outcome.failed["bad"] == "eps must be positive, got -1"
+    assert "ended with status -9" in outcome.failed["killed"]
+    assert outcome.skipped == ["hopeless", "without hope too"]
+    assert not (tmp_path / "never").exists()
+    assert any(line.startswith("failed: bad: eps") for line in said)
+    assert "  talkative: half way\n" in capfd.readouterr().err
+
+
+def test_nothing_to_do_starts_nothing() -> None:
+    outcome = perform([], ["cpu", "cpu"], threads=1, say=print)
+    assert (outcome.done, outcome.failed) == ([], {})
+
+
+def test_what_was_stopped_or_killed_goes_on_where_it_was(tmp_path) -> None:
+    waits = tmp_path / "second.begun"
+    threading.Thread(target=_once, args=(waits, lambda: os.kill(os.getpid(), signal.SIGINT))).start()
+    with pytest.raises(Interrupted):
+        perform(missing(tmp_path), ["cpu"], threads=1, say=print)
+    assert [task.name for task in missing(tmp_path)] == ["second", "third"]
+
+    waits.unlink()
+    program = [sys.executable, stand_in_tasks.__file__, str(tmp_path)]
+    path = os.pathsep.join(filter(None, sys.path))
+    started = subprocess.Popen(program, env={**os.environ, "PYTHONPATH": path}, stderr=subprocess.PIPE)
+    _once(waits, started.kill)
+    started.communicate(timeout=60)  # its worker holds the pipe, and does not go on without a parent
+    (tmp_path / "flag").touch()
+    assert [task.name for task in missing(tmp_path)] == ["second", "third"]
+
+    done = perform(missing(tmp_path), ["cpu"], threads=1, say=print).done
+    assert done == ["second", "third"]
+    assert (tmp_path / "third").read_text() == "cpu\n"
+    assert (tmp_path / "first").read_text() == "cpu\n"  # made once
+
+
+def _once(path: Path, act: Callable[[], None]) -> None:
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    act()
+
+
+def test_there_are_never_more_workers_than_work() -> None:
+    assert device_list("cpu", jobs=8, pending=3) == ["cpu"] * 3
+    assert device_list("cpu", jobs=None, pending=1) == ["cpu"]
+    assert device_list("cuda:1", jobs=3, pending=9) == ["cuda:1"] * 3
+    assert device_list("cuda:0", jobs=None, pending=9) == ["cuda:0"]
+
+
+def test_every_gpu_gets_a_worker(monkeypatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert device_list("cuda", jobs=None, pending=9) == ["cuda:0", "cuda:1"]
+    assert device_list("cuda", jobs=3, pending=9) == ["cuda:0", "cuda:1", "cuda:0"]
+
+
+def test_no_jobs_is_refused() -> None:
+    with pytest.raises(ValueError, match="jobs must be a number of processes, at least 1, got 0"):
+        device_list("cpu", jobs=0, pending=1)

@@ -1,0 +1,126 @@
+"""Training end to end: what it learns, what decides it, and what it refuses."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from advbnn import data
+from advbnn.attacks import PGD
+from advbnn.data import ImageSet, Splits
+from advbnn.noise import noise_levels
+from advbnn.objective import Gaussian, RobustELBO
+from advbnn.optimizers import Adam
+from advbnn.posterior import Bayesian
+from advbnn.predict import predict
+from advbnn.profiles import DEFENSES, defense
+from advbnn.schedules import Constant, OneCycle, Stages
+from advbnn.threat import Threat
+from advbnn.train import fit
+from advbnn.trained import load_trained
+from advbnn.training import Training
+from quick import quick, same, train
+
+
+@pytest.mark.parametrize("name", DEFENSES)
+def test_every_defence_end_to_end(digits: Splits[ImageSet], tmp_path: Path, name: str) -> None:
+    value = quick(name)
+    start = value.build(classes=10, shape=(1, 8, 8), seed=0)
+    result = train(digits, value, out=tmp_path / "run")
+    assert result.steps == 10 and result.defense == value and result.noise_std is None
+    assert isinstance(result.model, Bayesian) == ("bnn" in name)
+    assert bool(noise_levels(result.model)) == (name == "rse")
+    assert not same(result.model, start)
+
+    last = result.history[-1]
+    assert (last["step"], last["epoch"]) == (10, 2)
+    assert ("robust_accuracy" in last) == ("adv" in name) and 0 <= last["clean_accuracy"] <= 1
+    assert (last["kl"] > 0) == ("bnn" in name)
+    expected = last["nll"] + last["kl_weight"] * last["kl"]
+    assert last["loss"] == pytest.approx(expected, rel=0.02)  # the weights move within an interval
+
+    folder = tmp_path / "run"
+    assert {"config.toml", "run.json", "metrics.jsonl", "log.txt", "model.safetensors"} <= set(os.listdir(folder))
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert lines == result.history
+    facts = json.loads((folder / "run.json").read_text())
+    assert facts["seed"] == 0 and facts["data"]["sha256"] == digits.train.fingerprint()
+    assert facts["versions"]["torch"] == torch.__version__ and "git" in facts
+    loaded = load_trained(folder)
+    assert loaded.finished and same(loaded.model, result.model) and loaded.config.defense == value
+
+
+def test_adversarial_training_and_weight_noise_resist() -> None:
+    """On real digits, seen or not: after some seconds the defended net resists where the plain one does not."""
+    splits = data.load("digits")
+    attack = PGD(Threat("linf", 0.15), steps=20)
+    x, y = splits.test.images[:200].float() / 255, splits.test.labels[:200]
+    accuracy = {}
+    for name in ("none", "adv_bnn"):
+        model = train(splits, quick(name, batch_size=64, schedule=OneCycle(epochs=10))).model
+        x_adv = attack(model, x, y, seed=1)
+        accuracy[name] = (predict(model, x_adv, samples=20, seed=2).label == y).float().mean().item()
+    assert accuracy["adv_bnn"] > accuracy["none"] + 0.3
+
+
+def test_the_seed_decides_the_result_and_nothing_else_is_touched(digits: Splits[ImageSet]) -> None:
+    value = quick()
+    net = value.build(classes=10, shape=(1, 8, 8), seed=0)
+    net.eval()
+    before = torch.get_rng_state()
+    first = fit(net, digits, value, seed=3)
+    assert torch.equal(torch.get_rng_state(), before) and not any(m.training for m in net.modules())
+    torch.rand(5)
+    again, other = train(digits, value, seed=3), train(digits, value, seed=4)
+    assert same(first.model, again.model) and not same(first.model, other.model)
+    losses = [[line["loss"] for line in result.history] for result in (first, again, other)]
+    assert losses[0] == losses[1] != losses[2]
+
+
+def test_stages_divide_the_learning_rate_and_forget_moments(
+    digits: Splits[ImageSet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[float, int]] = []
+    advance = Training.advance
+
+    def watching(self: Training, x: Tensor, y: Tensor) -> None:
+        advance(self, x, y)
+        seen.append((self.lr, int(next(iter(self.optimizer.state.values()))["step"])))
+
+    monkeypatch.setattr(Training, "advance", watching)
+    for fresh, counts in ((True, [1, 2, 3, 4, 5, 1, 2, 3, 4, 5]), (False, list(range(1, 11)))):
+        seen.clear()
+        train(digits, quick("bnn", optimizer=Adam(lr=0.01), schedule=Stages(epochs=(1, 1), fresh_optimizer=fresh)))
+        assert [count for _, count in seen] == counts
+        assert [lr for lr, _ in seen] == pytest.approx([0.01] * 5 + [0.001] * 5)
+
+
+def test_kl_warmup_reaches_the_loss(digits: Splits[ImageSet]) -> None:
+    objective = {"kl_warmup": "linear", "kl_warmup_epochs": 2, "alpha": 0.5}
+    history = train(digits, quick("bnn", objective=objective), log_every=1).history
+    assert [line["kl_weight"] for line in history] == pytest.approx([0.5 / 72 * (i + 1) / 10 for i in range(10)])
+
+
+def test_a_network_and_a_defence_of_your_own(digits: Splits[ImageSet], tmp_path: Path) -> None:
+    def own() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+    value = replace(defense("adv_bnn", "cifar10", "paper"), name="mine", schedule=Constant(epochs=1))
+    result = fit(own(), digits, value, out=tmp_path / "run")
+    loaded = load_trained(tmp_path / "run", net=own())
+    assert same(loaded.model, result.model) and loaded.config.defense.name == "mine"
+    assert loaded.config.defense == replace(value, chosen_by_us=(), changed=())
+    with pytest.raises(ValueError, match="VGG"):  # its architecture, not the network that was given
+        load_trained(tmp_path / "run")
+
+
+def test_likelihood_and_targets_must_fit(digits: Splits[ImageSet]) -> None:
+    with pytest.raises(ValueError, match=r"class labels for targets.*Gaussian likelihood.*Categorical\(\)"):
+        train(digits, quick("bnn", objective=RobustELBO(likelihood=Gaussian())))
+    real = data.from_tensors(torch.rand(20, 3), torch.rand(20, 1))
+    with pytest.raises(ValueError, match=r"real numbers for targets.*set objective.likelihood to Gaussian\(\)"):
+        fit(nn.Linear(3, 1), Splits(real, real), quick("none"))

@@ -1,0 +1,112 @@
+"""Early stopping, averages, Langevin dynamics and the other options, also when a run goes on."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from advbnn.data import ImageSet, Splits
+from advbnn.defenses import Averaging
+from advbnn.early_stopping import EarlyStopping
+from advbnn.optimizers import Langevin
+from advbnn.predict import predict
+from advbnn.schedules import Constant, Cosine
+from advbnn.sgld import SampleBank
+from advbnn.trained import load_trained
+from advbnn.training import Training
+from quick import quick, same, train, weights
+
+
+def test_early_stopping_keeps_the_best_and_never_sees_the_test_set(
+    digits: Splits[ImageSet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[ImageSet] = []
+    scores = iter([0.5, 0.7, 0.6, 0.7, 0.1])
+    kept: list[list[Tensor]] = []
+
+    def score(model: nn.Module, examples: ImageSet, **_: Any) -> float:
+        seen.append(examples)
+        kept.append(weights(model))
+        return next(scores)
+
+    monkeypatch.setattr("advbnn.training.validation_score", score)
+    value = quick("bnn", schedule=Constant(epochs=9), early_stopping=EarlyStopping(fraction=0.25, patience=2))
+    result = train(digits, value)
+    assert len(seen) == 4  # 0.7 in epoch 2 is not beaten in two more
+    assert all(torch.equal(a, b) for a, b in zip(weights(result.model), kept[1], strict=True))
+    assert [line["validation_accuracy"] for line in result.history if "validation_accuracy" in line] == [
+        0.5,
+        0.7,
+        0.6,
+        0.7,
+    ]
+    assert len(seen[0]) == 18 and seen[0].name == "digits[72 of 1297][18 of 72]"
+
+
+def test_validation_by_attack_and_average(digits: Splits[ImageSet]) -> None:
+    value = quick("adv_bnn", early_stopping=EarlyStopping(fraction=0.25, samples=2), averaging=Averaging(decay=0.5))
+    history = train(digits, value).history
+    assert all(0 <= line["validation_accuracy"] <= 1 for line in history)
+
+
+def test_weight_averages(digits: Splits[ImageSet], monkeypatch: pytest.MonkeyPatch) -> None:
+    path: list[dict[str, Tensor]] = []
+    advance = Training.advance
+
+    def watching(self: Training, x: Tensor, y: Tensor) -> None:
+        advance(self, x, y)
+        path.append({name: p.detach().clone() for name, p in self.model.named_parameters()})
+
+    monkeypatch.setattr(Training, "advance", watching)
+    value = quick("bnn", architecture="small_cnn", averaging=Averaging(decay=None, start=1))
+    model = train(digits, value).model
+    for name, parameter in model.named_parameters():  # mu and s alike
+        expected = torch.stack([step[name] for step in path[5:]]).mean(0)
+        torch.testing.assert_close(parameter.detach(), expected)
+    norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
+    assert all(norm.num_batches_tracked == 5 for norm in norms)  # estimated anew
+
+
+def test_langevin_dynamics_gives_a_bank_of_samples(digits: Splits[ImageSet], tmp_path: Path) -> None:
+    value = quick("adv", optimizer=Langevin(lr=0.1, prior_std=0.3, burn_in=4, every=2))
+    result = train(digits, value, out=tmp_path / "run", save_every=0.0)
+    assert isinstance(result.model, SampleBank) and len(result.model) == 3
+    assert predict(result.model, torch.rand(4, 1, 8, 8), samples=5, seed=0).probs.shape == (4, 10)
+    assert result.history[-1]["kl"] > 0  # -log p(w)
+    assert same(load_trained(tmp_path / "run").model, result.model)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"objective": {"trades": 6.0}},
+        {"objective": {"likelihood": {"label_smoothing": 0.1}, "draws": 2}},
+        {"awp": 0.01},
+        {"clip": 1.0},
+        {"attack_mode": "train", "architecture": "small_cnn"},
+        {"attack": {"eot": 2}},
+        {"schedule": Cosine(epochs=1)},
+        {"averaging": {"decay": 0.9}},
+        {"optimizer": {"kind": "adam", "weight_decay": 0.01}},
+    ],
+    ids=str,
+)
+def test_options_run_and_resume(digits: Splits[ImageSet], tmp_path: Path, options: dict[str, Any]) -> None:
+    value = quick(**{"schedule": Constant(epochs=1), **options})
+    whole = train(digits, value)
+    folder = tmp_path / "run"
+    train(digits, value, out=folder, save_every=0.0)
+    newest = sorted((folder / "checkpoints").iterdir())[-1]
+    for file in newest.iterdir():  # back to the checkpoint before the last step
+        file.unlink()
+    newest.rmdir()
+    (folder / "model.safetensors").unlink()
+    assert same(train(digits, value, out=folder, resume=True).model, whole.model)
+
+
+def test_replacing_a_defence_keeps_it_checked() -> None:
+    with pytest.raises(ValueError, match="attack_mode"):
+        replace(quick(), attack_mode="test")
