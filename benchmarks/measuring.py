@@ -36,7 +36,7 @@ class Rows:
         self._rows: list[dict[str, Any]] = []
         if out is not None and out.exists():
             before = json.loads(out.read_text())
-            for key, value in self.about.items():
+            for key, value in json.loads(json.dumps(self.about)).items():
                 if key != "matrix_tflops" and before.get(key) != value:
                     raise SystemExit(
                         f"{out} has {key}={before.get(key)!r}, not {value!r}; choose another file for --out"

@@ -9,7 +9,8 @@ import argparse
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,18 +45,18 @@ def main() -> None:
     parts = defaultdict(list)
     for row in rows_of(options.records, "evaluate-*.json"):
         parts[row["part"]].append(row)
-    with_axes = (
-        ("speed-epoch", [row for row in steps if row["network"] == "vgg16"], draw_epochs),
-        ("speed-eot", parts["grow-eot"], draw_eot),
-        ("speed-ensemble", parts["grow-ensemble"], draw_ensemble),
-        ("speed-data", parts["grow-data"], draw_data),
-        ("speed-network", parts["grow-network"], draw_networks),
-    )
-    for name, rows, draw in with_axes:
+    pictures: dict[str, tuple[list[Row], Callable[[Axes, list[Row]], None]]] = {
+        "epoch": ([row for row in steps if row["network"] == "vgg16"], draw_epochs),
+        "eot": (parts["grow-eot"], partial(draw_growth, by="eot", of="draws averaged in each gradient (EOT)")),
+        "ensemble": (parts["grow-ensemble"], partial(draw_growth, by="ensemble", of="draws of the classifier")),
+        "data": (parts["grow-data"], partial(draw_growth, by="images", of="images")),
+        "network": (parts["grow-network"], draw_networks),
+    }
+    for name, (rows, draw) in pictures.items():
         if rows:
             figure, axes = pyplot.subplots(figsize=(6.8, 4.4), layout="constrained")
             draw(axes, rows)
-            save(figure, options.out / f"{name}.png")
+            save(figure, options.out / f"speed-{name}.png")
     curves = learning_curves(options.runs)
     if curves:
         save(draw_learning(curves), options.out / "speed-learning.png")
@@ -91,34 +92,13 @@ def draw_epochs(axes: Axes, rows: Sequence[Row]) -> None:
     finish(axes, f"Training VGG16 with PGD-10 on {machine(rows)}")
 
 
-def draw_eot(axes: Axes, rows: Sequence[Row]) -> None:
-    """Seconds by the number of draws that a gradient is averaged over."""
-    draw_growth(axes, rows, "eot")
-    axes.set(xlabel="draws averaged in each gradient (EOT)")
-    finish(axes, f"{rows[0]['attack']} on {rows[0]['images']:,} images, {rows[0]['network']}, {machine(rows)}")
-
-
-def draw_ensemble(axes: Axes, rows: Sequence[Row]) -> None:
-    """Seconds by the number of draws that classify."""
-    draw_growth(axes, rows, "ensemble")
-    axes.set(xlabel="draws of the classifier")
-    finish(axes, f"Classifying {rows[0]['images']:,} images, {rows[0]['network']}, {machine(rows)}")
-
-
-def draw_data(axes: Axes, rows: Sequence[Row]) -> None:
-    """Seconds by the number of images."""
-    draw_growth(axes, rows, "images")
-    axes.set(xlabel="images")
-    finish(axes, f"{rows[0]['attack']}, {rows[0]['network']}, {machine(rows)}")
-
-
 def draw_networks(axes: Axes, rows: Sequence[Row]) -> None:
     """Seconds by the arithmetic of a forward pass."""
     sized = []
     for row in rows:
         forwards = row["forwards_an_image"] * row["images"]
         sized.append({**row, "gflop": round(1e3 * row["tflops"] * row["seconds"] / forwards, 6)})
-    draw_growth(axes, sized, "gflop", ticks=False)
+    draw_growth(axes, sized, by="gflop", of="GFLOP of an image's forward pass", named=False)
     of_network = {row["gflop"]: row["network"] for row in sized}
     for number, gflop in enumerate(sorted(of_network)):  # above and below in turn: some are of nearly the same size
         seconds = [row["seconds"] for row in sized if row["gflop"] == gflop]
@@ -126,13 +106,19 @@ def draw_networks(axes: Axes, rows: Sequence[Row]) -> None:
         below = {"xy": (gflop, min(seconds)), "xytext": (0, -8), "va": "top"}
         place: dict[str, Any] = below if number % 2 else above
         axes.annotate(of_network[gflop], textcoords="offset points", rotation=90, ha="center", size=9, **place)
-    axes.set(xlabel="GFLOP of an image's forward pass")
     axes.margins(y=0.2)
-    finish(axes, f"{rows[0]['attack']} on {rows[0]['images']:,} images, {machine(rows)}")
 
 
-def draw_growth(axes: Axes, rows: Sequence[Row], by: str, ticks: bool = True) -> None:
-    """Seconds against what grows, for each engine and precision, both on logarithmic scales, and the floor."""
+def draw_growth(axes: Axes, rows: Sequence[Row], *, by: str, of: str, named: bool = True) -> None:
+    """Seconds against what grows, on logarithmic scales, for each engine and precision, and their floor.
+
+    Args:
+        axes: where to draw.
+        rows: of one part of `evaluate.py`.
+        by: the column that grows.
+        of: what it is.
+        named: its values are round, and so few that each can stand at the axis.
+    """
     kinds: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: row[by]):
         kinds[row["engine"], "bf16" if "bfloat16" in row["precision"] else "float32"].append(row)
@@ -142,9 +128,17 @@ def draw_growth(axes: Axes, rows: Sequence[Row], by: str, ticks: bool = True) ->
         draw_line(axes, [row[by] for row in chosen], values, spread, COLOURS[engine], style, f"{engine}, {precision}")
     points = sorted({row[by]: row["seconds"] * row["share_of_matrix_rate"] for row in rows}.items())
     axes.plot(*zip(*points, strict=True), color="0.55", linewidth=1, label="arithmetic floor (bf16)")
-    whole_numbers(axes, [point for point, _ in points]) if ticks else axes.set_xscale("log")
-    axes.set(yscale="log", ylabel="seconds")
+    if named:
+        whole_numbers(axes, [point for point, _ in points])
+    else:
+        axes.set_xscale("log")
+    axes.set(yscale="log", xlabel=of, ylabel="seconds")
     plain_numbers(axes)
+    work = {"none": "Classifying"}.get(rows[0]["attack"], rows[0]["attack"])
+    same = {key: {row[key] for row in rows} for key in ("images", "network")}
+    images = f", {rows[0]['images']:,} images" if len(same["images"]) == 1 else ""
+    network = f", {rows[0]['network']}" if len(same["network"]) == 1 else ""
+    finish(axes, f"{work}{images}{network}, {machine(rows)}")
 
 
 def draw_line(

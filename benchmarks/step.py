@@ -45,7 +45,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.threads is not None:
         torch.set_num_threads(options.threads)
-    shape = (options.channels, *[options.image_size or SIZES[options.network]] * 2)
+    shape = [options.channels, *[options.image_size or SIZES[options.network]] * 2]
     gflop = forward_flop(options.network, shape[-1], options.channels) / 1e9
     about = {"network": options.network, "image": shape, "threads": torch.get_num_threads()}
     rows = Rows(options.out, **about, attack_steps=options.attack_steps, forward_gflop_an_image=gflop)

@@ -86,7 +86,7 @@ def test_a_lead_within_the_errors_of_few_images_is_no_lead() -> None:
     found = claim("better", evidence(radius_records(P, as_in_the_paper, n=40)))
     assert found.verdict != REPRODUCED
     assert "behind at 0" in found.evidence
-    assert "0.035: 45.0 against 30.0 %" in found.evidence
+    assert "45.0 against 30.0 % at 0.035" in found.evidence
 
 
 @pytest.mark.parametrize(("points", "expected"), [(0, REPRODUCED), (-6, PARTLY), (-11, NOT)])

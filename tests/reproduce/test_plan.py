@@ -145,7 +145,7 @@ def test_the_longest_way_begins_first_and_measurements_wait_for_their_networks(t
     }
     trainings, measurements = task_seconds(plan, known, test_images=500)
     assert trainings == {"none": 1, "adv": 100}
-    assert measurements["radius-none"] == pytest.approx(200 * (20 * 8 * 0.01 + 9 * 0.001))
+    assert measurements["radius-none"] == pytest.approx(150 * (20 * 8 * 0.01 + 9 * 0.001))
     tasks = {
         task.name: task
         for task in Reproduction(plan=plan, devices=["cpu"], threads=1, command="").tasks(trainings, measurements)

@@ -133,9 +133,9 @@ def test_a_smaller_test_set_is_not_compared_with_the_paper(tmp_path) -> None:
 
 def test_claims_are_listed_with_source_verdict_and_evidence() -> None:
     table = claims_table(judged(everything()))
-    assert table.rows[0][0].note == "(Table 1)"
-    assert table.rows[3][0].note == "(not asked by the paper)"
-    assert all(row[1].text == "reproduced" and row[2].text for row in table.rows)
+    assert table.rows[0][1].note == "(Table 1)"
+    assert table.rows[3][1].note == "(not asked by the paper)"
+    assert all(row[2].text == "reproduced" and row[3].text for row in table.rows)
 
 
 def _contents(folder: Path) -> dict[str, bytes]:

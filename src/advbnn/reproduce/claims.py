@@ -387,10 +387,10 @@ def _comparison(evidence: Evidence, ask: Callable[[str, float], Number | None]) 
     ahead = [ours.mean - theirs.mean > _error(ours, theirs) for _, ours, theirs in pairs]
     if not pairs:
         return {"verdict": UNMEASURED, "evidence": _NEITHER}
-    listed = "; ".join(f"{eps:.4g}: {ours.mean:.1f} against {theirs.mean:.1f} %" for eps, ours, theirs in pairs)
+    listed = ", ".join(f"{ours.mean:.1f} against {theirs.mean:.1f} % at {eps:.4g}" for eps, ours, theirs in pairs)
     behind = [theirs.mean - ours.mean > _error(ours, theirs) for _, ours, theirs in pairs]
     where = _count(len(pairs), "radius", "radii")
-    words = f"Ahead by more than chance at {sum(ahead)} of {where}, behind at {sum(behind)}. {listed}."
+    words = f"Ahead by more than chance at {sum(ahead)} of {where}, and behind at {sum(behind)}: {listed}."
     return {"verdict": _share(ahead), "evidence": words}
 
 

@@ -118,8 +118,8 @@ def _cost(run: Run, splits: Splits[Any], device: str, plan: Plan, trains: bool) 
 def _step(run: Run, model: nn.Module, splits: Splits[Any], device: str) -> float:
     training = Training(model, splits.to(device), run.config.defense, 0, run.config.engine, World())
     model.train()
-    batches = training.rest_of_epoch()
-    return _seconds(lambda: training.advance(*next(batches)), device, times=_STEPS_TIMED)
+    x, y = next(training.rest_of_epoch())
+    return _seconds(lambda: training.advance(x, y), device, times=_STEPS_TIMED)
 
 
 def _step_of_metrics(folder: Path, batch_size: int) -> float | None:

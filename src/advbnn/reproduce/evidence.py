@@ -63,7 +63,7 @@ class Number:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """What a run says of its training: parameters, and images that it went through in a second."""
+    """What a run says of its training: parameters, and images a second when it was least disturbed by others."""
 
     parameters: int
     examples_per_second: float
@@ -193,5 +193,5 @@ def _trainings(out: Path) -> dict[str, Training]:
         speeds = [json.loads(line)["examples_per_second"] for line in metrics.read_text().splitlines() if line]
         if speeds:
             parameters = json.loads(facts.read_text())["model"]["parameters"]
-            found[facts.parent.name] = Training(parameters=parameters, examples_per_second=statistics.median(speeds))
+            found[facts.parent.name] = Training(parameters=parameters, examples_per_second=max(speeds))
     return found

@@ -41,16 +41,17 @@ def claims_table(claims: Sequence[Claim]) -> Table:
     """Each claim with its verdict and the evidence."""
     rows = [
         [
-            Cell(claim.text, f"({claim.source})" if claim.source else "(not asked by the paper)"),
+            Cell(str(number)),
+            Cell(claim.text, f"({claim.source or 'not asked by the paper'})"),
             Cell(claim.verdict, strong=claim.verdict != UNMEASURED),
             Cell(claim.evidence),
         ]
-        for claim in claims
+        for number, claim in enumerate(claims, start=1)
     ]
     return Table(
         name="claims",
         caption="What the paper claims, and what the records say of it.",
-        columns=["claim", "verdict", "evidence"],
+        columns=["no.", "claim", "verdict", "evidence"],
         rows=rows,
     )
 
