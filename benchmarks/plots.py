@@ -100,12 +100,12 @@ def draw_networks(axes: Axes, rows: Sequence[Row]) -> None:
         sized.append({**row, "gflop": round(1e3 * row["tflops"] * row["seconds"] / forwards, 6)})
     draw_growth(axes, sized, by="gflop", of="GFLOP of an image's forward pass", named=False)
     of_network = {row["gflop"]: row["network"] for row in sized}
-    for number, gflop in enumerate(sorted(of_network)):  # above and below in turn: some are of nearly the same size
+    for number, gflop in enumerate(sorted(of_network)):  # to both sides in turn: some are of nearly the same size
         seconds = [row["seconds"] for row in sized if row["gflop"] == gflop]
-        above = {"xy": (gflop, max(seconds)), "xytext": (0, 8), "va": "bottom"}
-        below = {"xy": (gflop, min(seconds)), "xytext": (0, -8), "va": "top"}
-        place: dict[str, Any] = below if number % 2 else above
-        axes.annotate(of_network[gflop], textcoords="offset points", rotation=90, ha="center", size=9, **place)
+        above = {"xy": (gflop, max(seconds)), "xytext": (-4, 6), "va": "bottom", "ha": "right"}
+        below = {"xy": (gflop, min(seconds)), "xytext": (4, -6), "va": "top", "ha": "left"}
+        place: dict[str, Any] = above if number % 2 else below
+        axes.annotate(of_network[gflop], textcoords="offset points", size=9, **place)
     axes.margins(y=0.2)
 
 
@@ -124,7 +124,8 @@ def draw_growth(axes: Axes, rows: Sequence[Row], *, by: str, of: str, named: boo
         kinds[row["engine"], "bf16" if "bfloat16" in row["precision"] else "float32"].append(row)
     for (engine, precision), chosen in sorted(kinds.items()):
         values, spread = [row["seconds"] for row in chosen], [row["seconds_spread"] for row in chosen]
-        style = "-" if precision == "bf16" else "--"
+        # different networks are no line
+        style = "" if not named else "-" if precision == "bf16" else "--"
         draw_line(axes, [row[by] for row in chosen], values, spread, COLOURS[engine], style, f"{engine}, {precision}")
     points = sorted({row[by]: row["seconds"] * row["share_of_matrix_rate"] for row in rows}.items())
     axes.plot(*zip(*points, strict=True), color="0.55", linewidth=1, label="arithmetic floor (bf16)")

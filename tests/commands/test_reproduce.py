@@ -68,7 +68,7 @@ def test_records_say_how_they_can_be_made_again(made) -> None:
     out, _ = made
     records = json.loads((out / RECORDS / "radius-bnn.json").read_text())["records"]
     assert len(records) == 5
-    assert all(record["command"].startswith("advbnn ") and record["data"]["n"] == 100 for record in records)
+    assert all(record["command"].startswith("advbnn") and record["data"]["n"] == 100 for record in records)
     assert "schedule.epochs=1" in (out / "results.md").read_text()
 
 
