@@ -2,7 +2,7 @@
 
 A document marks where a table stands: `<!-- table: digits/headline -->`, the table, `<!-- end -->`. What comes before
 the slash is a file of records, `digits.json`, or a folder of such files, `digits`; what follows is the name of one of
-the tables of their report.
+the tables of their report. The folder of a reproduction has two tables more: `table1` and `claims`.
 """
 
 import re
@@ -14,6 +14,10 @@ from advbnn.messages import unknown
 from advbnn.records import Records
 from advbnn.report.compose import compose
 from advbnn.report.tables import Table
+from advbnn.reproduce.claims import judged
+from advbnn.reproduce.evidence import Evidence
+from advbnn.reproduce.experiment import FILE as REPRODUCTION
+from advbnn.reproduce.tables import claims_table, table1
 
 _START = re.compile(r"^<!-- table: (\S+) -->$", re.MULTILINE)
 _BLOCK = re.compile(r"^<!-- table: (?P<name>\S+) -->$(?P<content>.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL)
@@ -70,6 +74,10 @@ def _explained(document: Path, text: str, results: Path) -> str:
 
 def _tables(results: Path, name: str) -> dict[str, Table]:
     folder, file = results / name, results / f"{name}.json"
+    if (folder / REPRODUCTION).is_file():
+        evidence = Evidence.read(folder)
+        made = compose(evidence.records).tables()
+        return {**made, "table1": table1(evidence), "claims": claims_table(judged(evidence))}
     files = sorted(folder.glob("*.json")) if folder.is_dir() else [file]
     if not all(path.is_file() for path in files) or not files:
         raise ValueError(f"there are no records of {name!r}: neither the file {file} nor any in the folder {folder}")
