@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+import warnings
 from pathlib import Path
 
 from advbnn.reproduce.workers import Task, perform
@@ -16,8 +17,9 @@ def write(device: str, path: Path) -> None:
 
 
 def say(device: str, text: str) -> None:
-    """Talks while working."""
+    """Talks while working, and warns."""
     print(text, file=sys.stderr)
+    warnings.warn("it is late", stacklevel=1)
 
 
 def copy(device: str, source: Path, target: Path) -> None:
@@ -28,6 +30,11 @@ def copy(device: str, source: Path, target: Path) -> None:
 def refuse(device: str) -> None:
     """What a user can put right."""
     raise ValueError("eps must be positive, got -1")
+
+
+def stumble(device: str) -> None:
+    """What nobody thought of."""
+    raise KeyError("nobody")
 
 
 def die(device: str) -> None:

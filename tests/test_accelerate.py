@@ -250,6 +250,17 @@ def test_more_shapes_than_are_kept_run_eagerly(
     assert fast.engine == "compile"
 
 
+def test_there_is_no_limit_to_the_number_of_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch_compile, (x, _) = torch.compile, batch()
+    monkeypatch.setattr(torch, "compile", lambda run, *, options, **how: torch_compile(run, backend="eager", **how))
+    with torch._dynamo.config.patch(recompile_limit=2):
+        alive = [accelerate(nn.Sequential(nn.Flatten(), nn.Linear(64, n)).eval(), "compile") for n in (2, 3, 4, 5)]
+        for fast in alive:
+            for _ in range(CALLS):
+                fast(x)
+            assert engine_of(fast) == "compile"
+
+
 def test_an_attackable_network_is_accelerated_within(traced: list) -> None:
     model = Attackable(nn.Sequential(network(), nn.Softmax(1)), returns_probabilities=True).eval()
     fast = accelerate(model, "compile")

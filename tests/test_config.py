@@ -8,12 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from advbnn.attacks import PGD
 from advbnn.commands.train import train
-from advbnn.config import Config, load_config
+from advbnn.config import Config, load_config, parse_settings
 from advbnn.data import DataError
+from advbnn.defenses import Averaging
+from advbnn.early_stopping import EarlyStopping
 from advbnn.profiles import DATASETS, DEFENSES, defense
 from advbnn.reproduce.evidence import Evidence
 from advbnn.tables import ConfigError, merged, nested, parse_literal, to_toml
+from advbnn.threat import Threat
 from advbnn.trained import load_trained
 
 CONFIGS = Path(__file__).parent.parent / "configs"
@@ -98,6 +102,10 @@ def test_settings_on_the_command_line(tmp_path: Path) -> None:
         ('defense = "adv"', ["seed"], "--set takes key=value"),
         ('defense = "adv"', ["=3"], "--set takes key=value"),
         ('defense = "adv"', ["seed=1", "seed.x=2"], "'seed' has been given a value"),
+        ('defense = "adv"', ["attack.steps=3", "attack=none"], "attack: a part of it has been set already"),
+        ('defense = "none"', ["attack.steps=3"], "attack.steps: attack is none here, so there is nothing to change"),
+        ('defense = "none"\n[attack]\nsteps = 3', [], "attack.steps: attack is none here"),
+        ('defense = "none"\n[network]\nfirst = 0.3', [], 'network.first is for network.kind = "noisy"'),
         ('defense = "advbnn"', [], "did you mean 'adv_bnn'"),
         ('defense = "adv"\nprofile = "paper"', [], "profile for digits"),
         ('defense = "adv"\ndata = "photos"', [], "set like to the dataset"),
@@ -107,6 +115,29 @@ def test_settings_on_the_command_line(tmp_path: Path) -> None:
 def test_bad_input(tmp_path: Path, text: str, settings: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_config(write(tmp_path, text), settings)
+
+
+def test_a_part_that_a_defence_lacks_can_be_given_whole(tmp_path: Path) -> None:
+    given = load_config(write(tmp_path, 'defense = "none"'), ['attack={kind="pgd", steps=3}', "attack.eot=2"])
+    assert given.defense.attack == PGD(Threat(), steps=3, eot=2)
+    extra = load_config(write(tmp_path, 'defense = "none"'), ["early_stopping.patience=3", "averaging.start=1"])
+    assert extra.defense.early_stopping == EarlyStopping(patience=3) and extra.defense.averaging == Averaging(start=1)
+
+
+def test_settings_are_parsed_alike_wherever_they_are_given() -> None:
+    assert parse_settings([" batch_size = 32", "schedule.epochs=[1, 2]", "batch_size=64"]) == {
+        "batch_size": 64,
+        "schedule.epochs": [1, 2],
+    }
+    with pytest.raises(ConfigError, match="--set takes key=value, such as .*; got 'batch_size'"):
+        parse_settings(["batch_size"])
+
+
+def test_the_settings_of_a_run_that_cannot_be_read() -> None:
+    with pytest.raises(ConfigError, match="defense is missing"):
+        Config.from_run("seed = 1")
+    with pytest.raises(ConfigError, match="Invalid value"):
+        Config.from_run("seed = ")
 
 
 def test_missing_file(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_overrides_change_parts_and_are_named() -> None:
         *("optimizer", "schedule", "early_stopping", "averaging"),
     }
     assert defense("adv", "cifar10", attack=None).attack is None
-    assert defense("none", "cifar10", attack={"steps": 3}).attack == PGD(Threat(), steps=3)
+    assert defense("none", "cifar10", attack={"kind": "pgd", "steps": 3}).attack == PGD(Threat(), steps=3)
 
 
 @pytest.mark.parametrize("name", DEFENSES)
@@ -150,6 +150,14 @@ def test_prior_mean_of_normalisation_scales() -> None:
         (lambda: defense("adv", "digits", "paper"), "profile for digits"),
         (lambda: defense("adv", batchsize=3), "key='batchsize' is unknown.*did you mean 'batch_size'"),
         (lambda: defense("adv", attack={"step": 3}), "key='attack.step' is unknown.*did you mean 'attack.steps'"),
+        (
+            lambda: defense("none", attack={"steps": 3}),
+            'attack.steps: attack is none here.*attack = {kind = "pgd", ...}',
+        ),
+        (lambda: defense("bnn", attack={"threat": {"eps": 0.1}}), "attack.threat: attack is none here.*leave it out"),
+        (lambda: defense("rse", network={"prior_std": 1.0}), 'is for network.kind = "variational".*network is "noisy"'),
+        (lambda: defense("adv", schedule={"fresh_optimizer": True}), 'is for schedule.kind = "stages", and here'),
+        (lambda: defense("adv", network={"std": 1.0}), "key='network.std' is unknown: .*'network.prior_std'"),
         (lambda: defense("adv", optimizer="adma"), "optimizer.kind='adma' is unknown.*did you mean 'adam'"),
         (lambda: defense("adv", batch_size="big"), "batch_size: expected a whole number, got 'big'"),
         (lambda: defense("adv", batch_size=True), "batch_size: expected a whole number, got True"),

@@ -1,13 +1,16 @@
 """Choosing the form of a step, and falling back with a reason."""
 
+import functools
 import logging
+from collections.abc import Callable
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from advbnn import models
 from advbnn.defenses import Defense
-from advbnn.engine import make_step
+from advbnn.engine import Tried, make_step
 from advbnn.faststep import FastStep
 from advbnn.objective import RobustLoss
 from advbnn.posterior import bayesianize
@@ -27,7 +30,7 @@ def parts(device: str = "cpu", **options):
 def test_forms_on_a_cpu() -> None:
     assert isinstance(make_step("eager", *parts()), EagerStep)
     assert isinstance(make_step("auto", *parts()), EagerStep)
-    assert isinstance(make_step("compile", *parts()), FastStep)
+    assert isinstance(make_step("compile", *parts()), Tried)
     with pytest.raises(ValueError, match="engine='graph'.*on the CPU"):
         make_step("graph", *parts())
 
@@ -48,4 +51,51 @@ def test_auto_falls_back_with_a_reason(caplog: pytest.LogCaptureFixture) -> None
         step = make_step("auto", *parts("cuda", prior=ScaleMixturePrior()))
     assert isinstance(step, EagerStep)
     assert "no closed form" in caplog.text
-    assert isinstance(make_step("auto", *parts("cuda")), FastStep)
+    assert isinstance(make_step("auto", *parts("cuda")), Tried)
+
+
+def fast_step(net: nn.Module, optimizer: Callable[..., torch.optim.Optimizer]) -> FastStep:
+    defense = Defense()
+    loss = RobustLoss(net.train(), defense.objective, 100)
+    step = FastStep(
+        loss, optimizer(loss.parameters()), defense, precision=torch.float32, captured=False, compiled=False
+    )
+    return step
+
+
+def test_a_step_that_fails_at_its_first_batch_is_undone_and_made_eagerly(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(step: FastStep, x: Tensor, y: Tensor, passes: object = None) -> Tensor:
+        real(step, x, y, passes)
+        raise RuntimeError("view size is not compatible\nwith all this")
+
+    real = FastStep._step
+    x, y = torch.rand(4, 1, 8, 8), torch.arange(4)
+    nets = [models.build("small_cnn", classes=10, image_size=8, channels=1) for _ in range(2)]
+    nets[1].load_state_dict(nets[0].state_dict())
+    adam = functools.partial(torch.optim.Adam, lr=0.01)
+    steps = [fast_step(net, adam) for net in nets]
+    eager = EagerStep(steps[0].loss, steps[0].optimizer, steps[0].defense)
+    tried = Tried(steps[1], may_fall_back=True)
+    eager(x, y, 5)
+    monkeypatch.setattr(FastStep, "_step", failing)
+    with caplog.at_level(logging.INFO, logger="advbnn"):
+        tried(x, y, 5)
+    assert "running eagerly: view size is not compatible" in caplog.text
+    for seed in (6, 7):
+        eager(x, y, seed)
+        tried(x, y, seed)
+    for ours, theirs in zip(nets[1].state_dict().values(), nets[0].state_dict().values(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_where_the_fast_form_was_asked_for_its_failure_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object) -> Tensor:
+        raise RuntimeError("capture is not possible")
+
+    net = models.build("small_cnn", classes=10, image_size=8, channels=1)
+    step = Tried(fast_step(net, torch.optim.SGD), may_fall_back=False)
+    monkeypatch.setattr(FastStep, "_step", failing)
+    with pytest.raises(ValueError, match="capture is not possible; use engine='eager'"):
+        step(torch.rand(4, 1, 8, 8), torch.arange(4), 0)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from advbnn import defenses, models
+from advbnn import attacks, defenses, faststep, models
 from advbnn.attacks import PGD
 from advbnn.drawing import DrawnWeights
 from advbnn.faststep import FastStep
@@ -120,6 +120,32 @@ def test_noisy_networks_and_clean_training_run() -> None:
     assert record.kl == 0
 
 
+@pytest.mark.parametrize("eot", [1, 3])
+def test_plain_gradient_ascent_takes_steps_of_the_same_length(eot: int) -> None:
+    net = network()
+    twin = copy.deepcopy(net)
+    defense = defenses.Defense(attack=attacks.SGD(Threat("linf", 0.3), steps=2, step_size=0.5, eot=eot))
+    fast(net, defense)(*batch(), SEED)
+    loss = RobustLoss(twin, defense.objective, EXAMPLES)
+    EagerStep(loss, torch.optim.SGD(loss.parameters(), lr=0.1, momentum=0.9), defense)(*batch(), SEED)
+    for a, b in zip(net.state_dict().values(), twin.state_dict().values(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("noisy", [True, False])
+def test_all_noise_follows_the_seed_and_the_callers_random_numbers_stay(noisy: bool) -> None:
+    results = []
+    for state in (1, 2):
+        model = bayesianize(add_noise(network()) if noisy else network())
+        step = fast(model, defenses.Defense(attack=PGD(Threat("linf", 0.1), steps=2)))
+        torch.manual_seed(state)
+        before = torch.get_rng_state()
+        record = step(*batch(), SEED, measure_clean=True)
+        assert torch.equal(torch.get_rng_state(), before)
+        results.append([record.nll, record.clean_score, *model.state_dict().values()])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
 def test_half_precision_stays_near_single_precision() -> None:
     losses = {}
     for precision in (torch.float32, torch.bfloat16):
@@ -142,6 +168,12 @@ def test_compiled_equals_eager_for_the_same_noise(monkeypatch: pytest.MonkeyPatc
         torch.testing.assert_close(ours, results[1][name], rtol=1e-3, atol=1e-4, msg=name)
 
 
+def with_history(net: nn.Module) -> nn.Module:
+    """A network with a tensor that came out of a computation, as a weight that a hook computes does."""
+    net.computed = 2 * next(net.parameters())
+    return net
+
+
 @pytest.mark.parametrize(
     ("model", "options", "reason"),
     [
@@ -149,11 +181,69 @@ def test_compiled_equals_eager_for_the_same_noise(monkeypatch: pytest.MonkeyPatc
         (bayesianize, {"attack": PGD(Threat(), pick="best")}, "compares candidates"),
         (lambda net: bayesianize(net, prior=ScaleMixturePrior()), {}, "no closed form"),
         (lambda net: nn.Sequential(bayesianize(net)), {}, "several Bayesian parts"),
+        (lambda net: nn.Sequential(net, nn.BatchNorm1d(10, momentum=None)), {}, "without a momentum"),
+        (with_history, {}, "cannot be copied"),
     ],
 )
 def test_says_what_it_does_not_know(model, options: dict, reason: str) -> None:
     with pytest.raises(NotImplementedError, match=reason):
         fast(model(network()), defenses.Defense(**options))
+
+
+def test_refuses_a_prior_that_it_would_ignore() -> None:
+    loss = RobustLoss(network(), RobustELBO(), EXAMPLES, GaussianPrior(std=0.1))
+    with pytest.raises(NotImplementedError, match="a prior over weights that are not random"):
+        FastStep(loss, torch.optim.SGD(loss.parameters(), lr=0.1), defenses.Defense())
+
+
+class FakeRecording:
+    """Stands in for a CUDA graph: runs the step itself."""
+
+    made = 0
+
+    def __init__(self, step, x, y, state) -> None:
+        self.replay, self.x = step, x
+        FakeRecording.made += 1
+
+
+def test_processes_with_shards_of_different_sizes_record_at_the_same_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faststep, "Recording", FakeRecording)
+    recorded = []
+    for rank in range(2):
+        step, made = fast(network(), defenses.Defense(), captured=True), []
+        # 32 examples a batch and 31 in the last one of two epochs
+        for whole in (32, 31, 32, 31):
+            size = len(range(rank, whole, 2))
+            FakeRecording.made = 0
+            step(*batch(size), SEED, share=2 * size / whole)
+            made.append(FakeRecording.made)
+        recorded.append(made)
+    assert recorded[0] == recorded[1] == [1, 1, 0, 0]
+
+
+@pytest.mark.parametrize(("sizes", "compiled"), [((16, 7), [True, False]), ((7, 16), [True, True])])
+def test_whole_batches_are_compiled_also_after_resuming_at_the_last_one(
+    sizes: tuple[int, int], compiled: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+
+    def look(self: FastStep, x: torch.Tensor, y: torch.Tensor, passes: object) -> torch.Tensor:
+        found.append(passes is self.passes)
+        return torch.zeros(4)
+
+    monkeypatch.setattr(faststep, "Recording", FakeRecording)
+    monkeypatch.setattr(FastStep, "_step", look)
+    step = fast(network(), defenses.Defense(), captured=True)
+    for size in sizes:
+        step(*batch(size), SEED)
+    assert found == compiled
+
+
+def test_weights_of_any_number_of_dimensions_are_laid_out_for_the_gpu() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv3d(3, 4, 3), nn.Linear(3, 4))
+    faststep._lay_out_channels_last(net)
+    assert net[0].weight.is_contiguous(memory_format=torch.channels_last)
+    assert net[1].weight.is_contiguous()
 
 
 def test_draws_repeat_for_a_seed_and_differ_between_streams() -> None:
@@ -186,6 +276,19 @@ def test_a_recorded_step_equals_the_plain_one_for_the_same_noise(bayesian: bool)
         torch.testing.assert_close(ours, results[1][0][name], rtol=1e-3, atol=1e-3, msg=name)
     torch.testing.assert_close(results[0][1].nll, results[1][1].nll, rtol=1e-3, atol=1e-3)
     assert results[0][1].clean_score == results[1][1].clean_score
+
+
+@needs_gpu
+def test_the_step_that_is_recorded_has_the_noise_of_its_seed() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).cuda()
+    loss = RobustLoss(model, RobustELBO(), EXAMPLES)
+    defense = defenses.Defense(attack=PGD(Threat("linf", 0.3), steps=1, step_size=0.01))
+    step = FastStep(loss, torch.optim.SGD(loss.parameters(), lr=0.0), defense, compiled=False)
+    x, y = (t.cuda() for t in batch())
+    before = torch.cuda.get_rng_state()
+    recorded, replayed, other = (step(x, y, seed).nll for seed in (SEED, SEED, SEED + 1))
+    assert recorded == replayed != other
+    assert torch.equal(torch.cuda.get_rng_state(), before)
 
 
 @needs_gpu

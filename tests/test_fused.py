@@ -72,10 +72,11 @@ def test_backward_is_that_of_rand_layer_with_the_same_noise(shape: tuple[int, ..
 
 
 def test_scaled_draws_scale_each_row_and_leave_alone_what_has_no_scale() -> None:
-    rows = [(8, 27, 0), (16, 300, -1), (5, 4608, 8)]
+    # the last two begin in the middle of a counter of the noise
+    rows = [(8, 27, 0), (1, 301, -1), (5, 4608, 8), (3, 2, 13)]
     sizes = [count * length for count, length, _ in rows]
     mu, s = parameters(sum(sizes))
-    scale = torch.linspace(-2, 3, 13, device=DEVICE)
+    scale = torch.linspace(-2, 3, 16, device=DEVICE)
     key = torch.tensor([5], device=DEVICE)
     blocks = fused.blocks_of(rows, torch.device(DEVICE))
     place = {"seed": key, "stream": STREAM, "start": START, "dtype": torch.float32}
@@ -83,7 +84,8 @@ def test_scaled_draws_scale_each_row_and_leave_alone_what_has_no_scale() -> None
     plain = fused.draw(mu, s, **place).split(sizes)
     torch.testing.assert_close(scaled[0].view(8, -1), plain[0].view(8, -1) * scale[:8, None], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(scaled[1], plain[1], rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(scaled[2].view(5, -1), plain[2].view(5, -1) * scale[8:, None], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(scaled[2].view(5, -1), plain[2].view(5, -1) * scale[8:13, None], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(scaled[3].view(3, -1), plain[3].view(3, -1) * scale[13:, None], rtol=1e-5, atol=1e-5)
 
 
 def test_the_noise_is_normal() -> None:

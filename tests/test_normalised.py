@@ -40,13 +40,21 @@ class Deciding(Branching):
 
 
 class Remembering(Branching):
-    """It keeps what it has seen."""
+    """It keeps what it has seen, and draws a number that is no function of it."""
 
     seen: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         self.seen = self.conv(x)
-        return self.norm(self.seen)
+        return torch.rand(()) * self.norm(self.seen)
+
+
+class Skipping(Branching):
+    """Its convolution goes to two places in evaluation mode."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.conv(x)
+        return self.norm(z) if self.training else z + self.norm(z)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +68,7 @@ class Remembering(Branching):
     ],
 )
 def test_finds_the_pairs_of_the_networks(name: str, size: int, pairs: int, with_relu: int) -> None:
-    found = normalised_convolutions(models.build(name, image_size=size))
+    found = normalised_convolutions(models.build(name, image_size=size), training=True)
     assert len(found) == pairs
     assert sum(pair.relu is not None for pair in found) == with_relu
 
@@ -68,20 +76,29 @@ def test_finds_the_pairs_of_the_networks(name: str, size: int, pairs: int, with_
 def test_noise_before_a_layer_is_no_obstacle_and_a_hook_after_it_is() -> None:
     net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU())
     pair = [NormalisedConvolution("0", "1", "2")]
-    assert normalised_convolutions(net) == normalised_convolutions(add_noise(net)) == pair
+    for candidate in (net, add_noise(net)):
+        assert normalised_convolutions(candidate, training=False) == pair
     net[0].register_forward_hook(lambda module, args, output: 2 * output)
-    assert normalised_convolutions(net) == []
+    assert normalised_convolutions(net, training=False) == []
 
 
 @pytest.mark.parametrize("kind", [Branching, Repeating, Deciding])
 def test_what_is_no_pair_is_left_alone(kind: type[nn.Module]) -> None:
-    assert normalised_convolutions(kind()) == []
+    assert normalised_convolutions(kind(), training=True) == []
 
 
-def test_looking_leaves_no_trace_in_the_network() -> None:
-    net = Remembering()
-    assert len(normalised_convolutions(net)) == 1
+@pytest.mark.parametrize("training", [True, False])
+def test_code_may_depend_on_the_mode(training: bool) -> None:
+    net = Skipping().train(not training)
+    assert len(normalised_convolutions(net, training=training)) == training
+    assert net.training is not training
+
+
+def test_looking_leaves_no_trace_in_the_network_nor_in_the_random_numbers() -> None:
+    net, before = Remembering(), torch.get_rng_state()
+    assert len(normalised_convolutions(net, training=True)) == 1
     assert net.seen is None
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("affine", [True, False])
@@ -107,8 +124,16 @@ def test_a_hidden_bias_has_no_gradient_where_rounding_would_give_it_one() -> Non
     bnn = bayesianize(net)
     functional.cross_entropy(bnn(x), y).backward()
     means, spreads = bnn.net[0].bias.grad, dict(bnn.log_std.named_parameters())["0.bias"].grad
-    assert means is None and spreads is None
+    # zero and not missing, which an optimizer would take for a parameter to leave alone, weight decay and all
+    assert torch.equal(means, torch.zeros(4)) and torch.equal(spreads, torch.zeros(4))
     assert bnn.net[1].bias.grad.abs().max() > 0
+
+
+def test_a_tied_bias_keeps_the_gradient_of_its_other_place() -> None:
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 4, 3))
+    net[2].bias = net[0].bias
+    bayesianize(net)(torch.rand(2, 1, 6, 6)).sum().backward()
+    torch.testing.assert_close(net[2].bias.grad, torch.full((4,), 8.0))
 
 
 def test_a_bias_is_not_hidden_from_running_statistics() -> None:

@@ -107,3 +107,4 @@ def test_few_images_say_nothing_of_training_mode() -> None:
     model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 10)).eval()
     found = probe(Attackable(model), X[:1], Y[:1], THREAT, 5, seed=0)
     assert torch.equal(found["training_right"], found["evaluation_right"])
+    assert found["training_right"] is not found["evaluation_right"]  # each can be stored

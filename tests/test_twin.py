@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils import prune
 
 from advbnn import models
 from advbnn.convrelu import conv_relu
@@ -57,6 +58,49 @@ def test_a_pair_that_shares_a_weight_is_not_folded() -> None:
     twin, x = Twin(net, torch.float32, training=False), torch.rand(2, 1, 4, 4)
     assert twin.folds == []
     torch.testing.assert_close(twin(tensors(net), x), net(x))
+
+
+def test_a_tied_weight_is_drawn_into_all_its_places() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 16), nn.Linear(16, 16))
+    net[4].weight = net[3].weight
+    bnn, x, seed = bayesianize(net), torch.rand(2, 1, 4, 4), torch.tensor([5])
+    twin, buffers = Twin(net, torch.float32, training=False), dict(net.named_buffers())
+    weights = DrawnWeights(bnn, torch.float32, lambda name: 0.0)
+    drawn = FoldedDraw(weights, twin, buffers, compiled=False)
+    weights.refresh()
+    drawn.refresh()
+    afterwards = twin({**weights.draw(seed, 0), **buffers}, x)
+    torch.testing.assert_close(twin(drawn.draw(seed, 0), x, drawn.folded), afterwards, rtol=1e-4, atol=1e-5)
+
+
+def test_a_weight_that_a_hook_computes_is_not_folded() -> None:
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)).eval()
+    net[1].running_mean.add_(0.5)
+    prune.random_unstructured(net[0], "weight", amount=0.5)
+    net.requires_grad_(False)(torch.rand(1, 1, 4, 4))  # a weight with a history could not be copied
+    twin, x = Twin(net, torch.float32, training=False), torch.rand(2, 1, 4, 4)
+    assert twin.folds == []
+    torch.testing.assert_close(twin(tensors(net), x), net(x))
+
+
+class Skipping(nn.Module):
+    """Adds its convolution to its normalisation, in evaluation mode alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = self.conv(x)
+        return self.norm(z) if self.training else z + self.norm(z)
+
+
+def test_it_has_the_structure_of_its_mode_whatever_the_mode_of_the_network() -> None:
+    net, x = Skipping(), torch.rand(2, 1, 4, 4)
+    net.norm.running_mean.add_(0.5)
+    twin = Twin(net.train(), torch.float32, training=False)
+    torch.testing.assert_close(twin(tensors(net), x), net.eval()(x))
 
 
 @pytest.mark.parametrize(("bias", "affine"), [(True, True), (False, True), (True, False), (False, False)])

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from advbnn.attackable import Attackable
 from advbnn.captured import Pass, Recording, check_capturable
+from advbnn.compiling import compiled_apart
 from advbnn.engine import ENGINES
 from advbnn.identity import device_of
 from advbnn.messages import unknown
@@ -227,7 +228,12 @@ class _Forms:
         if self._compiled is None:
             # the compiler's own random numbers would be others than those of the model
             options: dict[str, Any] = {"fallback_random": True}
-            self._compiled = torch.compile(self._pass.run, fullgraph=True, dynamic=False, options=options)
+            structured = self._pass
+
+            def run_structured(tensors: dict[str, Tensor], x: Tensor) -> Tensor:
+                return structured.run(tensors, x)
+
+            self._compiled = compiled_apart(run_structured, fullgraph=True, options=options)
         run = self._compiled
 
         def form(x: Tensor) -> Tensor:

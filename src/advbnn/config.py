@@ -87,8 +87,11 @@ class Config:
     @classmethod
     def from_run(cls, text: str) -> "Config":
         """The settings that a run has kept, also those of a defence that no profile knows."""
-        table = tomllib.loads(text)
-        if table["defense"] in DEFENSES:
+        try:
+            table = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(str(error)) from error
+        if table.get("defense", DEFENSES[0]) in DEFENSES:
             return cls.from_table(table)
         own, parts = _split(table)
         value = updated(Defense(), {"name": parts.pop("defense"), **parts})
@@ -119,13 +122,20 @@ def load_config(path: Path | str, settings: Iterable[str] = ()) -> Config:
         raise ConfigError(f"{path} does not exist; its folder has {near}") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
+    return Config.from_table(merged(table, nested(parse_settings(settings))))
+
+
+def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
+    """What `--set` was given, `"key=value"` each, as keys with dots and values; of a key named twice the last."""
     changes = {}
     for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not equals or not key.strip():
-            raise ConfigError(f"--set takes key=value, such as --set seed=1 or --set attack.steps=5; got {setting!r}")
-        changes[key.strip()] = parse_literal(value.strip())
-    return Config.from_table(merged(table, nested(changes)))
+        key, equals, value = (part.strip() for part in setting.partition("="))
+        if not equals or not key:
+            raise ConfigError(
+                f"--set takes key=value, such as --set batch_size=64 or --set schedule.epochs=5; got {setting!r}"
+            )
+        changes[key] = parse_literal(value)
+    return changes
 
 
 def _split(table: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

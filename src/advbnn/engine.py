@@ -4,8 +4,9 @@ All forms take the same arguments and do the same. For the same noise they give 
 the computation.
 """
 
+import copy
 import logging
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -43,6 +44,72 @@ class Step(Protocol):
         ...
 
 
+class Tried:
+    """A fast step, unless the first batch shows that it cannot be: then the eager one, and the log says why.
+
+    Whether a network can be compiled, recorded, and run in the layout that GPUs like, shows only when it is.
+
+    Args:
+        fast: the fast step.
+        may_fall_back: if not, the reason is an error.
+    """
+
+    def __init__(self, fast: FastStep, may_fall_back: bool) -> None:
+        self._fast, self._may_fall_back = fast, may_fall_back
+        self._step: Step | None = None
+
+    def __call__(
+        self,
+        x: Tensor,
+        y: Tensor,
+        seed: int,
+        *,
+        kl_factor: float | Tensor = 1.0,
+        share: float = 1.0,
+        measure_clean: bool = False,
+    ) -> StepRecord:
+        """Update the model on one batch; see `EagerStep`."""
+        options: dict[str, Any] = {"kl_factor": kl_factor, "share": share, "measure_clean": measure_clean}
+        if self._step is not None:
+            return self._step(x, y, seed, **options)
+        fast = self._fast
+        before = _Snapshot(fast.loss, fast.optimizer)
+        try:
+            record = fast(x, y, seed, **options)
+        except Exception as error:  # compilers and capture have errors of many kinds
+            before.restore()
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            if not self._may_fall_back:
+                message = f"the fast engine cannot run this network: {reason}; use engine='eager' or 'auto'"
+                raise ValueError(message) from error
+            log.info("running eagerly: %s", reason)
+            self._step = EagerStep(fast.loss, fast.optimizer, fast.defense, fast.processes.share_gradients(fast.loss))
+            return self._step(x, y, seed, **options)
+        self._step = fast
+        return record
+
+    def with_optimizer(self, optimizer: torch.optim.Optimizer) -> Step:
+        """The same step with another optimizer."""
+        if self._step is not None:
+            return self._step.with_optimizer(optimizer)
+        return Tried(self._fast.with_optimizer(optimizer), self._may_fall_back)
+
+
+class _Snapshot:
+    """All that a step changes, to be put back; parameters also in their layout in memory."""
+
+    def __init__(self, loss: RobustLoss, optimizer: torch.optim.Optimizer) -> None:
+        self._tensors = [(t, t.detach().clone()) for t in (*loss.parameters(), *loss.buffers())]
+        self._optimizer, self._state = optimizer, copy.deepcopy(optimizer.state_dict())
+
+    def restore(self) -> None:
+        for tensor, value in self._tensors:
+            # a layout that the network cannot bear is undone with the rest
+            tensor.data = value.contiguous()
+        self._optimizer.load_state_dict(self._state)
+        self._optimizer.zero_grad()
+
+
 def make_step(
     engine: str,
     loss: RobustLoss,
@@ -68,7 +135,8 @@ def make_step(
     try:
         precision = torch.bfloat16 if on_gpu else torch.float32
         captured = engine != "compile"
-        return FastStep(loss, optimizer, defense, processes, precision=precision, compiled=True, captured=captured)
+        fast = FastStep(loss, optimizer, defense, processes, precision=precision, compiled=True, captured=captured)
+        return Tried(fast, may_fall_back=engine == "auto")
     except NotImplementedError as reason:
         if engine != "auto":
             raise ValueError(f"engine={engine!r} cannot do this step: {reason}; use 'eager' or 'auto'") from reason

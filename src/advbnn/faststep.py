@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from advbnn.attacks import PGD
 from advbnn.attacks.gradient import Slope
@@ -23,18 +24,19 @@ from advbnn.folded import AttackWeights, attack_weights
 from advbnn.objective import Categorical, RobustLoss
 from advbnn.optimizers import Langevin
 from advbnn.posterior import Bayesian, names_in_scope
+from advbnn.recording import Recording, make_capturable
+from advbnn.rng import seeded
 from advbnn.step import StepRecord
 from advbnn.threat import Threat
 from advbnn.twin import Twin
 
-_WARM_UP = 3
 _CLEAN_STREAM = 2**30
 """The stream of the draw that measures clean accuracy: past those of any attack, and 32 bits with its sign."""
 _Tensors = Mapping[str, Tensor]
 
 
 class FastStep:
-    """One training step, called like `EagerStep`.
+    """One training step, called like `EagerStep`, with the whole network in training mode whatever its parts are in.
 
     Args:
         loss: the robust ELBO of the model.
@@ -68,17 +70,17 @@ class FastStep:
         net = model.net if isinstance(model, Bayesian) else model
         device = next(model.parameters()).device
         if device.type == "cuda":
-            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            _lay_out_channels_last(model)
         self.weights = _weights_of(loss, precision)
         self.buffers = dict(net.named_buffers())
         self.seed = torch.zeros(1, dtype=torch.int64, device=device)
         self.factor, self.share = (torch.ones((), device=device) for _ in range(2))
-        attacking, updating = Twin(net, precision, training=False), Twin(net, precision, training=True)
+        attacking, updating = (_twin(net, precision, training) for training in (False, True))
         self.attack_weights = attack_weights(self.weights, attacking, self.buffers, compiled)
         self.passes = _Passes(attacking, updating, loss, defense, compiled)
         self._plain_passes = self.passes.plain()
-        self._graphs: dict[torch.Size, _Recording] = {}
-        self._clean_graph: _Recording | None = None
+        self._graphs: dict[tuple[torch.Size, float], Recording] = {}
+        self._clean_graph: Recording | None = None
 
     def __call__(
         self,
@@ -92,16 +94,15 @@ class FastStep:
     ) -> StepRecord:
         """Update the model on one batch; see `EagerStep`."""
         self.seed.fill_(seed)
-        self.factor.copy_(kl_factor) if isinstance(kl_factor, Tensor) else self.factor.fill_(kl_factor)
+        self.factor.fill_(kl_factor)
         self.share.fill_(share)
-        if x.is_cuda:
-            x = x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
-            # noise other than that of the weights, of a random start or a noisy network
-            torch.cuda.default_generators[x.device.index or 0].manual_seed(seed)
-        recording = self._recording(x, y) if self.captured else None
-        results = self._step(x, y) if recording is None else recording.replay(x, y)
+        if x.is_cuda and x.dim() == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        # of the noise other than that of the weights: of a random start, or of a noisy network
+        with seeded(seed, x.device):
+            results = self._recording(x, y, share).replay(x, y) if self.captured else self._step(x, y)
+            clean = self._measured_clean(x, y) if measure_clean else None
         total, nll, kl, score = results.unbind()
-        clean = self._measured_clean(x, y) if measure_clean else None
         return StepRecord(loss=total, nll=nll, kl=kl, score=score, clean_score=clean, examples=len(x))
 
     def with_optimizer(self, optimizer: torch.optim.Optimizer) -> "FastStep":
@@ -112,14 +113,18 @@ class FastStep:
         step._graphs = {}
         return step
 
-    def _recording(self, x: Tensor, y: Tensor) -> "_Recording":
-        """The step for batches of this size; the first size is compiled, the last batch of an epoch is not."""
-        if x.shape not in self._graphs:
+    def _recording(self, x: Tensor, y: Tensor, share: float) -> "Recording":
+        """The step for batches of this size; the largest size is compiled, the last batch of an epoch is not."""
+        # Warming up shares gradients, so all processes have to record at the same step. Where shards of a batch differ
+        # in size, that of one process may be as large as ever, but the share of none is what it was.
+        kind = (x.shape, share)
+        if kind not in self._graphs:
             # not earlier: a checkpoint may have brought the optimizer another state
-            _make_capturable(self.optimizer)
-            passes = self._plain_passes if self._graphs else self.passes
-            self._graphs[x.shape] = _Recording(lambda x, y: self._step(x, y, passes), x, y, self._state)
-        return self._graphs[x.shape]
+            make_capturable(self.optimizer)
+            largest = all(len(x) >= len(recording.x) for recording in self._graphs.values())
+            passes = self.passes if largest else self._plain_passes
+            self._graphs[kind] = Recording(lambda x, y: self._step(x, y, passes), x, y, self._state)
+        return self._graphs[kind]
 
     def _step(self, x: Tensor, y: Tensor, passes: "_Passes | None" = None) -> Tensor:
         """Lines 6 to 12 of Algorithm 1; what it returns are total loss, data term, divergence and score."""
@@ -152,7 +157,7 @@ class FastStep:
 
     def _measured_clean(self, x: Tensor, y: Tensor) -> Tensor:
         if self.captured and self._clean_graph is None:
-            self._clean_graph = _Recording(self._clean_score, x, y, list)
+            self._clean_graph = Recording(self._clean_score, x, y, list)
         if self._clean_graph is not None and self._clean_graph.fits(x):
             return self._clean_graph.replay(x, y)
         return self._clean_score(x, y)
@@ -212,7 +217,7 @@ class _Oracle:
         self.streams = 0
 
     def gradient(self, x: Tensor, y: Tensor, objective: Objective, eot: int = 1) -> Slope:
-        """The gradient of the objective, summed over `eot` draws of their own; PGD looks at its direction alone."""
+        """The gradient of the objective, averaged over `eot` draws of their own; the rest of a slope is not asked."""
         total: Tensor | None = None
         for _ in range(eot):
             with self._weights.of(self.streams) as weights:
@@ -221,7 +226,7 @@ class _Oracle:
             self.streams += 1
         assert total is not None
         unasked = total[:0]
-        return Slope(values=unasked, prediction=unasked, gradient=total)
+        return Slope(values=unasked, prediction=unasked, gradient=total / eot if eot > 1 else total)
 
     def start(self, threat: Threat) -> Tensor:
         """A random point of the allowed set around each example."""
@@ -268,49 +273,18 @@ class _DrawnAhead:
             self._next[stream] = self._weights.draw(self._seed, stream)
 
 
-class _Recording:
-    """A step as a CUDA graph: its inputs and outputs live in fixed memory."""
-
-    def __init__(
-        self, step: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor, state: Callable[[], list[Tensor]]
-    ) -> None:
-        self.x, self.y = x.clone(memory_format=torch.preserve_format), y.clone()
-        self.graph = torch.cuda.CUDAGraph()
-        side = torch.cuda.Stream(x.device)
-        side.wait_stream(torch.cuda.current_stream(x.device))
-        # the shapes never change, so that the fastest convolutions can be found by trying all of them, once
-        with torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=_tf32()):
-            with torch.cuda.stream(side):
-                kept = [t.detach().clone() for t in state()]
-                for _ in range(_WARM_UP):
-                    step(self.x, self.y)
-            torch.cuda.current_stream(x.device).wait_stream(side)
-            # of high priority, see `_DrawnAhead`
-            with torch.cuda.graph(self.graph, stream=torch.cuda.Stream(x.device, priority=-1)):
-                self.outputs = step(self.x, self.y)
-        with torch.no_grad():
-            after = state()
-            for tensor, value in zip(after, kept, strict=False):
-                tensor.copy_(value)
-            # what the optimizer has made while warming up starts at zero, as it would have
-            for tensor in after[len(kept) :]:
-                tensor.zero_()
-
-    def fits(self, x: Tensor) -> bool:
-        """Whether the recording is of batches of this shape."""
-        return x.shape == self.x.shape
-
-    def replay(self, x: Tensor, y: Tensor) -> Tensor:
-        """Run the step on a batch; the outputs are a copy, since the next replay overwrites them."""
-        self.x.copy_(x)
-        self.y.copy_(y)
-        self.graph.replay()
-        return self.outputs.clone()
+def _twin(net: nn.Module, precision: torch.dtype, training: bool) -> Twin:
+    try:
+        return Twin(net, precision, training)
+    except Exception as error:  # whatever a network of unknown origin raises when it is copied
+        raise NotImplementedError(f"{type(net).__name__} cannot be copied: {error}") from error
 
 
-def _tf32() -> bool:
-    allowed: bool = torch.backends.cudnn.allow_tf32
-    return allowed
+def _lay_out_channels_last(model: nn.Module) -> None:
+    # not by `model.to`, which wants to do the same to the weights of three-dimensional convolutions, and fails
+    for parameter in model.parameters():
+        if parameter.dim() == 4:
+            parameter.data = parameter.data.to(memory_format=torch.channels_last)
 
 
 def _weights_of(loss: RobustLoss, precision: torch.dtype) -> FixedWeights | DrawnWeights:
@@ -320,20 +294,6 @@ def _weights_of(loss: RobustLoss, precision: torch.dtype) -> FixedWeights | Draw
     inside = set(names_in_scope(model, loss.objective.kl_scope))
     weight = loss.objective.alpha / loss.examples
     return DrawnWeights(model, precision, lambda name: weight if name in inside else 0.0)
-
-
-def _make_capturable(optimizer: torch.optim.Optimizer) -> None:
-    """The fused form of an optimizer, which reads its learning rate and its count of steps on the device."""
-    for group in optimizer.param_groups:
-        device = group["params"][0].device
-        group["fused"], group["foreach"] = True, False
-        if "capturable" in group:
-            group["capturable"] = True
-        if not isinstance(group["lr"], Tensor):
-            group["lr"] = torch.tensor(float(group["lr"]), device=device)
-    for parameter, state in optimizer.state.items():
-        if "step" in state:
-            state["step"] = torch.as_tensor(state["step"], dtype=torch.float32, device=parameter.device)
 
 
 def _check_supported(loss: RobustLoss, defense: Defense) -> None:
@@ -349,6 +309,11 @@ def _check_supported(loss: RobustLoss, defense: Defense) -> None:
         "an attack on averaged outputs": attack is not None and attack.eot > 1 and attack.average != "loss",
         "a model with several Bayesian parts": not isinstance(loss.model, Bayesian)
         and any(isinstance(part, Bayesian) for part in loss.model.modules()),
+        "a prior over weights that are not random": loss.prior is not None and not loss.is_bayesian,
+        "normalisation without a momentum, which looks at its count of batches": any(
+            isinstance(part, _BatchNorm) and part.momentum is None and part.track_running_stats
+            for part in loss.modules()
+        ),
         "parameters that are not float32": any(p.dtype != torch.float32 for p in loss.parameters()),
     }
     for reason, applies in reasons.items():

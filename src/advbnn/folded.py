@@ -104,7 +104,7 @@ class FoldedDraw:
         if len({(fold.affine, fold.has_bias) for fold in folds}) > 1:
             raise NotImplementedError("some normalisations or convolutions have parameters that others lack")
         self._matrices, self._vectors = weights.matrices, weights.vectors
-        self._folds, self._buffers = folds, buffers
+        self._twin, self._folds, self._buffers = twin, folds, buffers
         norms = {fold.norm for fold in folds}
         self._rest = {name: tensor for name, tensor in buffers.items() if name.rpartition(".")[0] not in norms}
         first = folds[0]
@@ -137,7 +137,7 @@ class FoldedDraw:
         )
         shifts = shift.split([fold.channels for fold in self._folds])
         drawn = self._matrices.draw_scaled(scale, seed, stream)
-        tensors = {**self._rest, **self._vectors.by_name(vectors), **drawn}
+        tensors = self._twin.placed({**self._rest, **self._vectors.by_name(vectors), **drawn})
         for fold, part in zip(self._folds, shifts, strict=True):
             tensors[fold.bias] = part
             for name in (f"{fold.norm}.weight", f"{fold.norm}.bias"):

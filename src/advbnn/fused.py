@@ -77,7 +77,7 @@ def _draw_scaled(mu, std, scale, out, blocks, seed, stream, start, BLOCK: tl.con
     position, first, end = tl.load(block), tl.load(block + 1), tl.load(block + 2)
     row, channel = tl.load(block + 3), tl.load(block + 4)
     index = position + tl.arange(0, 4 * BLOCK)
-    inside = index < end
+    inside = (index >= first) & (index < end)
     eps = _noise(seed, stream, start, position, BLOCK)
     value = tl.load(mu + index, inside).to(tl.float32) + tl.load(std + index, inside).to(tl.float32) * eps
     # no division of whole numbers, which is slow: rows within the block are few, so half an entry outweighs rounding
@@ -126,7 +126,9 @@ def draw(mu: Tensor, s: Tensor, *, seed: Tensor, stream: int, start: int, dtype:
 
 
 def blocks_of(rows: Sequence[tuple[int, int, int]], device: torch.device) -> Tensor:
-    """The division of flat memory into the blocks of `draw_scaled`, none of which crosses from one matrix to the next.
+    """The division of flat memory into the blocks of `draw_scaled`, none of which writes to more than one matrix.
+
+    A block begins with a whole counter of the noise, also where its matrix begins in the middle of one.
 
     Args:
         rows: of each matrix the number of rows that have a scale each, their length, and the first one's scale;
@@ -136,7 +138,7 @@ def blocks_of(rows: Sequence[tuple[int, int, int]], device: torch.device) -> Ten
     table, first = [], 0
     for count, length, scale in rows:
         end = first + count * length
-        table += [(position, first, end, length, scale) for position in range(first, end, 4 * _BLOCK)]
+        table += [(position, first, end, length, scale) for position in range(first - first % 4, end, 4 * _BLOCK)]
         first = end
     return torch.tensor(table, dtype=torch.int32, device=device)
 
@@ -153,7 +155,7 @@ def draw_scaled(
         blocks: from `blocks_of`.
         seed: as for `draw`.
         stream: as for `draw`.
-        start: as for `draw`; matrices must begin at multiples of 4.
+        start: as for `draw`.
         dtype: type of the result.
     """
     out = torch.empty_like(mu, dtype=dtype)

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import fx, nn
 
+from advbnn.rng import seeded
+
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
@@ -33,14 +35,24 @@ class NormalisedConvolution:
     relu: str | None
 
 
-def normalised_convolutions(net: nn.Module) -> list[NormalisedConvolution]:
-    """All such pairs; none if the network's code cannot be followed, as where it branches on its data."""
+def normalised_convolutions(net: nn.Module, *, training: bool) -> list[NormalisedConvolution]:
+    """All such pairs; none if the network's code cannot be followed, as where it branches on its data.
+
+    Args:
+        net: the network; neither it nor the state of torch's random numbers is changed.
+        training: follow the code that runs in training mode, or that in evaluation mode.
+    """
+    kinds = {type(module) for module in net.modules()}
+    if kinds.isdisjoint(_CONVOLUTIONS) or kinds.isdisjoint(_NORMS):
+        return []
     # a copy with the same tensors, since a network may keep what it sees, and here it sees no numbers
     shared = {id(tensor): tensor for tensor in (*net.parameters(), *net.buffers())}
+    device = next(net.parameters()).device
     try:
-        with warnings.catch_warnings():
+        # seeded, since what a network draws for itself alone, such as whether to skip a layer, is drawn here too
+        with warnings.catch_warnings(), seeded(0, device):
             warnings.simplefilter("ignore")
-            twin = copy.deepcopy(net, shared)
+            twin = copy.deepcopy(net, shared).train(training)
             graph = fx.Tracer().trace(twin)
     except Exception:  # whatever a network's code does to a stand-in for its input
         return []
@@ -76,7 +88,7 @@ def hidden_biases(net: nn.Module) -> list[tuple[str, str]]:
     harm, and so would the standard deviation of a random bias, to the harm of every pass by running statistics.
     """
     modules = dict(net.named_modules())
-    pairs = [(f"{pair.conv}.bias", pair.norm) for pair in normalised_convolutions(net)]
+    pairs = [(f"{pair.conv}.bias", pair.norm) for pair in normalised_convolutions(net, training=True)]
     return [(bias, norm) for bias, norm in pairs if modules[bias.removesuffix(".bias")].bias is not None]
 
 
@@ -101,7 +113,7 @@ def fold(
     if "bias" in tensors:
         shift = shift + tensors["bias"]
     by_channel = factor.view(-1, *[1] * (weight.dim() - 1))
-    return (weight * by_channel).to(weight.dtype), shift
+    return (weight * by_channel).to(weight.dtype), shift.to(weight.dtype)
 
 
 def _hooked(module: nn.Module) -> bool:

@@ -80,7 +80,8 @@ class Bayesian(nn.Module):
         self._places = places_of(chosen, net)
         self._frozen: dict[str, Tensor] | None = None
         self._workspace: Workspace | None = None
-        self._hidden: list[tuple[str, str]] | None = None
+        # a bias that is tied may have an effect in its other place
+        self._hidden = [(bias, norm) for bias, norm in hidden_biases(net) if len(self._places.get(bias, ())) == 1]
 
     @property
     def noise_size(self) -> int:
@@ -99,7 +100,7 @@ class Bayesian(nn.Module):
         try:
             return run_with(self.net, weights, self._places, args, kwargs)
         except RuntimeError as error:
-            mismatch = _input_mismatch(next(iter(weights.values())), (*args, *kwargs.values()))
+            mismatch = _input_mismatch(error, next(iter(weights.values())), (*args, *kwargs.values()))
             if mismatch is None:
                 raise
             raise ValueError(mismatch) from error
@@ -185,10 +186,8 @@ class Bayesian(nn.Module):
         """The weights; in training mode, biases that normalisation takes away again lead no rounding errors back."""
         if not self.net.training or not torch.is_grad_enabled():
             return weights
-        if self._hidden is None:
-            self._hidden = hidden_biases(self.net)
         hidden = {bias for bias, norm in self._hidden if self.net.get_submodule(norm).training}
-        return {name: weight.detach() if name in hidden else weight for name, weight in weights.items()}
+        return {name: _with_gradient_zero(weight) if name in hidden else weight for name, weight in weights.items()}
 
     def extra_repr(self) -> str:
         """The prior and the number of random weights, for `print`."""
@@ -318,6 +317,11 @@ def _mirror(parameters: dict[str, nn.Parameter], init_std: PerParameter) -> nn.M
     return tree_of((name, log_std(name, mu)) for name, mu in parameters.items())
 
 
+def _with_gradient_zero(weight: Tensor) -> Tensor:
+    """The weight, whose gradient is zero instead of missing: weight decay and the sharing of gradients count on it."""
+    return weight.detach() + 0 * weight
+
+
 def _uniform(parameters: tuple[Tensor, ...]) -> bool:
     first = parameters[0]
     return all(p.device == first.device and p.dtype == first.dtype for p in parameters)
@@ -328,8 +332,10 @@ def _in_function_transform() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
-def _input_mismatch(weight: Tensor, inputs: tuple[Any, ...]) -> str | None:
+def _input_mismatch(error: RuntimeError, weight: Tensor, inputs: tuple[Any, ...]) -> str | None:
     """What to tell the caller if an input lies on another device, or is of another type, than the weights."""
+    if not any(word in str(error) for word in ("type", "device")):
+        return None  # tokens are rightly of another type, and something else is wrong
     for position, value in enumerate(inputs):
         if not isinstance(value, Tensor):
             continue

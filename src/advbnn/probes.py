@@ -131,9 +131,11 @@ def _modes(model: Attackable, x: Tensor, y: Tensor, samples: int, seed: int) -> 
         return torch.stack(draws).mean(0).argmax(1) == y
 
     as_deployed = right(model)
+    if len(x) < _FEWEST_TO_NORMALISE:
+        # not the same tensor twice, which cannot be stored
+        return {"evaluation_right": as_deployed, "training_right": as_deployed.clone()}
     # a copy, since training mode updates the statistics of normalisation layers
-    in_training = right(copy.deepcopy(model).train()) if len(x) >= _FEWEST_TO_NORMALISE else as_deployed
-    return {"evaluation_right": as_deployed, "training_right": in_training}
+    return {"evaluation_right": as_deployed, "training_right": right(copy.deepcopy(model).train())}
 
 
 def _variation(p: Tensor, q: Tensor) -> Tensor:

@@ -32,6 +32,9 @@ class ConfigError(ValueError):
 def updated(value: T, table: Mapping[str, Any], path: str = "") -> T:
     """A copy of a dataclass instance with the fields that `table` names changed; a table within changes part of one.
 
+    A part that is None and cannot be made of defaults alone, such as an attack, needs its `kind` named: otherwise one
+    setting of it would silently bring in all the others.
+
     Args:
         value: any instance of a frozen dataclass.
         table: names to new values: plain ones, tables, or instances of what the field holds.
@@ -78,6 +81,8 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
             table = table.setdefault(part, {})
             if not isinstance(table, dict):
                 raise ConfigError(f"{key}: {part!r} has been given a value of its own already")
+        if isinstance(table.get(leaf), dict):
+            raise ConfigError(f"{key}: a part of it has been set already; set the whole of it first")
         table[leaf] = value
     return root
 
@@ -135,8 +140,31 @@ def _convert_table(kinds: dict[str, Any], optional: bool, current: Any, table: M
     if kind not in kinds:
         raise ConfigError(str(unknown(f"{path}.kind", kind, [*kinds, NONE] if optional else kinds)))
     rest = {name: value for name, value in table.items() if name != "kind"}
+    if current is None and "kind" not in table and _needed(kinds[kind]):
+        raise ConfigError(
+            f"{_join(path, next(iter(rest), 'kind'))}: {path} is none here, so there is nothing to change; "
+            f'leave it out, or give the whole of it, as {path} = {{kind = "{kind}", ...}}'
+        )
+    _check_owner(kinds, kind, rest, path)
     base = current if kind_of(type(current)) == kind else _make(lambda: _default(kinds[kind]), path)
     return updated(base, rest, path)
+
+
+def _check_owner(kinds: dict[str, Any], kind: str, names: Iterable[str], path: str) -> None:
+    """Names that only other kinds of a part have are mistakes of a sort of their own."""
+    known = {other: field_names(cls) for other, cls in kinds.items()}
+    for name in names:
+        if name in known[kind]:
+            continue
+        owners = [f'"{other}"' for other, fields in known.items() if name in fields]
+        key = _join(path, name)
+        if owners:
+            raise ConfigError(
+                f'{key} is for {path}.kind = {" or ".join(owners)}, and here {path} is "{kind}"; '
+                f"set {path}.kind as well, or leave {key} out"
+            )
+        if not known[kind]:
+            raise unknown_key(key, [_join(path, each) for fields in known.values() for each in fields])
 
 
 _REFUSED = object()
@@ -168,8 +196,13 @@ def _convert_tuple(arguments: tuple[Any, ...], new: Any, path: str) -> Any:
 def _default(cls: Any) -> Any:
     """An instance with every default; a field without one, if it is a dataclass itself, with its defaults."""
     hints = typing.get_type_hints(cls)
-    needed = [f for f in dataclasses.fields(cls) if f.init and f.default is f.default_factory is dataclasses.MISSING]
-    return cls(**{f.name: _default(hints[f.name]) for f in needed})
+    return cls(**{name: _default(hints[name]) for name in _needed(cls)})
+
+
+def _needed(cls: Any) -> list[str]:
+    """The fields of a dataclass that have no default."""
+    fields = [field for field in dataclasses.fields(cls) if field.init]
+    return [field.name for field in fields if field.default is field.default_factory is dataclasses.MISSING]
 
 
 def _make(build: Any, path: str) -> Any:

@@ -38,7 +38,7 @@ class Twin:
         self.places = places_of({**dict(net.named_parameters()), **dict(net.named_buffers())}, net)
         self.structure = copy.deepcopy(net).to("meta").train(training)
         _adapt_convolutions(self.structure)
-        pairs = [pair for pair in normalised_convolutions(net) if self._owns_its_tensors(pair)]
+        pairs = [pair for pair in normalised_convolutions(net, training=training) if self._owns_its_tensors(pair)]
         changes = _hidden_biases(self.structure, pairs) if training else _folded_norms(self.structure, pairs)
         self._changes: Sequence[_Hidden | Fold] = changes
 
@@ -47,9 +47,13 @@ class Twin:
         """The normalisations that are folded into convolutions."""
         return [change for change in self._changes if isinstance(change, Fold)]
 
+    def placed(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors by their places in the structure, of which a tied weight has several."""
+        return {place: tensor for name, tensor in tensors.items() for place in self.places[name]}
+
     def fold(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What the structure computes with, by its places: in evaluation mode folded, in training mode less biases."""
-        placed = {place: tensor for name, tensor in tensors.items() for place in self.places[name]}
+        placed = self.placed(tensors)
         for change in self._changes:
             change.place(placed)
         return placed
@@ -69,7 +73,9 @@ class Twin:
         return outputs.float()
 
     def _owns_its_tensors(self, pair: NormalisedConvolution) -> bool:
-        """Whether no other module shares a tensor with the pair."""
+        """Whether no other module shares a tensor with the pair, and no hook computes its weight from others."""
+        if f"{pair.conv}.weight" not in self.places:
+            return False
         ours = [name for name in self.places if name.rpartition(".")[0] in (pair.conv, pair.norm)]
         held = [name for part in _parts(self.structure, pair) for name in part.state_dict()]
         return len(ours) == len(held) and all(len(self.places[name]) == 1 for name in ours)

@@ -156,6 +156,32 @@ def test_errors_are_one_line(command: str, tmp_path: Path, images: list[Path]) -
     assert len(shown.output.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--device", "tpu"], "device='tpu' is unknown: expected cpu, cuda, or one GPU such as cuda:1"),
+        (["--device", "cuda:99"], "device='cuda:99' does not exist: "),
+        (["--device", "cpu", "--out", "/dev/null/records.json"], "/dev/null"),
+    ],
+)
+def test_what_is_not_there_is_said_in_one_line(runs: Path, arguments: list[str], message: str) -> None:
+    shown = advbnn("evaluate", runs / "plain", "--attack", "clean", "--limit", 120, "--seeds", 1, *arguments)
+    assert shown.exit_code == 1
+    assert shown.output.startswith("error: ") and message in shown.output
+    assert len(shown.output.strip().splitlines()) == 1
+
+
+@pytest.mark.filterwarnings("default::advbnn.evaluate.SmallSampleWarning")
+def test_warnings_are_one_line_and_the_table_fits_a_terminal(runs: Path, tmp_path: Path) -> None:
+    few = ["--limit", 20, "--samples", 2, "--seeds", 1, "--device", "cpu", "--out", tmp_path / "records.json"]
+    shown = advbnn("evaluate", runs / "robust", "--attack", "clean", "--attack", "fgsm", *few)
+    assert shown.exit_code == 0
+    first, *_ = shown.output.splitlines()
+    assert first.startswith("warning: 20 images: the 95 % interval")
+    assert "varied" not in shown.output and "over seeds" not in shown.output  # nothing was, and there is one
+    assert "linf 0.05" in shown.output
+
+
 def test_predict_refuses_bad_input(runs: Path, images: list[Path], tmp_path: Path) -> None:
     for arguments, message in (
         ([tmp_path / "nothing.png"], "there is no such file"),

@@ -1,7 +1,9 @@
 """`advbnn reproduce`: one small reproduction from beginning to end, begun by hand, finished and rendered again."""
 
 import json
+import os
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from typer.testing import CliRunner
 from advbnn import data
 from advbnn.cli import app
 from advbnn.reproduce import Experiment
+from advbnn.reproduce.only_one import only_one
 from advbnn.reproduce.plan import RECORDS, RUNS
 from advbnn.runs import MODEL
 from advbnn.train import fit
@@ -84,6 +87,16 @@ def test_a_second_start_only_renders(made) -> None:
     assert (out / RUNS / "bnn" / MODEL).stat().st_mtime_ns == weights
 
 
+def test_weights_that_were_copied_are_looked_at_once(made) -> None:
+    """They are newer than their records then; that these hold for them is remembered."""
+    out, _ = made
+    now = time.time()
+    os.utime(out / RUNS / "none" / MODEL, (now, now))
+    outputs = [reproduce("table1", *OPTIONS, "--out", str(out), "--no-estimate")[1] for _ in range(2)]
+    assert "done:   radius-none" in outputs[0]
+    assert "Everything is there already" in outputs[1]
+
+
 def test_a_dry_run_touches_nothing(tmp_path) -> None:
     code, output = reproduce("all", *OPTIONS, "--out", str(tmp_path / "new"), "--dry-run", "--no-estimate")
     assert code == 0
@@ -101,7 +114,12 @@ def test_a_dry_run_touches_nothing(tmp_path) -> None:
         (["table1", "--data", "digits", "--profile", "authors_code"], "profile for digits"),
         (["table1", "--data", "digits", "--engine", "warp"], "engine"),
         (["table1", "--data", "digits", "--jobs", "0"], "jobs must be"),
+        (["table1", "--data", "digits", "--device", "tpu"], "device='tpu' is unknown: expected cpu, cuda"),
+        (["table1", "--data", "digits", "--device", "cuda:99"], "device='cuda:99' does not exist"),
+        (["table1", "--data", "digits", "--defenses", ""], "'' is unknown: expected one of 'adv', 'adv_bnn'"),
+        (["table1", "--data", "digits", "--defenses", "adv,adv"], "different ones of none, rse"),
         (["table1", "--data", "digits", "--set", "nothing"], "--set takes key=value"),
+        (["table1", "--data", "digits", "--set", "attack=none"], "makes another defence of adv"),
         (["fig3", "--data", "digits", "--defenses", "adv"], "nothing to make: fig3"),
         (["fig2", "--data", "digits", "--defenses", "adv,madry"], "madry"),
     ],
@@ -111,6 +129,34 @@ def test_mistakes_are_one_clear_line(tmp_path, arguments: list[str], message: st
     assert code == 1
     assert message in output
     assert "Traceback" not in output
+
+
+def test_its_folder_is_no_source_of_another_report(made) -> None:
+    out, _ = made
+    result = CliRunner().invoke(app, ["report", str(out)])
+    assert result.exit_code == 1
+    assert "is a reproduction: `advbnn reproduce` writes its report" in result.output
+
+
+def test_a_second_command_does_not_join_in(made) -> None:
+    out, _ = made
+    with only_one(out):
+        code, output = reproduce("table1", *OPTIONS, "--out", str(out))
+    assert code == 1
+    assert "is at work in" in output
+
+
+def test_a_run_of_others_in_the_way_is_named(tmp_path) -> None:
+    config = tmp_path / RUNS / "none" / "config.toml"
+    config.parent.mkdir(parents=True)
+    for text, message in (
+        ("seed = 3", "defense is missing"),
+        ('defense = "none"', ": schedule.epochs = 15 there, 1 now"),
+    ):
+        config.write_text(text)
+        code, output = reproduce("table1", *OPTIONS, "--out", str(tmp_path), "--no-estimate")
+        assert code == 1
+        assert message in output and "give --out another folder" in output
 
 
 def test_other_settings_need_another_folder(made) -> None:

@@ -199,3 +199,5 @@ def test_an_input_of_another_type_or_device_is_explained(x: torch.Tensor, messag
 def test_other_errors_of_the_network_pass_unchanged() -> None:
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         bayesianize(nn.Linear(3, 2))(torch.rand(1, 4))
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        bayesianize(nn.Sequential(nn.Embedding(5, 3), nn.Linear(4, 2)))(torch.zeros(1, 1, dtype=torch.long))

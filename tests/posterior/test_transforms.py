@@ -47,6 +47,14 @@ def test_compiles_into_one_graph() -> None:
         torch.testing.assert_close(compiled(x), bnn(x), rtol=1e-5, atol=1e-5)
 
 
+def test_compiles_into_one_graph_in_training_mode() -> None:
+    bnn = bayesianize(conv_net()).train()
+    torch.compile(bnn, fullgraph=True, backend="aot_eager")(images()).square().sum().backward()
+    assert bnn.net[1].num_batches_tracked == 1
+    assert bnn.net[0].weight.grad.abs().max() > 0
+    assert torch.equal(bnn.net[0].bias.grad, torch.zeros(4))
+
+
 class Ops(TorchDispatchMode):
     """Counts operations that do work; views, detaching and bare allocation do none."""
 

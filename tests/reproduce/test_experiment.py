@@ -25,12 +25,16 @@ def test_an_image_folder_borrows_the_numbers_of_a_data_set(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"data": "cifar1O"}, "did you mean 'cifar10'|cifar10"),
+        ({"data": "cifar1O"}, "there is no folder cifar1O, and data='cifar1O' is unknown: .*did you mean 'cifar10'"),
         ({"data": "cifar10", "like": "stl10"}, "like is for image folders"),
         ({"data": "digits", "profile": "paper"}, "profile for digits"),
         ({"data": "digits", "limit": 0}, "limit must be a number of images, at least 1, got 0"),
         ({"data": "digits", "settings": ["batch_size"]}, "--set takes key=value"),
         ({"data": "digits", "settings": ["seed=3"]}, "seed is not: use the option for it"),
+        ({"data": "digits", "settings": ["root=here"]}, "root is not: use the option for it"),
+        ({"data": "digits", "settings": ["engine.x=here"]}, "engine.x is not: use the option for it"),
+        ({"data": "digits", "settings": ["network=noisy"]}, "--set network makes another defence of none"),
+        ({"data": "digits", "settings": ["network.std=1"]}, "'network.prior_std'"),
         ({"data": "digits", "settings": ["schedule.epoch=3"]}, "epoch"),
     ],
 )
@@ -59,6 +63,25 @@ def test_settings_of_a_part_that_some_defences_lack_are_for_the_others() -> None
     assert chosen.run("rse").config.defense.network.first == 0.3
     assert chosen.run("rse").config.defense.changed == ("network.first",)
     assert chosen.run("bnn").config.defense.network.prior_std == 0.1
+
+
+@pytest.mark.parametrize("setting", ["attack=none", "network.kind=plain", "network=noisy"])
+def test_a_setting_must_not_make_another_defence_under_the_old_name(setting: str) -> None:
+    key = setting.partition("=")[0]
+    with pytest.raises(ConfigError, match=f"--set {key} makes another defence of adv_bnn.*choose with --defenses"):
+        Experiment.choose("digits", settings=["batch_size=32", setting]).run("adv_bnn")
+
+
+def test_settings_that_change_nothing_are_known() -> None:
+    chosen = Experiment.choose("digits", settings=["attack.steps=2", "network.first=0.3", "batch_size=32"])
+    assert chosen.idle_settings(["none", "bnn"]) == ["attack.steps", "network.first"]
+    assert chosen.idle_settings(["rse", "adv"]) == []
+
+
+def test_a_file_is_no_folder(tmp_path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="is a file; give --out a folder"):
+        Experiment.choose("digits").check(tmp_path / "file")
 
 
 def test_what_no_defence_has_yet_can_be_set_for_all() -> None:

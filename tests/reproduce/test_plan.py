@@ -8,7 +8,7 @@ import pytest
 
 from advbnn.profiles import DEFENSES
 from advbnn.records import Records
-from advbnn.reproduce import EXPERIMENTS, Experiment
+from advbnn.reproduce import EXPERIMENTS, Experiment, estimate
 from advbnn.reproduce.estimate import Cost, measurement_seconds, task_seconds
 from advbnn.reproduce.plan import Plan, finished, make_plan
 from advbnn.reproduce.reproduction import Reproduction, in_words, together
@@ -106,7 +106,7 @@ def test_a_finished_run_is_accepted_by_whatever_command_it_was_made(tmp_path) ->
 def test_a_run_with_other_settings_is_refused(tmp_path) -> None:
     plan = planned(tmp_path, "fig2")
     finish(plan, "adv", defense=replace(plan.runs[2].config.defense, batch_size=7))
-    with pytest.raises(RunError, match="defense.batch_size = 7 there, 64 now"):
+    with pytest.raises(RunError, match="settings: batch_size = 7 there, 64 now"):
         plan.pending_runs()
 
 
@@ -167,7 +167,22 @@ def test_every_kind_of_measurement_has_an_estimate(tmp_path) -> None:
     assert all(seconds > 0 for seconds in estimates.values())
 
 
+@pytest.mark.parametrize(("long", "calls"), [(60.0, 4), (-1.0, 1)])
+def test_an_estimate_does_not_repeat_what_takes_long(monkeypatch, long: float, calls: int) -> None:
+    monkeypatch.setattr(estimate, "_LONG", long)
+    made: list[int] = []
+    assert estimate._seconds(lambda: made.append(1), "cpu", times=2) >= 0
+    assert len(made) == calls
+
+
+def test_settings_without_effect_are_told(tmp_path) -> None:
+    chosen = Experiment.choose("digits", settings=["attack.steps=3", "batch_size=32"])
+    plan = planned(tmp_path, "fig2", experiment=chosen, defenses=["none", "bnn"])
+    assert plan.left_out == ("--set attack.steps: none of the chosen defences has it",)
+    assert planned(tmp_path, "fig2", experiment=chosen).left_out == ()
+
+
 def test_durations_as_people_say_them() -> None:
-    assert [in_words(seconds) for seconds in (4, 89, 600, 7200)] == ["4 s", "89 s", "10 min", "2.0 h"]
+    assert [in_words(seconds) for seconds in (0.2, 4, 89, 600, 7200)] == ["1 s", "4 s", "89 s", "10 min", "2.0 h"]
     assert together({"a": 10}, {"b": 2, "c": 2}, workers=2) == 10
     assert together({"a": 4}, {"b": 4, "c": 4}, workers=2) == 6

@@ -13,8 +13,8 @@ import pytest
 
 import stand_in_tasks
 from advbnn.interrupts import Interrupted
-from advbnn.reproduce.workers import Task, device_list, perform
-from stand_in_tasks import copy, die, missing, refuse, say, write
+from advbnn.reproduce.workers import Task, _end, _Worker, device_list, perform
+from stand_in_tasks import copy, die, missing, refuse, say, stumble, write
 
 
 def test_tasks_wait_for_what_they_need_and_survive_the_failure_of_others(tmp_path, capfd) -> None:
@@ -22,6 +22,7 @@ def test_tasks_wait_for_what_they_need_and_survive_the_failure_of_others(tmp_pat
         Task(name="after", work=copy, arguments=(tmp_path / "before", tmp_path / "after"), needs=("before",), cost=9),
         Task(name="before", work=write, arguments=(tmp_path / "before",)),
         Task(name="bad", work=refuse),
+        Task(name="wrong", work=stumble),
         Task(name="hopeless", work=write, arguments=(tmp_path / "hopeless",), needs=("bad",)),
         Task(name="without hope too", work=write, arguments=(tmp_path / "never",), needs=("hopeless",)),
         Task(name="killed", work=die),
@@ -34,11 +35,29 @@ def test_tasks_wait_for_what_they_need_and_survive_the_failure_of_others(tmp_pat
     assert outcome.done.index("before") < outcome.done.index("after")
     assert (tmp_path / "after").read_text() == "cpu\n"
     assert outcome.failed["bad"] == "eps must be positive, got -1"
+    assert outcome.failed["wrong"] == "KeyError: 'nobody'"
     assert "ended with status -9" in outcome.failed["killed"]
     assert outcome.skipped == ["hopeless", "without hope too"]
     assert not (tmp_path / "never").exists()
     assert any(line.startswith("failed: bad: eps") for line in said)
-    assert "  talkative: half way\n" in capfd.readouterr().err
+    told = capfd.readouterr().err
+    assert "  talkative: half way\n" in told
+    assert "  talkative: warning: it is late\n" in told
+    assert told.count("Traceback") == 1  # of the mistake that is no user's
+
+
+def test_a_worker_that_dies_before_its_work_is_replaced(tmp_path, capfd) -> None:
+    """Here because its device is not there: first as it starts, with a task in its pipe, then while it is idle."""
+    worker = _Worker("cuda:99", threads=1)
+    try:
+        for name in ("first", "second"):
+            worker.begin(Task(name=name, work=write, arguments=(tmp_path / name,)))
+            assert worker.end() == (name, "its process ended with status 1")
+            worker.process.join()
+    finally:
+        _end([worker])
+    assert not list(tmp_path.iterdir())
+    assert "cuda" in capfd.readouterr().err.lower()
 
 
 def test_nothing_to_do_starts_nothing() -> None:

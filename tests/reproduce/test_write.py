@@ -7,10 +7,12 @@ import pytest
 from advbnn.records import Records
 from advbnn.report.tables import NOTHING
 from advbnn.reproduce import Evidence, Experiment, judged, write_all
+from advbnn.reproduce.evidence import Training
 from advbnn.reproduce.figures import FIGURES, draw_all
-from advbnn.reproduce.plan import RECORDS
+from advbnn.reproduce.plan import RECORDS, RUNS
 from advbnn.reproduce.tables import claims_table, table1
 from advbnn.reproduce.write import results
+from advbnn.runs import FACTS, METRICS
 from made_up_reproductions import (
     CIFAR10,
     DIGITS,
@@ -140,3 +142,12 @@ def test_claims_are_listed_with_source_verdict_and_evidence() -> None:
 
 def _contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_run_that_was_killed_as_it_wrote_a_line_is_read(tmp_path) -> None:
+    run = tmp_path / RUNS / "adv"
+    run.mkdir(parents=True)
+    CIFAR10.write(tmp_path, test_images=10_000)
+    (run / FACTS).write_text('{"model": {"parameters": 100}}')
+    (run / METRICS).write_text('{"examples_per_second": 500.0}\n{"examples_per_sec')
+    assert Evidence.read(tmp_path).trainings == {"adv": Training(parameters=100, examples_per_second=500.0)}

@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from advbnn.evaluate import Options
 from advbnn.records import Record
 from advbnn.runs import RunError
 from advbnn.trained import Trained, load_trained
+from advbnn.training import DivergedError
 
 RECORDS = "records.json"
 """Where in its folder the records of a run are."""
@@ -64,17 +66,29 @@ def judged(run: Path, device: str | None, limit: int | None, out: Path | None, h
 
 @contextmanager
 def explaining_errors() -> Iterator[None]:
-    """What a user can put right is said in one line; the command ends with status 1."""
+    """What a user can put right is said in one line, and the command ends with status 1; warnings are one line too."""
     try:
-        yield
-    except (ValueError, TypeError, RunError, CheckpointError, ImportError) as error:
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_, **__: typer.echo(f"warning: {message}", err=True)
+            yield
+    except (ValueError, TypeError, RunError, CheckpointError, DivergedError, ImportError, OSError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
 
 
 def device_or_first_gpu(device: str | None) -> str:
-    """The device asked for; otherwise the first GPU if there is one."""
-    return device or ("cuda" if torch.cuda.is_available() else "cpu")
+    """The device asked for, if it is there; otherwise the first GPU if there is one."""
+    if device is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        asked = torch.device(device)
+    except RuntimeError:
+        raise ValueError(f"device={device!r} is unknown: expected cpu, cuda, or one GPU such as cuda:1") from None
+    count = torch.cuda.device_count()
+    if asked.type == "cuda" and (asked.index or 0) >= count:
+        there = f"the last GPU here is cuda:{count - 1}" if count else "torch finds no GPU here; use cpu"
+        raise ValueError(f"device={device!r} does not exist: {there}")
+    return device
 
 
 def label_of(run: Path) -> str:
@@ -107,19 +121,21 @@ def show(records: Sequence[Record]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("model", "attack", "radius", "varied", "accuracy", "95 % interval", "over seeds", box=None)
+    columns = {
+        "model": [record.model.label for record in records],
+        "attack": [record.name for record in records],
+        "radius": ["" if r.threat is None else f"{r.threat.norm} {r.threat.eps:.4g}" for r in records],
+        "varied": ["" if record.at is None else f"{record.curve} {record.at:g}" for record in records],
+        "accuracy": [f"{record.accuracy:.2%}" for record in records],
+        "95 % interval": [_from_to(*record.interval) for record in records],
+        "over seeds": [_from_to(r.spread.min, r.spread.max) if len(r.seeds) > 1 else "" for r in records],
+    }
+    shown = {title: cells for title, cells in columns.items() if any(cells)}  # a terminal is narrow
+    table = Table(*shown, box=None)
     for column in table.columns:
         column.no_wrap = True
-    for record in records:
-        table.add_row(
-            record.model.label,
-            record.name,
-            "" if record.threat is None else f"{record.threat.norm} {record.threat.eps:.4g}",
-            "" if record.at is None else f"{record.curve} {record.at:g}",
-            f"{record.accuracy:.2%}",
-            _from_to(*record.interval),
-            _from_to(record.spread.min, record.spread.max),
-        )
+    for row in zip(*shown.values(), strict=True):
+        table.add_row(*row)
     console = Console()
     console.print(table)
     first = records[0]

@@ -48,6 +48,7 @@ def read_records(source: Path) -> "Records":
     """The records of a run folder or of a file."""
     from advbnn.commands.judging import RECORDS
     from advbnn.records import Records
+    from advbnn.reproduce.experiment import FILE
     from advbnn.runs import CONFIG
 
     if source.is_file():
@@ -56,6 +57,11 @@ def read_records(source: Path) -> "Records":
         return Records.load(source / RECORDS)
     if (source / CONFIG).is_file():
         raise ValueError(f"{source} is a run without records; `advbnn evaluate {source}` makes some")
+    if (source / FILE).is_file():
+        raise ValueError(
+            f"{source} is a reproduction: `advbnn reproduce` writes its report. For one of your own name files of "
+            f"{source / 'records'}"
+        )
     what = "is neither a run folder nor a file of records" if source.exists() else "does not exist"
     raise ValueError(f"{source} {what}; expected the folder of a run, or a file such as runs/adv_bnn/{RECORDS}")
 

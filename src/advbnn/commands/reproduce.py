@@ -57,6 +57,7 @@ def reproduce(
     from advbnn.profiles import DEFENSES
     from advbnn.report.measured import labels_of
     from advbnn.reproduce import EXPERIMENTS, Evidence, Experiment, Reproduction, write_all
+    from advbnn.reproduce.only_one import only_one
     from advbnn.reproduce.plan import make_plan
     from advbnn.reproduce.reproduction import default_folder
     from advbnn.reproduce.tables import table1
@@ -69,18 +70,19 @@ def reproduce(
         chosen = Experiment.choose(data, profile, like, settings or (), limit)
         folder = out or default_folder(chosen.title)
         chosen.check(folder)
+        place = device_or_first_gpu(device)
         plan = make_plan(
             chosen,
             folder,
             EXPERIMENTS if experiment == "all" else [experiment],
-            defenses=[name.strip() for name in defenses.split(",")] if defenses else DEFENSES,
+            defenses=[name.strip() for name in defenses.split(",")] if defenses is not None else DEFENSES,
             seeds=seeds,
             audit=audit,
             root=None if root is None else str(root),
             engine=engine,
         )
         left = len(plan.pending_runs()) or len(plan.pending())
-        devices = device_list(device_or_first_gpu(device), jobs, left)
+        devices = device_list(place, jobs, left)
         # a network as small as that of digits gains nothing from threads, and loses much where the cores are busy
         threads = 1 if chosen.like == "digits" else max(1, (os.cpu_count() or 1) // len(devices))
         torch.set_num_threads(threads)
@@ -88,19 +90,21 @@ def reproduce(
         seconds = _announce(plan, reproduction, estimate)
         if dry_run:
             return
-        test_images = len(load_splits(plan.runs[0].config).test)
-        chosen.write(folder, test_images=test_images)
-        try:
-            outcome = reproduction.carry_out(*seconds, typer.echo)
-        except Interrupted as stop:
-            typer.echo(f"stopped; all that was done is kept in {folder}: the same command goes on from there", err=True)
-            raise typer.Exit(128 + (stop.signal or 2)) from None
-        _complain(outcome)
-        evidence = Evidence.read(folder)
-        if evidence.records:
-            report = write_all(folder, reproduction.images(labels_of(evidence.records)))
-            show(table1(evidence))
-            typer.echo(f"Accuracy in %. Intervals, claims and figures: {folder / 'results.md'}\nReport: {report}")
+        with only_one(folder):
+            chosen.write(folder, test_images=len(load_splits(plan.runs[0].config).test))
+            try:
+                outcome = reproduction.carry_out(*seconds, typer.echo)
+            except Interrupted as stop:
+                typer.echo(
+                    f"stopped; all that was done is kept in {folder}: the same command goes on from there", err=True
+                )
+                raise typer.Exit(128 + (stop.signal or 2)) from None
+            _complain(outcome)
+            evidence = Evidence.read(folder)
+            if evidence.records:
+                report = write_all(folder, reproduction.images(labels_of(evidence.records)))
+                show(table1(evidence))
+                typer.echo(f"Accuracy in %. Intervals, claims and figures: {folder / 'results.md'}\nReport: {report}")
         if outcome.failed:
             raise typer.Exit(1)
 
@@ -131,6 +135,8 @@ def _announce(plan: "Plan", reproduction: "Reproduction", estimate: bool) -> tup
     if not runs and not measurements:
         typer.echo("Everything is there already; only the tables and figures are made anew.")
         return {}, {}
+    if estimate:
+        typer.echo("Timing a few steps of each defence; --no-estimate leaves this out.")
     trainings, measured = reproduction.seconds() if estimate else ({}, {})
     for kind, names, known in (
         ("train", [run.label for run in runs], trainings),

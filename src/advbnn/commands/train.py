@@ -21,39 +21,33 @@ def train(
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; the first GPU if there is one.")] = None,
 ) -> None:
     """Train a network as a TOML file says; started by torchrun, on as many processes as that has started."""
-    import torch
-
-    from advbnn.checkpoint import CheckpointError
+    from advbnn.commands.judging import device_or_first_gpu, explaining_errors
     from advbnn.config import load_config
     from advbnn.distributed import joined
     from advbnn.interrupts import Interrupted
-    from advbnn.runs import RunError
     from advbnn.train import fit
-    from advbnn.training import DivergedError
 
-    try:
+    with explaining_errors():
         chosen = load_config(config, settings or ())
         splits = chosen.load_data()
         model = chosen.defense.build(classes=len(splits.train.classes), shape=splits.train.shape, seed=chosen.seed)
-        with joined(device or ("cuda" if torch.cuda.is_available() else "cpu")) as (_, place):
-            fit(
-                model,
-                splits,
-                chosen.defense,
-                seed=chosen.seed,
-                out=out or Path("runs") / config.stem,
-                resume=resume,
-                config=chosen.to_toml(),
-                device=place,
-                engine=chosen.engine,
-                log_every=chosen.log_every,
-                save_every=chosen.save_every,
-                progress=True,
-                tensorboard=chosen.tensorboard,
-            )
-    except Interrupted as stop:
-        typer.echo(str(stop), err=True)
-        raise typer.Exit(128 + (stop.signal or 2)) from None
-    except (ValueError, RunError, CheckpointError, DivergedError, ImportError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from None
+        try:
+            with joined(device_or_first_gpu(device)) as (_, place):
+                fit(
+                    model,
+                    splits,
+                    chosen.defense,
+                    seed=chosen.seed,
+                    out=out or Path("runs") / config.stem,
+                    resume=resume,
+                    config=chosen.to_toml(),
+                    device=place,
+                    engine=chosen.engine,
+                    log_every=chosen.log_every,
+                    save_every=chosen.save_every,
+                    progress=True,
+                    tensorboard=chosen.tensorboard,
+                )
+        except Interrupted as stop:
+            typer.echo(str(stop), err=True)
+            raise typer.Exit(128 + (stop.signal or 2)) from None

@@ -24,6 +24,8 @@ from advbnn.training import Training
 
 _BATCH = 250
 _STEPS_TIMED = 3
+_LONG = 2.0
+"""Seconds; an estimate need not be better than what a call of this length tells."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,14 +140,23 @@ def _share_left(plan: Plan, run: Run) -> float:
 
 
 def _seconds(work: Callable[[], object], device: str, times: int = 2) -> float:
-    """The mean time of one call, after two that do not count: by then fast forms are made."""
-    work(), work()
+    """The mean time of one call, after two that do not count: by then fast forms are made.
+
+    On the CPU, where nothing is made first, the time of a single call if that is long.
+    """
+    first = _timed(work, device)
+    if device == "cpu" and first > _LONG:
+        return first
+    work()
+    return sum(_timed(work, device) for _ in range(times)) / times
+
+
+def _timed(work: Callable[[], object], device: str) -> float:
     _wait(device)
     begun = time.perf_counter()
-    for _ in range(times):
-        work()
+    work()
     _wait(device)
-    return (time.perf_counter() - begun) / times
+    return time.perf_counter() - begun
 
 
 def _wait(device: str) -> None:

@@ -21,6 +21,9 @@ from advbnn.reproduce.protocol import AUTHORS
 from advbnn.runs import FACTS, METRICS
 from advbnn.transfer_matrix import affinity
 
+_STUDENT = (0.0, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+"""By the number of trainings: how many standard errors make half of a 95 % interval. A single one has no spread."""
+
 
 @dataclass(frozen=True)
 class Number:
@@ -30,6 +33,7 @@ class Number:
         mean: the number itself.
         low: lower end of its 95 % interval, by the choice of images.
         high: upper end.
+        images: how many it was measured on.
         spread: standard deviation over the trainings; 0 for one.
         trainings: how many there were.
     """
@@ -37,6 +41,7 @@ class Number:
     mean: float
     low: float
     high: float
+    images: int
     spread: float = 0.0
     trainings: int = 1
 
@@ -51,14 +56,25 @@ class Number:
             mean=statistics.fmean(values),
             low=statistics.fmean(100 * record.interval[0] for record in found),
             high=statistics.fmean(100 * record.interval[1] for record in found),
+            images=min(record.n for record in found),
             spread=statistics.stdev(values) if len(values) > 1 else 0.0,
             trainings=len(values),
         )
 
     @property
-    def error(self) -> float:
-        """How far the truth may well be off: by the images, or by the trainings if these vary more."""
-        return max((self.high - self.low) / 2, 2 * self.spread / math.sqrt(self.trainings))
+    def below(self) -> float:
+        """How far the truth may well lie below the mean: by the images, or by the trainings if these vary more."""
+        return max(self.mean - self.low, self._by_training)
+
+    @property
+    def above(self) -> float:
+        """How far it may well lie above."""
+        return max(self.high - self.mean, self._by_training)
+
+    @property
+    def _by_training(self) -> float:
+        """Half of Student's 95 % interval: a spread seen in two or three trainings is little known."""
+        return _STUDENT[min(self.trainings, len(_STUDENT)) - 1] * self.spread / math.sqrt(self.trainings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +206,9 @@ def _trainings(out: Path) -> dict[str, Training]:
         metrics = facts.parent / METRICS
         if not metrics.exists():
             continue
-        speeds = [json.loads(line)["examples_per_second"] for line in metrics.read_text().splitlines() if line]
+        # a line without an end is what a kill has left of it
+        lines = [line for line in metrics.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        speeds = [json.loads(line)["examples_per_second"] for line in lines]
         if speeds:
             parameters = json.loads(facts.read_text())["model"]["parameters"]
             found[facts.parent.name] = Training(parameters=parameters, examples_per_second=max(speeds))

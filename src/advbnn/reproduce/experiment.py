@@ -1,24 +1,24 @@
 """What is reproduced: on which data, by whose numbers, and with which changes. All that decides the outcome."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from advbnn.config import Config
+from advbnn.config import Config, parse_settings
 from advbnn.defenses import Defense, Noisy, Variational
 from advbnn.files import write_atomically
 from advbnn.messages import unknown
 from advbnn.profiles import DATASETS, DEFENSES
 from advbnn.reproduce.protocol import PROTOCOLS, Protocol
-from advbnn.tables import ConfigError, merged, nested, parse_literal
+from advbnn.tables import ConfigError, merged, nested
 
 EXPERIMENTS = ("table1", "fig2", "fig3", "fig4", "lipschitz", "alpha")
 
 FILE = "reproduction.json"
 
-_OWN = ("data", "defense", "profile", "like", "seed", "engine")
+_OWN = ("data", "defense", "profile", "like", "root", "seed", "engine")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ class Experiment:
         """The settings, with what was left out filled in."""
         if like is None and data not in DATASETS:
             if not Path(data).is_dir():
-                raise ValueError(f"{unknown('data', data, DATASETS)}, or an existing image folder")
+                raise ValueError(f"there is no folder {data}, and {unknown('data', data, DATASETS)}")
             raise ValueError(f"data={data!r} is an image folder: say with --like whose hyper-parameters to use")
         if like is not None and data in DATASETS and like != data:
             raise ValueError(f"like is for image folders; {data!r} has hyper-parameters of its own, leave it out")
@@ -123,14 +123,28 @@ class Experiment:
         table = merged(table, nested(changes))
         label = defense if seed == 0 else f"{defense}-seed{seed}"
         config = Config.from_table(table)
+        if _nature(config.defense) != _nature(original):
+            guilty = " ".join(f"--set {key}" for key in changes if key.partition(".")[0] in ("network", "attack"))
+            raise ConfigError(
+                f"{guilty} makes another defence of {defense}, which would still be called so; leave it out, and "
+                "choose with --defenses"
+            )
         if factor != 1:
             alpha = float(f"{config.defense.objective.alpha * factor:.12g}")
             config = Config.from_table(merged(table, {"objective": {"alpha": alpha}}))
             label = f"{label}-alpha{alpha:g}"
         return Run(label=label, defense=defense, config=config, factor=factor)
 
+    def idle_settings(self, defenses: Iterable[str]) -> list[str]:
+        """The keys that change nothing, since they are of a part that none of these defences has."""
+        table = {"data": self.data, "profile": self.profile, "like": self.like}
+        originals = [Config.from_table({**table, "defense": name}).defense for name in defenses]
+        return [key for key in _parsed(self.settings) if not any(_applies(key, original) for original in originals)]
+
     def check(self, out: Path) -> None:
         """Makes sure that a folder holds this reproduction, or none."""
+        if out.exists() and not out.is_dir():
+            raise ValueError(f"{out} is a file; give --out a folder, which need not exist")
         if not (out / FILE).exists():
             return
         before, now = asdict(stored(out)[0]), asdict(self)
@@ -159,14 +173,10 @@ def stored(out: Path) -> tuple[Experiment, dict[str, Any]]:
 
 
 def _parsed(settings: Sequence[str]) -> dict[str, Any]:
-    changes = {}
-    for setting in settings:
-        key, equals, value = (part.strip() for part in setting.partition("="))
-        if not equals or not key:
-            raise ConfigError(f"--set takes key=value, such as --set schedule.epochs=5; got {setting!r}")
-        if key in _OWN:
+    changes = parse_settings(settings)
+    for key in changes:
+        if key.partition(".")[0] in _OWN:
             raise ConfigError(f"--set changes what all trainings share, and {key} is not: use the option for it")
-        changes[key] = parse_literal(value)
     return changes
 
 
@@ -177,3 +187,8 @@ def _applies(key: str, original: Defense) -> bool:
         return original.attack is not None  # a setting must not give an attack to a training without one
     of_others = part == "network" and any(hasattr(kind, name) for kind in (Noisy, Variational))
     return not of_others or hasattr(original.network, name)
+
+
+def _nature(defense: Defense) -> tuple[type, bool]:
+    """What makes a defence the one that it is: how its network is random, and whether it is attacked."""
+    return type(defense.network), defense.attack is not None

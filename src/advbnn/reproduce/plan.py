@@ -9,11 +9,12 @@ from advbnn.battery import LEVELS
 from advbnn.config import Config
 from advbnn.evaluate import CLEAN
 from advbnn.messages import unknown
+from advbnn.profiles import DEFENSES
 from advbnn.records import Records
 from advbnn.reproduce.experiment import EXPERIMENTS, Experiment, Run
 from advbnn.reproduce.protocol import AUTHORS
 from advbnn.runs import CONFIG, MODEL, RunError
-from advbnn.tables import to_table
+from advbnn.tables import ConfigError, to_table
 
 RUNS, RECORDS = "runs", "records"
 
@@ -156,8 +157,14 @@ def make_plan(
     level = experiment.protocol.audit if audit is None else audit
     if level not in (*LEVELS, NO_AUDIT):
         raise unknown("audit", level, [*LEVELS, NO_AUDIT])
+    for defense in defenses:
+        if defense not in DEFENSES:
+            raise unknown("defenses", defense, DEFENSES)
     if not defenses or len(set(defenses)) < len(defenses):
-        raise ValueError(f"defenses must be different ones of the paper's five, got {list(defenses)}")
+        raise ValueError(
+            f"defenses must be different ones of {', '.join(DEFENSES)}, with commas between them; got "
+            f"{','.join(defenses)!r}"
+        )
     made = {
         (defense, seed): experiment.run(defense, seed, root=root, engine=engine)
         for defense in defenses
@@ -166,7 +173,7 @@ def make_plan(
     first = {run.defense: run for (_, seed), run in made.items() if seed == 0}
     protocol = experiment.protocol
     measurements: list[Measurement] = []
-    left_out: list[str] = []
+    left_out = [f"--set {key}: none of the chosen defences has it" for key in experiment.idle_settings(defenses)]
 
     def lacking(name: str, *needed: str) -> bool:
         missing = [defense for defense in needed if defense not in first]
@@ -221,7 +228,12 @@ def finished(folder: Path, config: Config) -> bool:
     """
     if not (folder / CONFIG).exists():
         return False
-    there = Config.from_run((folder / CONFIG).read_text(encoding="utf-8"))
+    try:
+        there = Config.from_run((folder / CONFIG).read_text(encoding="utf-8"))
+    except ConfigError as error:
+        raise RunError(
+            f"{folder / CONFIG} cannot be read: {error}; remove the run, or give --out another folder"
+        ) from None
     if _decisive(there) != _decisive(config):
         raise RunError(
             f"{folder} holds a run with other settings: {_difference(there, config)}; remove it, or give "
@@ -247,7 +259,9 @@ def _decisive(config: Config) -> Config:
 def _difference(there: Config, wanted: Config) -> str:
     old, new = (dict(_flat(to_table(_decisive(config)))) for config in (there, wanted))
     key = next((key for key in [*old, *new] if old.get(key) != new.get(key)), None)
-    return f"{key} = {old.get(key)!r} there, {new.get(key)!r} now" if key else "see its config.toml"
+    if key is None:
+        return "see its config.toml"
+    return f"{key.removeprefix('defense.')} = {old.get(key)!r} there, {new.get(key)!r} now"
 
 
 def _flat(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

@@ -89,7 +89,7 @@ def _training(label: str) -> str:
 def in_words(seconds: float) -> str:
     """A duration as people say it."""
     if seconds < 90:
-        return f"{seconds:.0f} s"
+        return f"{max(1.0, seconds):.0f} s"
     minutes = seconds / 60
     return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
 

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from advbnn.report.looks import TITLES
 from advbnn.report.measured import draws_of, images_of
 from advbnn.report.tables import NOTHING, PLUS_MINUS, Cell, Table, percent_range
-from advbnn.reproduce.claims import UNMEASURED, Claim
+from advbnn.reproduce.claims import Claim
 from advbnn.reproduce.evidence import Evidence, Number
 from advbnn.reproduce.plan import RANDOM
 from advbnn.reproduce.protocol import AUTHORS
+from advbnn.reproduce.verdicts import UNDECIDED, UNMEASURED
 
 PAPER, WORST = "the paper", "worst case"
 
@@ -43,7 +44,7 @@ def claims_table(claims: Sequence[Claim]) -> Table:
         [
             Cell(str(number)),
             Cell(claim.text, f"({claim.source or 'not asked by the paper'})"),
-            Cell(claim.verdict, strong=claim.verdict != UNMEASURED),
+            Cell(claim.verdict, strong=claim.verdict not in (UNDECIDED, UNMEASURED)),
             Cell(claim.evidence),
         ]
         for number, claim in enumerate(claims, start=1)

@@ -12,6 +12,8 @@ import signal
 import sys
 import threading
 import time
+import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, suppress
 from dataclasses import dataclass, field
@@ -108,7 +110,8 @@ class _Worker:
 
     def begin(self, task: Task) -> None:
         self.task, self.begun = task, time.monotonic()
-        self.pipe.send(task)
+        with suppress(OSError):  # of a process that has died while idle, `end` tells
+            self.pipe.send(task)
 
     def end(self) -> tuple[str, str | None]:
         """The name of the task that is over, and why it failed, if it did."""
@@ -116,9 +119,10 @@ class _Worker:
         name, self.task = self.task.name, None
         try:
             return name, self.pipe.recv()
-        except EOFError:
+        except (EOFError, OSError):
             self.process.join()
             code = self.process.exitcode
+            self.pipe.close()
             self._start()
             return name, f"its process ended with status {code}"
 
@@ -178,6 +182,7 @@ def _serve(pipe: Connection, device: str, threads: int) -> None:
     """What a worker does: one task after another, until there are no more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the parent decides
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
     import torch
 
     if device.startswith("cuda"):
@@ -202,8 +207,10 @@ def _problem(task: Task, device: str) -> str | None:
     except Interrupted:
         sys.exit(0)
     except Exception as error:  # one failed task must not take the others along
-        kind = "" if isinstance(error, ValueError | RuntimeError) else f"{type(error).__name__}: "
-        return f"{kind}{error}"
+        if isinstance(error, ValueError | RuntimeError | OSError):
+            return str(error)
+        traceback.print_exc()  # a mistake of the program, not of its user
+        return f"{type(error).__name__}: {error}"
     return None
 
 

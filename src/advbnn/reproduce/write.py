@@ -6,10 +6,11 @@ from pathlib import Path
 from advbnn.files import write_atomically
 from advbnn.report import AttackedImage, write_report
 from advbnn.report.section import Section
-from advbnn.reproduce.claims import UNMEASURED, Claim, judged
+from advbnn.reproduce.claims import Claim, judged
 from advbnn.reproduce.evidence import Evidence
 from advbnn.reproduce.figures import draw_all
 from advbnn.reproduce.tables import claims_table, table1
+from advbnn.reproduce.verdicts import NOT, PARTLY, REPRODUCED, UNDECIDED, UNMEASURED
 
 RESULTS, FIGURES = "results.md", "figures"
 
@@ -81,9 +82,9 @@ def results(evidence: Evidence, claims: Sequence[Claim], drawn: dict[str, Path])
 
 
 def _order(claims: Sequence[Claim]) -> list[str]:
-    """The verdicts that occur, what was not measured last."""
+    """The verdicts that occur, from the best to those that say nothing."""
     found = dict.fromkeys(claim.verdict for claim in claims)
-    return sorted(found, key=lambda verdict: verdict == UNMEASURED)
+    return sorted(found, key=(REPRODUCED, PARTLY, NOT, UNDECIDED, UNMEASURED).index)
 
 
 def _made_by(evidence: Evidence) -> list[str]:

@@ -1,0 +1,55 @@
+"""When a claim counts as reproduced: by how much numbers differ, and how much of that may be chance."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from advbnn.intervals import clopper_pearson
+from advbnn.reproduce import paper
+from advbnn.reproduce.evidence import Number
+
+REPRODUCED, PARTLY, NOT = "reproduced", "partly", "not reproduced"
+UNDECIDED, UNMEASURED = "undecided", "not measured"
+
+ENOUGH_IMAGES = 100
+"""Fewer cannot show how alike two networks are: a share of them may be off by ten points and more."""
+
+
+def of_difference(a: Number, b: Number) -> float:
+    """What the difference of two numbers, in points, may owe to chance (Newcombe): their ends that face each other."""
+    upper, lower = (a, b) if a.mean >= b.mean else (b, a)
+    return math.hypot(upper.below, lower.above)
+
+
+def of_moved(lost: float, images: int) -> float:
+    """What a loss in points may owe to chance if the same network was asked about the same images before and after.
+
+    Only images that fell count then; they are taken to be as many as the loss shows. It is never less than one image.
+    """
+    low, high = clopper_pearson(min(images, round(max(lost, 0.0) / 100 * images)), images)
+    return max(50 * (high - low), 100 / images)
+
+
+def exceeds(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
+    """Whether a mean is larger than another by more than chance."""
+    return one["mean"] - other["mean"] > 2 * math.hypot(one["se"], other["se"])
+
+
+def small(lost: float, chance: float, little: float, much: float) -> str:
+    """The verdict on the claim that a loss is small; undecided where chance reaches from little to more than much."""
+    if lost - chance <= little and lost + chance > much:
+        return UNDECIDED
+    return REPRODUCED if lost <= little else PARTLY if lost <= much else NOT
+
+
+def no_gain(lead: float, chance: float) -> str:
+    """The verdict on a lead within chance: undecided as long as it could be that of the paper."""
+    return UNDECIDED if lead + chance >= paper.GAIN else NOT
+
+
+def share(met: Sequence[bool], asked: int | None = None) -> str:
+    """All, some or none; undecided if some of those `asked` are and the others agree; not measured without any."""
+    if any(met) and not all(met):
+        return PARTLY
+    if asked is not None and len(met) < asked:
+        return UNDECIDED
+    return UNMEASURED if not met else REPRODUCED if all(met) else NOT
