@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from advbnn.compiling import compiled_apart
 from advbnn.philox import normals
 from advbnn.posterior import Bayesian
 from advbnn.priors import GaussianPrior, choose, std_for
@@ -59,16 +60,19 @@ class DrawnWeights:
         bnn: the network; its prior must be a `GaussianPrior` with a number for each parameter.
         precision: type of the matrices.
         kl_weight: alpha / N by the parameter's name, 0 for parameters outside the scope of the divergence.
+        compiled: compile the noise; on a GPU it has a kernel of its own.
     """
 
-    def __init__(self, bnn: Bayesian, precision: torch.dtype, kl_weight: Callable[[str], float]) -> None:
+    def __init__(
+        self, bnn: Bayesian, precision: torch.dtype, kl_weight: Callable[[str], float], compiled: bool = False
+    ) -> None:
         random = list(bnn.posterior())
         names = {name for name, _, _ in random}
         self._fixed = FixedWeights({n: p for n, p in bnn.net.named_parameters() if n not in names}, precision)
         matrices, vectors = ([entry for entry in random if (entry[1].dim() > 1) is wanted] for wanted in (True, False))
-        self.matrices = _Group(matrices, precision, 0, _runs(bnn, matrices, kl_weight))
+        self.matrices = _Group(matrices, precision, 0, _runs(bnn, matrices, kl_weight), compiled)
         start = -(-self.matrices.size // 4) * 4
-        self.vectors = _Group(vectors, torch.float32, start, _runs(bnn, vectors, kl_weight))
+        self.vectors = _Group(vectors, torch.float32, start, _runs(bnn, vectors, kl_weight), compiled)
         self._groups = [group for group in (self.matrices, self.vectors) if group.size]
 
     @property
@@ -114,7 +118,9 @@ class _Run:
 class _Group:
     """Random parameters side by side in flat memory, each in the order that it has in its own memory."""
 
-    def __init__(self, entries: Sequence[_Entry], dtype: torch.dtype, start: int, runs: list[_Run]) -> None:
+    def __init__(
+        self, entries: Sequence[_Entry], dtype: torch.dtype, start: int, runs: list[_Run], compiled: bool
+    ) -> None:
         self.names = [name for name, _, _ in entries]
         self.size = sum(mu.numel() for _, mu, _ in entries)
         self._means, self._log_stds = [mu for _, mu, _ in entries], [s for _, _, s in entries]
@@ -124,6 +130,7 @@ class _Group:
         self.extents = dict(zip(self.names, zip([0, *ends], ends, strict=False), strict=True))
         flat = [torch.zeros(self.size, dtype=torch.float32, device=self.device) for _ in range(4)]
         self._mu, self._s, self._grad_mu, self._grad_s = flat
+        self._normals = compiled_apart(normals, fullgraph=True) if compiled else normals
         self._rows: list[tuple[int, int, int]] | None = None
         self._blocks: Tensor | None = None
 
@@ -207,7 +214,9 @@ class _Group:
             kept.copy_(arrived if first else kept + arrived)
 
     def _noise(self, seed: Tensor, stream: int) -> Tensor:
-        return normals(self.size, seed=int(seed), stream=stream, start=self._start, device=self._mu.device)
+        # as tensors, so that a compiler does not take each seed and stream for a case of its own
+        which = {"seed": seed, "stream": torch.tensor(stream, device=seed.device)}
+        return self._normals(self.size, start=self._start, device=self.device, **which)
 
     def _views(self, flat: Tensor) -> list[Tensor]:
         pieces = flat.split([mu.numel() for mu in self._means])

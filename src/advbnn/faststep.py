@@ -71,7 +71,7 @@ class FastStep:
         device = next(model.parameters()).device
         if device.type == "cuda":
             _lay_out_channels_last(model)
-        self.weights = _weights_of(loss, precision)
+        self.weights = _weights_of(loss, precision, compiled)
         self.buffers = dict(net.named_buffers())
         self.seed = torch.zeros(1, dtype=torch.int64, device=device)
         self.factor, self.share = (torch.ones((), device=device) for _ in range(2))
@@ -287,13 +287,13 @@ def _lay_out_channels_last(model: nn.Module) -> None:
             parameter.data = parameter.data.to(memory_format=torch.channels_last)
 
 
-def _weights_of(loss: RobustLoss, precision: torch.dtype) -> FixedWeights | DrawnWeights:
+def _weights_of(loss: RobustLoss, precision: torch.dtype, compiled: bool) -> FixedWeights | DrawnWeights:
     model = loss.model
     if not isinstance(model, Bayesian):
         return FixedWeights(dict(model.named_parameters()), precision)
     inside = set(names_in_scope(model, loss.objective.kl_scope))
     weight = loss.objective.alpha / loss.examples
-    return DrawnWeights(model, precision, lambda name: weight if name in inside else 0.0)
+    return DrawnWeights(model, precision, lambda name: weight if name in inside else 0.0, compiled)
 
 
 def _check_supported(loss: RobustLoss, defense: Defense) -> None:

@@ -14,13 +14,20 @@ _KEY_A, _KEY_B = 0x9E3779B9, 0xBB67AE85
 _WORD = 0xFFFFFFFF
 
 
-def normals(count: int, *, seed: int, stream: int = 0, start: int = 0, device: torch.device | str = "cpu") -> Tensor:
+def normals(
+    count: int,
+    *,
+    seed: int | Tensor,
+    stream: int | Tensor = 0,
+    start: int = 0,
+    device: torch.device | str = "cpu",
+) -> Tensor:
     """Normals `start` to `start + count` of a stream, in float32.
 
     Args:
         count: how many.
-        seed: a number of up to 64 bits.
-        stream: one of 2^31 independent streams of the seed.
+        seed: a number of up to 64 bits; as an int64 tensor of one number it need not be known to a compiler.
+        stream: one of 2^31 independent streams of the seed; or a tensor likewise.
         start: the position of the first one; a multiple of 4.
         device: where to make them.
     """
@@ -32,9 +39,9 @@ def normals(count: int, *, seed: int, stream: int = 0, start: int = 0, device: t
     return torch.stack([*first, *second], 1).reshape(-1)[:count]
 
 
-def _philox(counter: Tensor, stream: int, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    c0, c1 = counter & _WORD, torch.full_like(counter, stream & _WORD)
-    c2, c3 = torch.zeros_like(counter), torch.zeros_like(counter)
+def _philox(counter: Tensor, stream: int | Tensor, seed: int | Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    zero = torch.zeros_like(counter)
+    c0, c1, c2, c3 = counter & _WORD, zero + (stream & _WORD), zero, zero
     k0, k1 = seed & _WORD, (seed >> 32) & _WORD
     for _ in range(10):
         (high_a, low_a), (high_b, low_b) = _wide_product(c0, _ROUND_A), _wide_product(c2, _ROUND_B)

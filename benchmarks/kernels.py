@@ -1,6 +1,6 @@
 """Where the time of a training step goes: the kernels of an Adv-BNN step recorded as a CUDA graph.
 
-    python benchmarks/profile.py --batch 128 --out benchmarks/records/profile-h200.json
+    python benchmarks/kernels.py --batch 128 --out benchmarks/records/kernels-h200.json
 
 Needs a GPU. Kernels may run side by side, so their times can add up to more than the step takes.
 """
