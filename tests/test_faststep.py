@@ -20,6 +20,7 @@ from advbnn.posterior import Bayesian, bayesianize, kl_divergence
 from advbnn.priors import GaussianPrior, ScaleMixturePrior
 from advbnn.step import EagerStep
 from advbnn.threat import Threat
+from advbnn.unsupported import Unsupported
 
 EXAMPLES, SEED, ALPHA = 500, 12345, 0.5
 ATTACK = PGD(Threat("linf", 0.1), steps=3, step_size=0.05, random_start=False)
@@ -186,13 +187,13 @@ def with_history(net: nn.Module) -> nn.Module:
     ],
 )
 def test_says_what_it_does_not_know(model, options: dict, reason: str) -> None:
-    with pytest.raises(NotImplementedError, match=reason):
+    with pytest.raises(Unsupported, match=reason):
         fast(model(network()), defenses.Defense(**options))
 
 
 def test_refuses_a_prior_that_it_would_ignore() -> None:
     loss = RobustLoss(network(), RobustELBO(), EXAMPLES, GaussianPrior(std=0.1))
-    with pytest.raises(NotImplementedError, match="a prior over weights that are not random"):
+    with pytest.raises(Unsupported, match="a prior over weights that are not random"):
         FastStep(loss, torch.optim.SGD(loss.parameters(), lr=0.1), defenses.Defense())
 
 

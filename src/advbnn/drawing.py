@@ -15,6 +15,7 @@ from advbnn.compiling import compiled_apart
 from advbnn.philox import normals
 from advbnn.posterior import Bayesian
 from advbnn.priors import GaussianPrior, choose, std_for
+from advbnn.unsupported import Unsupported
 
 _Entry = tuple[str, nn.Parameter, nn.Parameter]
 _Rounding = Callable[[Tensor, Tensor, torch.dtype], tuple[Tensor, Tensor]]
@@ -226,20 +227,20 @@ class _Group:
 def _runs(bnn: Bayesian, entries: Sequence[_Entry], kl_weight: Callable[[str], float]) -> list[_Run]:
     prior = bnn.prior
     if not isinstance(prior, GaussianPrior):
-        raise NotImplementedError(f"the divergence from a {type(prior).__name__} has no closed form")
+        raise Unsupported(f"the divergence from a {type(prior).__name__} has no closed form")
     runs: list[_Run] = []
     position = 0
     for name, mu, _ in entries:
         std, mean = std_for("prior std", prior.std, name, mu), choose(prior.mean, name, mu, default=0.0)
         if isinstance(std, Tensor) or isinstance(mean, Tensor):
-            raise NotImplementedError(f"the prior of {name!r} differs from weight to weight")
+            raise Unsupported(f"the prior of {name!r} differs from weight to weight")
         run = _Run(position, position + mu.numel(), std, mean, kl_weight(name))
         # a run must start on a whole counter of the noise
         joins = runs and (std, mean, run.kl_weight) == (runs[-1].prior_std, runs[-1].prior_mean, runs[-1].kl_weight)
         if joins:
             runs[-1] = _Run(runs[-1].begin, run.end, std, mean, run.kl_weight)
         elif position % 4:
-            raise NotImplementedError(f"the prior changes at {name!r}, in the middle of a counter of the noise")
+            raise Unsupported(f"the prior changes at {name!r}, in the middle of a counter of the noise")
         else:
             runs.append(run)
         position = run.end

@@ -17,6 +17,7 @@ from advbnn.faststep import FastStep
 from advbnn.messages import unknown
 from advbnn.objective import RobustLoss
 from advbnn.step import EagerStep, StepRecord
+from advbnn.unsupported import Unsupported
 
 ENGINES = ("eager", "compile", "graph", "auto")
 
@@ -58,18 +59,8 @@ class Tried:
         self._fast, self._may_fall_back = fast, may_fall_back
         self._step: Step | None = None
 
-    def __call__(
-        self,
-        x: Tensor,
-        y: Tensor,
-        seed: int,
-        *,
-        kl_factor: float | Tensor = 1.0,
-        share: float = 1.0,
-        measure_clean: bool = False,
-    ) -> StepRecord:
-        """Update the model on one batch; see `EagerStep`."""
-        options: dict[str, Any] = {"kl_factor": kl_factor, "share": share, "measure_clean": measure_clean}
+    def __call__(self, x: Tensor, y: Tensor, seed: int, **options: Any) -> StepRecord:
+        """Update the model on one batch; options as for `EagerStep`."""
         if self._step is not None:
             return self._step(x, y, seed, **options)
         fast = self._fast
@@ -137,7 +128,7 @@ def make_step(
         captured = engine != "compile"
         fast = FastStep(loss, optimizer, defense, processes, precision=precision, compiled=True, captured=captured)
         return Tried(fast, may_fall_back=engine == "auto")
-    except NotImplementedError as reason:
+    except Unsupported as reason:
         if engine != "auto":
             raise ValueError(f"engine={engine!r} cannot do this step: {reason}; use 'eager' or 'auto'") from reason
         log.info("running eagerly: %s", reason)

@@ -29,6 +29,7 @@ from advbnn.rng import seeded
 from advbnn.step import StepRecord
 from advbnn.threat import Threat
 from advbnn.twin import Twin
+from advbnn.unsupported import Unsupported
 
 _CLEAN_STREAM = 2**30
 """The stream of the draw that measures clean accuracy: past those of any attack, and 32 bits with its sign."""
@@ -48,7 +49,7 @@ class FastStep:
         captured: record the whole step as a CUDA graph at the first batch, and replay it for batches of that shape.
 
     Raises:
-        NotImplementedError: with the reason, if the step cannot be done in this form.
+        Unsupported: with the reason, if the step cannot be done in this form.
     """
 
     def __init__(
@@ -277,7 +278,7 @@ def _twin(net: nn.Module, precision: torch.dtype, training: bool) -> Twin:
     try:
         return Twin(net, precision, training)
     except Exception as error:  # whatever a network of unknown origin raises when it is copied
-        raise NotImplementedError(f"{type(net).__name__} cannot be copied: {error}") from error
+        raise Unsupported(f"{type(net).__name__} cannot be copied: {error}") from error
 
 
 def _lay_out_channels_last(model: nn.Module) -> None:
@@ -318,4 +319,4 @@ def _check_supported(loss: RobustLoss, defense: Defense) -> None:
     }
     for reason, applies in reasons.items():
         if applies:
-            raise NotImplementedError(f"the fast step does not know {reason}")
+            raise Unsupported(f"the fast step does not know {reason}")

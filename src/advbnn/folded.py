@@ -13,6 +13,7 @@ from torch import Tensor
 from advbnn.compiling import compiled_apart
 from advbnn.drawing import DrawnWeights, FixedWeights
 from advbnn.twin import Twin
+from advbnn.unsupported import Unsupported
 
 
 class AttackWeights(Protocol):
@@ -46,7 +47,7 @@ def attack_weights(
         return _FoldedOnce(weights, twin, buffers)
     try:
         return FoldedDraw(weights, twin, buffers, compiled)
-    except NotImplementedError:
+    except Unsupported:
         return _Unfolded(weights, buffers)
 
 
@@ -90,7 +91,7 @@ class FoldedDraw:
         compiled: compile what is done for each channel.
 
     Raises:
-        NotImplementedError: with the reason, if the folds cannot be done like this.
+        Unsupported: with the reason, if the folds cannot be done like this.
     """
 
     folded = True
@@ -98,11 +99,11 @@ class FoldedDraw:
     def __init__(self, weights: DrawnWeights, twin: Twin, buffers: Mapping[str, Tensor], compiled: bool) -> None:
         folds = twin.folds
         if not folds:
-            raise NotImplementedError("there is no normalisation to fold")
+            raise Unsupported("there is no normalisation to fold")
         if not weights.all_random:
-            raise NotImplementedError("some of the parameters are not random")
+            raise Unsupported("some of the parameters are not random")
         if len({(fold.affine, fold.has_bias) for fold in folds}) > 1:
-            raise NotImplementedError("some normalisations or convolutions have parameters that others lack")
+            raise Unsupported("some normalisations or convolutions have parameters that others lack")
         self._matrices, self._vectors = weights.matrices, weights.vectors
         self._twin, self._folds, self._buffers = twin, folds, buffers
         norms = {fold.norm for fold in folds}

@@ -11,10 +11,8 @@ from typer.testing import CliRunner
 from advbnn.cli import app
 from advbnn.commands.attacks import ATTACKS, make_attack, title
 from advbnn.commands.predict import read_images
-from advbnn.config import Config
 from advbnn.records import Records
 from advbnn.threat import Threat
-from advbnn.train import fit
 from judged import bnn, digits, net
 
 QUICK = ["--limit", "120", "--samples", "2", "--seeds", "2", "--device", "cpu"]
@@ -22,25 +20,6 @@ QUICK = ["--limit", "120", "--samples", "2", "--seeds", "2", "--device", "cpu"]
 
 def advbnn(*arguments: object) -> Any:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with two short runs, `plain` and `robust`."""
-    folder = tmp_path_factory.mktemp("runs")
-    for name, defense in (("plain", "none"), ("robust", "adv_bnn")):
-        table = {
-            "data": "digits",
-            "defense": defense,
-            "architecture": "mlp",
-            "schedule": {"kind": "constant", "epochs": 2},
-        }
-        if defense == "adv_bnn":
-            table["attack"] = {"steps": 1, "threat": {"eps": 0.05}}
-        config = Config.from_table(table)
-        model = config.defense.build(classes=10, shape=(1, 8, 8), seed=0)
-        fit(model, config.load_data(), config.defense, out=folder / name, config=config.to_toml())
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -1,27 +1,11 @@
-"""The paper's claims, one by one, and what the records say of each; beside them what later work asked of it."""
+"""The paper's claims, one by one, with their verdicts; beside them what later work asked of it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
-from advbnn.report.tables import PLUS_MINUS
-from advbnn.reproduce import paper
-from advbnn.reproduce.evidence import Evidence, Number
-from advbnn.reproduce.protocol import AUTHORS
-from advbnn.reproduce.verdicts import (
-    ENOUGH_IMAGES,
-    NOT,
-    PARTLY,
-    REPRODUCED,
-    UNDECIDED,
-    UNMEASURED,
-    exceeds,
-    no_gain,
-    of_difference,
-    of_moved,
-    share,
-    small,
-)
+from advbnn.reproduce import judgements
+from advbnn.reproduce.evidence import Evidence
+from advbnn.reproduce.judgements import Judgement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,392 +28,90 @@ class Claim:
     evidence: str
 
 
+CLAIMS: Sequence[tuple[str, str, str, Callable[[Evidence], Judgement]]] = (
+    (
+        "numbers",
+        "Table 1",
+        "The accuracies of adversarial training and of Adv-BNN under PGD-20.",
+        judgements.same_numbers,
+    ),
+    (
+        "better",
+        "Table 1, Figure 2",
+        "Adv-BNN is more robust than adversarial training at every radius, under the paper's attack.",
+        judgements.better_than_adversarial_training,
+    ),
+    ("gain", "Section 4.1", "The gain over adversarial training is about 10 points.", judgements.gain),
+    (
+        "better_averaged",
+        "",
+        "The gain stands when the attack averages its gradients over draws of the weights.",
+        judgements.gain_against_averaged_gradients,
+    ),
+    (
+        "better_worst",
+        "",
+        "The gain stands in the worst case of a battery of attacks.",
+        judgements.gain_in_the_worst_case,
+    ),
+    (
+        "attack",
+        "Section 2.1, appendix A",
+        "One draw of the weights at every step is enough to attack a random network.",
+        judgements.attack_is_strong_enough,
+    ),
+    (
+        "bnn",
+        "Section 4.1",
+        "A BNN by itself is no more robust than a network without defence.",
+        judgements.bnn_alone_does_not_help,
+    ),
+    (
+        "clean",
+        "Section 3, Table 1",
+        "Without an attack Adv-BNN is little or not at all less accurate than adversarial training.",
+        judgements.price_in_clean_accuracy,
+    ),
+    (
+        "alpha",
+        "Table 1, caption",
+        "A smaller alpha matches the accuracy of adversarial training without an attack.",
+        judgements.smaller_alpha_restores_accuracy,
+    ),
+    (
+        "families",
+        "Figure 3",
+        "No defence and BNN share their adversarial examples; RSE, adversarial training and Adv-BNN do so less.",
+        judgements.two_families,
+    ),
+    ("draws", "Figure 4, left", "10 to 20 forward passes are enough, at every radius.", judgements.few_draws_suffice),
+    (
+        "steps",
+        "Figure 4, right",
+        "More than 20 steps, up to 1000, hardly make the attack stronger.",
+        judgements.more_steps_do_not_help,
+    ),
+    (
+        "lipschitz",
+        "Section 3",
+        "Adversarial training controls the local Lipschitz value on training images and less so on test images; "
+        "with random weights it is smaller there.",
+        judgements.lipschitz_on_test_images,
+    ),
+    (
+        "overhead",
+        "Section 4.1",
+        "Adv-BNN doubles the parameters, and training takes hardly longer than adversarial training.",
+        judgements.small_overhead,
+    ),
+)
+"""Of each claim its name, source and text, and what judges it."""
+
+
 def judged(evidence: Evidence) -> list[Claim]:
     """All claims, each with its verdict."""
-    return [claim(evidence) for claim in CLAIMS]
-
-
-def same_numbers(evidence: Evidence) -> Claim:
-    """Table 1 itself: each number within two points, or better; so few images that five may be chance do not count."""
-    pairs = [
-        (defense, eps, said, ours)
-        for defense in ("adv", "adv_bnn")
-        for eps in (0.0, *evidence.radii)
-        if (said := evidence.paper_says(defense, eps)) is not None
-        and (ours := evidence.authors(defense, eps)) is not None
-    ]
-    verdicts = [small(said - ours.mean, max(ours.below, ours.above), 2, 5) for _, _, said, ours in pairs]
-    met = [ours.mean >= said - 2 for _, _, said, ours in pairs]
-    if pairs:
-        defense, eps, said, ours = min(pairs, key=lambda pair: pair[3].mean - pair[2])
-        words = (
-            f"{sum(met)} of {len(met)} numbers are within 2 points of the paper's, or better. Furthest below: "
-            f"{TITLES[defense]} at {eps:.4g}, {ours.mean:.1f} % where the paper has {said:.1f} %."
-        )
-    elif not evidence.paper:
-        words = "The paper has no numbers for this data."
-    else:
-        words = "Neither adversarial training nor Adv-BNN was attacked."
-    return Claim(
-        name="numbers",
-        source="Table 1",
-        text="The accuracies of adversarial training and of Adv-BNN under PGD-20.",
-        verdict=share([met for met, of_one in zip(met, verdicts, strict=True) if of_one != UNDECIDED], len(met)),
-        evidence=words,
-    )
-
-
-def better_than_adversarial_training(evidence: Evidence) -> Claim:
-    """Adv-BNN above adversarial training at every radius."""
-    return Claim(
-        name="better",
-        source="Table 1, Figure 2",
-        text="Adv-BNN is more robust than adversarial training at every radius, under the paper's attack.",
-        **_comparison(evidence, evidence.authors),
-    )
-
-
-def gain(evidence: Evidence) -> Claim:
-    """About ten points."""
-    pairs = _pairs(evidence, evidence.authors)
-    if not pairs:
-        verdict, words = UNMEASURED, _NEITHER
-    else:
-        gains = [ours.mean - theirs.mean for _, ours, theirs in pairs]
-        mean = fmean(gains)
-        # the radii share their images, so that their errors do not cancel
-        chance = fmean(of_difference(ours, theirs) for _, ours, theirs in pairs)
-        enough = mean >= 0.75 * paper.GAIN
-        verdict = no_gain(mean, chance) if mean <= chance else REPRODUCED if enough else PARTLY
-        words = (
-            f"On average over {_count(len(gains), 'radius', 'radii')} {mean:+.1f} points, from {min(gains):+.1f} to "
-            f"{max(gains):+.1f}; up to {chance:.1f} may be chance."
-        )
-    return Claim(
-        name="gain",
-        source="Section 4.1",
-        text="The gain over adversarial training is about 10 points.",
-        verdict=verdict,
-        evidence=words,
-    )
-
-
-def gain_against_averaged_gradients(evidence: Evidence) -> Claim:
-    """The same comparison, by an attack that knows that the network is random."""
-    return Claim(
-        name="better_averaged",
-        source="",
-        text="The gain stands when the attack averages its gradients over draws of the weights.",
-        **_comparison(evidence, evidence.averaged),
-    )
-
-
-def gain_in_the_worst_case(evidence: Evidence) -> Claim:
-    """The same comparison, by the audit."""
-    return Claim(
-        name="better_worst",
-        source="",
-        text="The gain stands in the worst case of a battery of attacks.",
-        **_comparison(evidence, evidence.worst),
-    )
-
-
-def attack_is_strong_enough(evidence: Evidence) -> Claim:
-    """That the paper's attack shows what Adv-BNN is worth."""
-    pairs = [
-        (under.mean - below.mean, eps, under, below)
-        for eps in evidence.radii
-        if (under := evidence.authors("adv_bnn", eps)) is not None
-        and (below := evidence.averaged("adv_bnn", eps)) is not None
-    ]
-    if not pairs:
-        verdict, words = UNMEASURED, "Adv-BNN was not attacked in both ways."
-    else:
-        lost, eps, one_draw, many = max(pairs, key=lambda pair: pair[0])
-        verdict = small(lost, of_moved(lost, many.images), 2, 5)
-        left = f"{one_draw.mean:.1f} %, averaged gradients {many.mean:.1f} %"
-        words = f"At {eps:.4g} the paper's attack leaves Adv-BNN {left}"
-        audited = evidence.worst("adv_bnn", eps)
-        words += f", the worst case {audited.mean:.1f} %." if audited is not None else "."
-    return Claim(
-        name="attack",
-        source="Section 2.1, appendix A",
-        text="One draw of the weights at every step is enough to attack a random network.",
-        verdict=verdict,
-        evidence=words,
-    )
-
-
-def bnn_alone_does_not_help(evidence: Evidence) -> Claim:
-    """BNN against no defence, where an attack can still tell them apart."""
-    found = [
-        (bnn.mean - none.mean, of_difference(bnn, none), eps, bnn.mean, none.mean)
-        for eps in evidence.radii
-        if (bnn := evidence.averaged("bnn", eps)) is not None and (none := evidence.averaged("none", eps)) is not None
-    ]
-    if not found:
-        verdict, words = UNMEASURED, "BNN and the network without defence were not both attacked."
-    else:
-        lead, chance, eps, random, plain = max(found)
-        verdict = small(lead, chance, 5, 15)
-        words = (
-            f"It is furthest ahead at {eps:.4g}: {random:.1f} % against {plain:.1f} % without defence, under the "
-            f"attack along averaged gradients; up to {chance:.1f} points may be chance."
-        )
-    return Claim(
-        name="bnn",
-        source="Section 4.1",
-        text="A BNN by itself is no more robust than a network without defence.",
-        verdict=verdict,
-        evidence=words,
-    )
-
-
-def price_in_clean_accuracy(evidence: Evidence) -> Claim:
-    """Adv-BNN not far below adversarial training without an attack; in Table 1 it is 0.6 to 3.3 points."""
-    ours, theirs = evidence.clean("adv_bnn"), evidence.clean("adv")
-    if ours is None or theirs is None:
-        verdict, words = UNMEASURED, _NEITHER
-    else:
-        lost = theirs.mean - ours.mean
-        verdict = small(lost, of_difference(ours, theirs), 5, 10)
-        words = f"Adv-BNN {ours.mean:.1f} %, adversarial training {theirs.mean:.1f} % without an attack."
-    return Claim(
-        name="clean",
-        source="Section 3, Table 1",
-        text="Without an attack Adv-BNN is little or not at all less accurate than adversarial training.",
-        verdict=verdict,
-        evidence=words,
-    )
-
-
-def smaller_alpha_restores_accuracy(evidence: Evidence) -> Claim:
-    """The remark under Table 1."""
-    clean, robust, target = evidence.alpha("clean"), evidence.alpha(AUTHORS), evidence.clean("adv")
-    if len(clean) < 2 or target is None:
-        verdict, words = UNMEASURED, "There are no trainings with a smaller alpha to compare."
-    elif (first := next(iter(clean.items())))[1].mean >= target.mean:
-        verdict = UNMEASURED
-        words = (
-            f"There is no gap to close: alpha {first[0]:g} has {first[1].mean:.1f} % without an attack, adversarial "
-            f"training {target.mean:.1f} %."
-        )
-    else:
-        _, *smaller = clean.items()
-        alpha, best = max(smaller, key=lambda item: item[1].mean)
-        matches, larger = best.mean >= target.mean - 0.5, best.mean > first[1].mean
-        verdict = REPRODUCED if matches else PARTLY if larger else NOT
-        if max(of_difference(best, target), of_difference(best, first[1])) > 5:
-            verdict = UNDECIDED
-        lost = ""
-        if alpha in robust and first[0] in robust:
-            lost = f"; under attack {robust[first[0]].mean:.1f} % becomes {robust[alpha].mean:.1f} %"
-        words = (
-            f"Alpha {first[0]:g} gives {first[1].mean:.1f} % without an attack, {alpha:g} gives {best.mean:.1f} %, and "
-            f"adversarial training has {target.mean:.1f} %{lost}."
-        )
-    return Claim(
-        name="alpha",
-        source="Table 1, caption",
-        text="A smaller alpha matches the accuracy of adversarial training without an attack.",
-        verdict=verdict,
-        evidence=words,
-    )
-
-
-def two_families(evidence: Evidence) -> Claim:
-    """Figure 3: none and BNN alike, the three robust ones less so."""
-    rho = evidence.affinity
-    plain = _among(rho, ("none", "bnn"))
-    robust = _among(rho, ("rse", "adv", "adv_bnn"))
-    if len(plain) < 2 or len(robust) < 6:
-        verdict, words = UNMEASURED, "The affinity of all pairs of the five defences is not known."
-    else:
-        low, high = paper.AFFINITY_OF_ROBUST
-        of_robust = sum(robust) / len(robust)
-        strong = min(plain) >= paper.AFFINITY_OF_PLAIN - 0.1
-        moderate = low - 0.1 <= of_robust <= high + 0.1
-        parted = sum(plain) / len(plain) > of_robust
-        verdict = REPRODUCED if strong and moderate else PARTLY if strong or moderate or parted else NOT
-        if min(record.n for record in evidence.records.where(kind="transfer")) < ENOUGH_IMAGES:
-            verdict = UNDECIDED
-        words = (
-            f"No defence and BNN: {plain[0]:.2f} and {plain[1]:.2f} (the paper: about {paper.AFFINITY_OF_PLAIN}). RSE, "
-            f"adversarial training and Adv-BNN: {of_robust:.2f} on average, {min(robust):.2f} to {max(robust):.2f} "
-            f"(the paper: about {low} to {high})."
-        )
-    return Claim(
-        name="families",
-        source="Figure 3",
-        text="No defence and BNN share their adversarial examples; RSE, adversarial training and Adv-BNN do so less.",
-        verdict=verdict,
-        evidence=words,
-    )
-
-
-def few_draws_suffice(evidence: Evidence) -> Claim:
-    """Figure 4 left: ten to twenty forward passes."""
-    few, enough = paper.ENOUGH_DRAWS
-    gaps: dict[int, list[float]] = {few: [], enough: []}
-    images = 0
-    for eps in (0.0, *evidence.experiment.protocol.study_radii):
-        curve = evidence.curve("ensemble", eps)
-        for size in gaps:
-            if curve and size in curve:
-                last = curve[max(curve)]
-                images = last.n
-                gaps[size].append(100 * abs(last.accuracy - curve[size].accuracy))
-    if not gaps[few] or not gaps[enough]:
-        verdict, words = UNMEASURED, "Accuracy by the size of the ensemble is not known."
-    else:
-        one = 1 + 1e-9  # a point, but for rounding
-        verdict = REPRODUCED if max(gaps[few]) <= one else PARTLY if max(gaps[enough]) <= one else NOT
-        if small(max(gaps[few]), of_moved(max(gaps[few]), images), one, 5) == UNDECIDED:
-            verdict = UNDECIDED
-        words = (
-            f"Against the largest ensemble, {few} draws are off by at most {max(gaps[few]):.1f} points and {enough} "
-            f"draws by {max(gaps[enough]):.1f}, over {_count(len(gaps[few]), 'radius', 'radii')}."
-        )
-    return Claim(
-        name="draws",
-        source="Figure 4, left",
-        text="10 to 20 forward passes are enough, at every radius.",
-        verdict=verdict,
-        evidence=words,
-    )
-
-
-def more_steps_do_not_help(evidence: Evidence) -> Claim:
-    """Figure 4 right: the accuracy stays where it is from 20 steps on."""
-    drops: list[tuple[float, float, float, float, int]] = []
-    for eps in evidence.experiment.protocol.study_radii:
-        records = evidence.curve("steps", eps)
-        curve = {at: 100 * record.accuracy for at, record in records.items()}
-        if curve and max(curve) > paper.ENOUGH_STEPS:
-            begin = min(curve, key=lambda at: abs(at - paper.ENOUGH_STEPS))
-            lost = curve[begin] - min(curve[at] for at in curve if at >= begin)
-            drops.append((lost, eps, begin, max(curve), records[begin].n))
-    if not drops:
-        verdict, words = UNMEASURED, "Accuracy by the steps of the attack is not known."
-    else:
-        lost, eps, begin, end, images = max(drops)
-        far_enough = end >= paper.MOST_STEPS
-        verdict = small(lost, of_moved(lost, images), 2, 5)
-        verdict = PARTLY if verdict == REPRODUCED and not far_enough else verdict
-        words = (
-            f"From {begin:.0f} steps to {end:.0f} the accuracy of Adv-BNN falls by at most {lost:.1f} points, "
-            f"at {eps:.4g}{'' if far_enough else '; longer attacks were not made'}."
-        )
-    return Claim(
-        name="steps",
-        source="Figure 4, right",
-        text="More than 20 steps, up to 1000, hardly make the attack stronger.",
-        verdict=verdict,
-        evidence=words,
-    )
-
-
-def lipschitz_on_test_images(evidence: Evidence) -> Claim:
-    """Section 3: adversarial training flattens training images, Adv-BNN test images too."""
-    found = {(name, part): evidence.steepness(name, part) for name in ("adv", "adv_bnn") for part in ("train", "test")}
-    values = {key: details["first_order"] for key, details in found.items() if details is not None}
-    if len(values) < len(found):
-        verdict, words = UNMEASURED, "The local Lipschitz value of the two is not known on both sets."
-    else:
-        pairs = [
-            (values["adv", "test"], values["adv", "train"]),
-            (values["adv", "test"], values["adv_bnn", "test"]),
-        ]
-        so, contrary = [exceeds(a, b) for a, b in pairs], [exceeds(b, a) for a, b in pairs]
-        verdict = share(so) if any(so) else NOT if any(contrary) else UNDECIDED
-        shown = {key: f"{value['mean']:.3g} {PLUS_MINUS} {2 * value['se']:.2g}" for key, value in values.items()}
-        words = (
-            f"Adversarial training {shown['adv', 'train']} on training and {shown['adv', 'test']} on test images; "
-            f"Adv-BNN {shown['adv_bnn', 'train']} and {shown['adv_bnn', 'test']}: nats within the radius of training, "
-            "by the mean gradient, with twice the standard error."
-        )
-    return Claim(
-        name="lipschitz",
-        source="Section 3",
-        text="Adversarial training controls the local Lipschitz value on training images and less so on test images; "
-        "with random weights it is smaller there.",
-        verdict=verdict,
-        evidence=words,
-    )
-
-
-def small_overhead(evidence: Evidence) -> Claim:
-    """Section 4.1: twice the parameters, and hardly more time."""
-    ours, theirs = evidence.trainings.get("adv_bnn"), evidence.trainings.get("adv")
-    if ours is None or theirs is None:
-        verdict, words = UNMEASURED, "The two trainings are not there to be timed."
-    else:
-        larger = ours.parameters / theirs.parameters
-        slower = theirs.examples_per_second / ours.examples_per_second
-        verdict = REPRODUCED if slower <= 1.5 and larger <= 2.05 else PARTLY if slower <= 2.5 else NOT
-        words = (
-            f"Adv-BNN has {larger:.2f} times the parameters of adversarial training, and its training takes "
-            f"{slower:.2f} times as long, by the speed that the runs have logged."
-        )
-    return Claim(
-        name="overhead",
-        source="Section 4.1",
-        text="Adv-BNN doubles the parameters, and training takes hardly longer than adversarial training.",
-        verdict=verdict,
-        evidence=words,
-    )
-
-
-CLAIMS: Sequence[Callable[[Evidence], Claim]] = (
-    same_numbers,
-    better_than_adversarial_training,
-    gain,
-    gain_against_averaged_gradients,
-    gain_in_the_worst_case,
-    attack_is_strong_enough,
-    bnn_alone_does_not_help,
-    price_in_clean_accuracy,
-    smaller_alpha_restores_accuracy,
-    two_families,
-    few_draws_suffice,
-    more_steps_do_not_help,
-    lipschitz_on_test_images,
-    small_overhead,
-)
-
-TITLES = {"adv": "adversarial training", "adv_bnn": "Adv-BNN"}
-
-_NEITHER = "Adv-BNN and adversarial training were not both measured."
-
-
-def _pairs(evidence: Evidence, ask: Callable[[str, float], Number | None]) -> list[tuple[float, Number, Number]]:
-    """Adv-BNN and adversarial training at every radius where both are known."""
-    return [
-        (eps, ours, theirs)
-        for eps in evidence.radii
-        if (ours := ask("adv_bnn", eps)) is not None and (theirs := ask("adv", eps)) is not None
-    ]
-
-
-def _comparison(evidence: Evidence, ask: Callable[[str, float], Number | None]) -> dict[str, str]:
-    """Whether Adv-BNN is ahead of adversarial training by more than chance."""
-    pairs = _pairs(evidence, ask)
-    ahead = [ours.mean - theirs.mean > of_difference(ours, theirs) for _, ours, theirs in pairs]
-    if not pairs:
-        return {"verdict": UNMEASURED, "evidence": _NEITHER}
-    listed = ", ".join(f"{ours.mean:.1f} against {theirs.mean:.1f} % at {eps:.4g}" for eps, ours, theirs in pairs)
-    behind = [theirs.mean - ours.mean > of_difference(ours, theirs) for _, ours, theirs in pairs]
-    where = _count(len(pairs), "radius", "radii")
-    words = f"Ahead by more than chance at {sum(ahead)} of {where}, and behind at {sum(behind)}: {listed}."
-    gains = [(ours.mean - theirs.mean, of_difference(ours, theirs)) for _, ours, theirs in pairs]
-    open_still = not any(behind) and any(no_gain(*one) == UNDECIDED for one in gains)
-    return {"verdict": UNDECIDED if not any(ahead) and open_still else share(ahead), "evidence": words}
-
-
-def _count(number: int, singular: str, plural: str) -> str:
-    return f"{number} {singular if number == 1 else plural}"
-
-
-def _among(rho: dict[str, dict[str, float | None]], names: Sequence[str]) -> list[float]:
-    values = [rho.get(a, {}).get(b) for a in names for b in names if a != b]
-    return [value for value in values if value is not None]
+    claims = []
+    for name, source, text, judge in CLAIMS:
+        verdict, words = judge(evidence)
+        claims.append(Claim(name=name, source=source, text=text, verdict=verdict, evidence=words))
+    return claims
