@@ -208,7 +208,7 @@ class FakeRecording:
 
 
 def test_processes_with_shards_of_different_sizes_record_at_the_same_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faststep, "Recording", FakeRecording)
+    monkeypatch.setattr(faststep, "RecordedStep", FakeRecording)
     recorded = []
     for rank in range(2):
         step, made = fast(network(), defenses.Defense(), captured=True), []
@@ -232,7 +232,7 @@ def test_whole_batches_are_compiled_also_after_resuming_at_the_last_one(
         found.append(passes is self.passes)
         return torch.zeros(4)
 
-    monkeypatch.setattr(faststep, "Recording", FakeRecording)
+    monkeypatch.setattr(faststep, "RecordedStep", FakeRecording)
     monkeypatch.setattr(FastStep, "_step", look)
     step = fast(network(), defenses.Defense(), captured=True)
     for size in sizes:

@@ -24,7 +24,7 @@ from advbnn.folded import AttackWeights, attack_weights
 from advbnn.objective import Categorical, RobustLoss
 from advbnn.optimizers import Langevin
 from advbnn.posterior import Bayesian, names_in_scope
-from advbnn.recording import Recording, make_capturable
+from advbnn.recording import RecordedStep, make_capturable
 from advbnn.rng import seeded
 from advbnn.step import StepRecord
 from advbnn.threat import Threat
@@ -80,8 +80,8 @@ class FastStep:
         self.attack_weights = attack_weights(self.weights, attacking, self.buffers, compiled)
         self.passes = _Passes(attacking, updating, loss, defense, compiled)
         self._plain_passes = self.passes.plain()
-        self._graphs: dict[tuple[torch.Size, float], Recording] = {}
-        self._clean_graph: Recording | None = None
+        self._graphs: dict[tuple[torch.Size, float], RecordedStep] = {}
+        self._clean_graph: RecordedStep | None = None
 
     def __call__(
         self,
@@ -114,7 +114,7 @@ class FastStep:
         step._graphs = {}
         return step
 
-    def _recording(self, x: Tensor, y: Tensor, share: float) -> "Recording":
+    def _recording(self, x: Tensor, y: Tensor, share: float) -> "RecordedStep":
         """The step for batches of this size; the largest size is compiled, the last batch of an epoch is not."""
         # Warming up shares gradients, so all processes have to record at the same step. Where shards of a batch differ
         # in size, that of one process may be as large as ever, but the share of none is what it was.
@@ -124,7 +124,7 @@ class FastStep:
             make_capturable(self.optimizer)
             largest = all(len(x) >= len(recording.x) for recording in self._graphs.values())
             passes = self.passes if largest else self._plain_passes
-            self._graphs[kind] = Recording(lambda x, y: self._step(x, y, passes), x, y, self._state)
+            self._graphs[kind] = RecordedStep(lambda x, y: self._step(x, y, passes), x, y, self._state)
         return self._graphs[kind]
 
     def _step(self, x: Tensor, y: Tensor, passes: "_Passes | None" = None) -> Tensor:
@@ -158,7 +158,7 @@ class FastStep:
 
     def _measured_clean(self, x: Tensor, y: Tensor) -> Tensor:
         if self.captured and self._clean_graph is None:
-            self._clean_graph = Recording(self._clean_score, x, y, list)
+            self._clean_graph = RecordedStep(self._clean_score, x, y, list)
         if self._clean_graph is not None and self._clean_graph.fits(x):
             return self._clean_graph.replay(x, y)
         return self._clean_score(x, y)

@@ -10,7 +10,7 @@ from advbnn.rng import seeded
 _WARM_UP = 3
 
 
-class Recording:
+class RecordedStep:
     """A step as a CUDA graph: its inputs and outputs live in fixed memory."""
 
     def __init__(

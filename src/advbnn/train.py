@@ -116,6 +116,36 @@ def fit(
     return _result(training, journal, out)
 
 
+def fit_config(
+    config: Config, data: Splits[Any], *, out: Path, resume: bool, device: torch.device | str | None
+) -> FitResult:
+    """A run from its settings: builds the network and trains it, and shows progress.
+
+    Args:
+        config: all settings.
+        data: what `config.load_data()` gives.
+        out: the run folder.
+        resume: see `fit`.
+        device: see `fit`.
+    """
+    train = data.train
+    return fit(
+        config.defense.build(classes=len(train.classes), shape=train.shape, seed=config.seed),
+        data,
+        config.defense,
+        seed=config.seed,
+        out=out,
+        resume=resume,
+        config=config.to_toml(),
+        device=device,
+        engine=config.engine,
+        log_every=config.log_every,
+        save_every=config.save_every,
+        progress=True,
+        tensorboard=config.tensorboard,
+    )
+
+
 def _open_run(training: Training, out: Path | str | None, config: str | None, resume: bool) -> RunFolder | None:
     if out is None or not training.world.leads:
         return None

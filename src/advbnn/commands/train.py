@@ -25,29 +25,14 @@ def train(
     from advbnn.config import load_config
     from advbnn.distributed import joined
     from advbnn.interrupts import Interrupted
-    from advbnn.train import fit
+    from advbnn.train import fit_config
 
     with explaining_errors():
         chosen = load_config(config, settings or ())
         splits = chosen.load_data()
-        model = chosen.defense.build(classes=len(splits.train.classes), shape=splits.train.shape, seed=chosen.seed)
         try:
             with joined(device_or_first_gpu(device)) as (_, place):
-                fit(
-                    model,
-                    splits,
-                    chosen.defense,
-                    seed=chosen.seed,
-                    out=out or Path("runs") / config.stem,
-                    resume=resume,
-                    config=chosen.to_toml(),
-                    device=place,
-                    engine=chosen.engine,
-                    log_every=chosen.log_every,
-                    save_every=chosen.save_every,
-                    progress=True,
-                    tensorboard=chosen.tensorboard,
-                )
+                fit_config(chosen, splits, out=out or Path("runs") / config.stem, resume=resume, device=place)
         except Interrupted as stop:
             typer.echo(str(stop), err=True)
             raise typer.Exit(128 + (stop.signal or 2)) from None

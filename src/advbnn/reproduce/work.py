@@ -15,7 +15,7 @@ from advbnn.reproduce.experiment import Experiment, Run
 from advbnn.reproduce.plan import RUNS, Measurement, finished
 from advbnn.reproduce.protocol import AUTHORS
 from advbnn.runs import CONFIG
-from advbnn.train import fit
+from advbnn.train import fit_config
 from advbnn.trained import load_trained
 from advbnn.transfer_matrix import transfer_matrix
 
@@ -28,22 +28,7 @@ def train(device: str, run: Run, folder: Path) -> None:
     if (folder / CONFIG).exists():
         # begun by another command, perhaps: it goes on as it was begun
         config = Config.from_run((folder / CONFIG).read_text(encoding="utf-8"))
-    splits = load_splits(config)
-    train_set = splits.train
-    fit(
-        config.defense.build(classes=len(train_set.classes), shape=train_set.shape, seed=config.seed),
-        splits,
-        config.defense,
-        seed=config.seed,
-        out=folder,
-        resume=True,
-        config=config.to_toml(),
-        device=device,
-        engine=config.engine,
-        log_every=config.log_every,
-        save_every=config.save_every,
-        progress=True,
-    )
+    fit_config(config, load_splits(config), out=folder, resume=True, device=device)
 
 
 def measure(device: str, measurement: Measurement, experiment: Experiment, out: Path, command: str) -> None:
