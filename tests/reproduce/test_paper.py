@@ -56,6 +56,7 @@ def test_twenty_steps_of_the_attack_cover_every_radius(data: str) -> None:
 
 def test_a_limit_holds_for_everything() -> None:
     limited = PROTOCOLS["cifar10"].limited(500)
-    assert (limited.images, limited.study_images, limited.audit_images) == (500, 500, 500)
+    assert (limited.images, limited.averaged_images) == (500, 500)
+    assert (limited.study_images, limited.audit_images) == (500, 500)
     assert PROTOCOLS["digits"].limited(5000) == PROTOCOLS["digits"]
     assert PROTOCOLS["cifar10"].limited(5000).audit_images == 1000

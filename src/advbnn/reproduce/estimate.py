@@ -64,13 +64,15 @@ def measurement_seconds(one: Measurement, protocol: Protocol, known: Mapping[str
     cost = known[one.runs[0].defense]
     random = one.runs[0].defense in RANDOM
     draws = protocol.samples if random else 1
-    everything, study = (min(n or test_images, test_images) for n in (protocol.images, protocol.study_images))
+    everything, averaged, study = (
+        min(n or test_images, test_images) for n in (protocol.images, protocol.averaged_images, protocol.study_images)
+    )
     attacks = sum(eps > 0 for eps in one.radii)
     match one.what:
         case "radius":
             return everything * (20 * attacks * cost.gradient + draws * len(one.radii) * cost.forward)
         case "averaged":
-            return everything * attacks * (20 * protocol.eot * cost.gradient + draws * cost.forward)
+            return averaged * attacks * (20 * protocol.eot * cost.gradient + draws * cost.forward)
         case "transfer":
             made = sum(20 * known[run.defense].gradient for run in one.runs)
             asked = sum(protocol.samples * known[run.defense].forward for run in one.runs)
@@ -83,7 +85,8 @@ def measurement_seconds(one: Measurement, protocol: Protocol, known: Mapping[str
         case "lipschitz":
             return 2 * study * ((20 + draws) * cost.gradient + 2 * draws * cost.forward)
         case "alpha":
-            return everything * (20 * (1 + protocol.eot) * cost.gradient + 3 * draws * cost.forward)
+            plain = everything * (20 * cost.gradient + 2 * draws * cost.forward)
+            return plain + averaged * (20 * protocol.eot * cost.gradient + draws * cost.forward)
         case _:
             images = min(protocol.audit_images or test_images, test_images)
             gradients, answers = _audit_passes(one.level, random)

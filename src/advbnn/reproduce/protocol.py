@@ -26,10 +26,12 @@ class Protocol:
         samples: draws of the classifier.
         alpha_factors: what alpha is multiplied with in the further trainings of the experiment on alpha.
         images: test images of Table 1, Figures 2 and 3; all when None.
+        averaged_images: those of the attack along averaged gradients, which costs `eot` times as much.
         study_images: those of Figure 4 and of the local Lipschitz value.
         audit: the level of the audit.
         audit_radii: the radii that it is made at.
         audit_images: its test images.
+        batch_size: images attacked at a time, which share each draw of the weights.
     """
 
     radii: tuple[float, ...]
@@ -43,10 +45,12 @@ class Protocol:
     samples: int = 20
     alpha_factors: tuple[float, ...] = (0.1, 0.01)
     images: int | None = None
+    averaged_images: int | None = 2000
     study_images: int | None = 1000
     audit: str = "standard"
     audit_radii: tuple[float, ...]
     audit_images: int | None = 1000
+    batch_size: int = 1000
 
     @property
     def averaged(self) -> str:
@@ -68,6 +72,7 @@ class Protocol:
         return replace(
             self,
             images=min(limit, self.images or limit),
+            averaged_images=min(limit, self.averaged_images or limit),
             study_images=min(limit, self.study_images or limit),
             audit_images=min(limit, self.audit_images or limit),
         )
@@ -103,10 +108,12 @@ PROTOCOLS = {
         step_size=0.0336,
         eot=5,
         images=150,
+        averaged_images=150,
         study_images=100,
         audit="quick",
         audit_radii=(0.15,),
         audit_images=100,
+        batch_size=250,
     ),
 }
 """By the name of the data set whose hyper-parameters are used."""

@@ -58,12 +58,15 @@ def claims_table(claims: Sequence[Claim]) -> Table:
 
 
 def _caption(evidence: Evidence) -> str:
-    used = [r for r in evidence.records if r.curve == "radius"]
+    used = [r for r in evidence.records if r.curve == "radius" and r.name == AUTHORS]
+    averaged = [r for r in evidence.records if r.curve == "radius" and r.name == evidence.experiment.protocol.averaged]
     audited = [r for r in evidence.records if r.kind == "worst_case"]
     parts = ["Accuracy in %"]
     parts.append("with its standard deviation over the trainings." if _several(evidence) else "and its 95 % interval.")
     if used:
         parts.append(f"{images_of(used)}; {draws_of(used)}.")
+    if averaged and images_of(averaged) != images_of(used or averaged):
+        parts.append(f"Averaged gradients on the first {images_of(averaged)}.")
     if audited:
         level = ", ".join(dict.fromkeys(r.name for r in audited))
         parts.append(f"Worst case of the {level} audit on {images_of(audited)}.")

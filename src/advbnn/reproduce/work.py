@@ -41,6 +41,7 @@ def measure(device: str, measurement: Measurement, experiment: Experiment, out: 
     options = Options(
         samples=protocol.samples,
         seeds=1,
+        batch_size=protocol.batch_size,
         label=run.label,
         out=measurement.file(out),
         progress=True,
@@ -48,12 +49,13 @@ def measure(device: str, measurement: Measurement, experiment: Experiment, out: 
         engine=run.config.engine,
     )
     everything = options | {"rows": rows(test, protocol.images)}
+    averaged = options | {"rows": rows(test, protocol.averaged_images)}
     study = options | {"rows": rows(test, protocol.study_images)}
     match measurement.what:
         case "radius":
             radius_curve(model, test, protocol.authors_attack(1.0), radii, name=AUTHORS, **everything)
         case "averaged":
-            radius_curve(model, test, protocol.averaged_attack(1.0), radii, name=protocol.averaged, **everything)
+            radius_curve(model, test, protocol.averaged_attack(1.0), radii, name=protocol.averaged, **averaged)
         case "audit":
             threats = [protocol.authors_attack(eps).threat for eps in radii]
             few = options | {"rows": rows(test, protocol.audit_images)}
@@ -77,7 +79,8 @@ def measure(device: str, measurement: Measurement, experiment: Experiment, out: 
             point: dict[str, Any] = {"curve": "alpha", "at": run.config.defense.objective.alpha}
             evaluation.accuracy(CLEAN, None, **point)
             evaluation.accuracy(AUTHORS, protocol.authors_attack(radii[0]), **point)
-            evaluation.accuracy(protocol.averaged, protocol.averaged_attack(radii[0]), **point)
+            on_fewer = Evaluation(model, test, **averaged | {"label": run.defense})
+            on_fewer.accuracy(protocol.averaged, protocol.averaged_attack(radii[0]), **point)
     measurement.file(out).touch()  # it holds for these weights, also where there was nothing to make
 
 
