@@ -56,9 +56,16 @@ def main() -> None:
                 net, train, how, seed=seed, out=run, resume=True, device=device, engine=engine, log_every=steps_an_epoch
             )
             records = evaluate(
-                result.model, splits.test, judges, rows=range(options.test_images), seeds=1, label=name, batch_size=1000,
-                out=options.out / f"{name}.json", command="python benchmarks/learning.py",
-            )  # fmt: skip
+                result.model,
+                splits.test,
+                judges,
+                rows=range(options.test_images),
+                seeds=1,
+                label=name,
+                batch_size=1000,
+                out=options.out / f"{name}.json",
+                command="python benchmarks/learning.py",
+            )
             print(json.dumps({name: {record.name: record.accuracy for record in records}}), flush=True)
             for heavy in (*run.glob("checkpoints/**/*"), *run.glob("*.safetensors")):
                 if heavy.is_file():

@@ -153,13 +153,21 @@ def test_an_attack_that_overlooks_much_was_too_weak(points: float, expected: str
     assert verdict("attack", evidence(records)) == expected
 
 
+def test_attacks_on_different_images_are_compared_with_more_caution() -> None:
+    averaged = averaged_records(P, shifted(adv_bnn=-4))
+    paired = evidence([*radius_records(P, as_in_the_paper), *averaged])
+    fewer = _on(1500, evidence(averaged)).records
+    unpaired = evidence([*radius_records(P, as_in_the_paper), *fewer])
+    assert (verdict("attack", paired), verdict("attack", unpaired)) == (PARTLY, UNDECIDED)
+
+
 @pytest.mark.parametrize(("points", "expected"), [(0, REPRODUCED), (8, PARTLY), (20, NOT)])
 def test_a_bnn_by_itself(points: float, expected: str) -> None:
     records = [*radius_records(P, as_in_the_paper), *averaged_records(P, shifted(bnn=points))]
     assert verdict("bnn", evidence(records)) == expected
 
 
-@pytest.mark.parametrize(("clean", "expected"), [(0.797, REPRODUCED), (0.85, REPRODUCED), (0.72, PARTLY), (0.65, NOT)])
+@pytest.mark.parametrize(("clean", "expected"), [(0.775, REPRODUCED), (0.85, REPRODUCED), (0.756, PARTLY), (0.65, NOT)])
 def test_the_price_in_clean_accuracy(clean: float, expected: str) -> None:
     change: Change = lambda label, eps: clean if label == "adv_bnn" and eps == 0 else as_in_the_paper(label, eps)  # noqa: E731
     assert verdict("clean", evidence(radius_records(P, change))) == expected

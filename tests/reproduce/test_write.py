@@ -1,5 +1,6 @@
 """Figures, tables and report of whatever there are records of, and no invented numbers."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,15 @@ def test_the_table_has_the_papers_rows_and_ours() -> None:
     assert ("Adv. training", "PGD-20, 10 draws averaged") not in rows
     assert "10,000 images of cifar10" in table.caption
     assert "standard audit" in table.caption
+    assert "Averaged" not in table.caption  # where it is on as many images, that need not be said
+
+
+def test_the_table_says_where_averaged_gradients_are_of_fewer_images() -> None:
+    averaged = averaged_records(P, as_in_the_paper)
+    fewer = [replace(one, data=replace(one.data, n=2000), correct=(1000,)) for one in averaged]
+    caption = table1(evidence([*radius_records(P, as_in_the_paper), *fewer])).caption
+    assert "10,000 images of cifar10" in caption
+    assert "Averaged gradients on the first 2,000 images of cifar10" in caption
 
 
 def test_several_trainings_are_shown_with_their_spread() -> None:

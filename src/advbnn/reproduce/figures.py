@@ -62,6 +62,8 @@ def table1(evidence: Evidence, path: Path) -> bool:
             "averaged gradients": _DOTTED,
             "worst case": _STARS,
         }
+        if not any(evidence.worst(name, eps) for name in shown for eps in evidence.radii):
+            del legend["worst case"]
         if not any(name in evidence.paper for name in shown):
             del legend["the paper, its attack"]
             legend = {title.replace("its attack, here", "the paper's attack"): style for title, style in legend.items()}

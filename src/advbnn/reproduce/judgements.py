@@ -131,7 +131,7 @@ def price_in_clean_accuracy(evidence: Evidence) -> Judgement:
         verdict, words = UNMEASURED, _NEITHER
     else:
         lost = theirs.mean - ours.mean
-        verdict = small(lost, of_difference(ours, theirs), 5, 10)
+        verdict = small(lost, of_difference(ours, theirs), 3.5, 10)
         words = f"Adv-BNN {ours.mean:.1f} %, adversarial training {theirs.mean:.1f} % without an attack."
     return verdict, words
 
