@@ -3,15 +3,20 @@
     python benchmarks/parting.py RUN --root DATA
 
 The attack of training sees BatchNorm's running statistics, the update those of the batch. Here each of the two is
-attacked and tried on the other, once as it was trained and once with large standard deviations cut down. Statistics are
-estimated anew in all cases, with the mean over fresh draws, so that a cut is not blamed for statistics that it made
-wrong. Records go to results/parting/NAME.json.
+attacked and tried on the other: as it was trained, with the large standard deviations of its first layer cut down, and
+with those of all other layers cut down. Statistics are estimated anew in all cases, with the mean over fresh draws, so
+that a cut is not blamed for statistics that it made wrong. Records go to results/parting/NAME-*.json, and what the
+standard deviations of each layer are to NAME-spread.json.
 """
 
 import argparse
 import copy
+import json
 import math
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -21,6 +26,7 @@ from advbnn.attacks import paper_pgd
 from advbnn.averaging import refresh_batchnorm
 from advbnn.posterior import Bayesian
 from advbnn.rng import seeded
+from advbnn.spread import spread_of
 from advbnn.trained import load_trained
 from advbnn.transfer_matrix import transfer_matrix
 
@@ -34,43 +40,78 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("--root", type=Path, help="where CIFAR-10 is")
-    parser.add_argument("--caps", type=float, nargs="*", default=[0.2], help="largest standard deviations to try")
+    parser.add_argument("--most", type=float, default=0.2, help="what standard deviations are cut down to")
     parser.add_argument("--images", type=int, default=512)
     parser.add_argument("--steps", type=int, default=10, help="of the attack, as in training")
     parser.add_argument("--samples", type=int, default=10)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, default=ROOT / "results" / "parting")
     options = parser.parse_args()
+    command = f"python benchmarks/parting.py {options.run} --images {options.images}"
     device = "cuda" if torch.cuda.is_available() else "cpu"
     trained, splits = load_trained(options.run, device=device), data.load("cifar10", options.root).to(device)
-    nets = {"as trained": trained.model}
+    nets: dict[str, nn.Module] = {"as trained": trained.model}
     if isinstance(trained.model, Bayesian):
-        nets |= {f"std at most {cap:g}": capped(trained.model, cap) for cap in options.caps}
+        options.out.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(
+            {"command": command, "spread": asdict(spread_of(trained.model)), "layers": layers(trained.model)}, indent=1
+        )
+        (options.out / f"{options.run.name}-spread.json").write_text(text + "\n", encoding="utf-8")
+        first = next(name for name, parameter in trained.model.log_std.named_parameters() if parameter.dim() == 4)
+        nets["first layer cut"] = capped(trained.model, options.most, lambda name: name == first)
+        nets["other layers cut"] = capped(trained.model, options.most, lambda name: name != first)
     images = torch.split(splits.train.images[:4000].float() / 255, BATCH)
-    models: dict[str, nn.Module] = {}
     for name, net in nets.items():
         with seeded(0, device):
             refresh_batchnorm(net, images)
-        models |= {f"{name}, running": net, f"{name}, batch": by_batch_statistics(net)}
-    transfer_matrix(
-        models,
-        splits.test,
-        paper_pgd(EPS, options.steps),
-        rows=range(options.images),
-        samples=options.samples,
-        seeds=1,
-        batch_size=BATCH,
-        out=options.out or ROOT / "results" / "parting" / f"{options.run.name}.json",
-        progress=True,
-        command=f"python benchmarks/parting.py {options.run}",
-    )
+        records = transfer_matrix(
+            {"running": net, "batch": by_batch_statistics(net)},
+            splits.test,
+            paper_pgd(EPS, options.steps),
+            rows=range(options.images),
+            samples=options.samples,
+            seeds=1,
+            batch_size=BATCH,
+            out=options.out / f"{options.run.name}-{name.replace(' ', '_')}.json",
+            command=command,
+        )
+        for record in records:
+            print(f"{name}: {record.model.label} statistics, {record.name}: {100 * record.accuracy:.1f} %", flush=True)
 
 
-def capped(model: Bayesian, most: float) -> Bayesian:
-    """A copy whose standard deviations are at most `most`."""
+def layers(model: Bayesian) -> list[dict[str, Any]]:
+    """The standard deviations of every convolution, and the scale of the channel of the largest after it."""
+    means, rows = dict(model.net.named_parameters()), []
+    parameters = [name for name, _, _ in model.posterior()]
+    for name, mu, log_std in model.posterior():
+        if mu.dim() < 4:
+            continue
+        std = log_std.detach().exp()
+        channel = int(std.flatten(1).amax(1).argmax())
+        rows.append(
+            {
+                "name": name,
+                "weights": std.numel(),
+                "median": std.median().item(),
+                "largest": std.flatten().topk(3).values.tolist(),
+                "share_above_1": (std > 1).float().mean().item(),
+                "rms_of_means": mu.detach().square().mean().sqrt().item(),
+                "channel_of_the_largest": channel,
+            }
+        )
+        scale = next((after for after in parameters[parameters.index(name) + 1 :] if after.endswith("weight")), "")
+        if scale and means[scale].dim() == 1:
+            values = means[scale].detach()
+            rows[-1] |= {"scale_of_that_channel": values[channel].item(), "median_scale": values.abs().median().item()}
+    return rows
+
+
+def capped(model: Bayesian, most: float, where: Callable[[str], bool]) -> Bayesian:
+    """A copy whose standard deviations are at most `most`, in the parameters that `where` chooses by their names."""
     copied = copy.deepcopy(model)
     with torch.no_grad():
-        for log_std in copied.log_std.parameters():
-            log_std.clamp_(max=math.log(most))
+        for name, log_std in copied.log_std.named_parameters():
+            if where(name):
+                log_std.clamp_(max=math.log(most))
     return copied
 
 

@@ -40,6 +40,22 @@ def test_an_unknown_engine_is_refused_with_the_nearest_name() -> None:
         make_step("eagre", *parts())
 
 
+def test_the_precision_of_a_fast_step() -> None:
+    for precision, expected in (("auto", torch.float32), ("full", torch.float32), ("bf16", torch.bfloat16)):
+        step = make_step("compile", *parts(), precision=precision)
+        assert isinstance(step, Tried)
+        drawn = step._fast.weights.draw(torch.zeros(1, dtype=torch.int64), 0)
+        assert {weight.dtype for name, weight in drawn.items() if weight.dim() == 4} == {expected}, precision
+
+
+@pytest.mark.parametrize("engine", ["eager", "auto"])
+def test_an_eager_step_has_no_half_precision(engine: str) -> None:
+    with pytest.raises(ValueError, match="precision='bf16' is for the fast engines.*engine='compile'"):
+        make_step(engine, *parts(), precision="bf16")
+    with pytest.raises(ValueError, match="precision='fp16'"):
+        make_step(engine, *parts(), precision="fp16")
+
+
 def test_a_step_that_cannot_be_fast_is_refused_with_the_reason() -> None:
     with pytest.raises(ValueError, match="engine='compile' cannot do this step: .*no closed form"):
         make_step("compile", *parts(prior=ScaleMixturePrior()))

@@ -48,6 +48,7 @@ class Config:
             names the dataset whose to take.
         seed: decides all randomness, the initial weights included.
         engine: how a step runs: `"eager"`, `"compile"`, `"graph"`, or the fastest that works here; see `engine`.
+        precision: of matrix products: `"full"`, `"bf16"`, or bfloat16 where the engine is fast and on a GPU.
         log_every: steps from one line of metrics to the next.
         save_every: seconds from one checkpoint to the next.
         tensorboard: also write TensorBoard events.
@@ -60,6 +61,7 @@ class Config:
     defense: Defense = dataclasses.field(default_factory=Defense)
     seed: int = 0
     engine: str = "auto"
+    precision: str = "auto"
     log_every: int = 50
     save_every: float = 60.0
     tensorboard: bool = False

@@ -20,6 +20,7 @@ from advbnn.step import EagerStep, StepRecord
 from advbnn.unsupported import Unsupported
 
 ENGINES = ("eager", "compile", "graph", "auto")
+PRECISIONS = ("auto", "full", "bf16")
 
 log = logging.getLogger("advbnn")
 
@@ -107,26 +108,44 @@ def make_step(
     optimizer: torch.optim.Optimizer,
     defense: Defense,
     processes: World = ALONE,
+    precision: str = "auto",
 ) -> Step:
     """The step in the form that `engine` names.
 
-    `"auto"` takes the CUDA graph on a GPU, where it applies, and the eager form elsewhere. The fast forms compute in
-    bfloat16 on a GPU and in float32 on a CPU. Among several processes gradients are averaged, once an update.
+    `"auto"` takes the CUDA graph on a GPU, where it applies, and the eager form elsewhere. Among several processes
+    gradients are averaged, once an update.
+
+    Args:
+        engine: the form.
+        loss: the robust ELBO of the model.
+        optimizer: of all that is learned.
+        defense: attack, clipping and the rest.
+        processes: those that share the work.
+        precision: of the matrix products: `"full"`, float32 with TF32 as torch's flags say; `"bf16"`, which the eager
+            form cannot; or `"auto"`, bfloat16 in the fast forms on a GPU and float32 elsewhere. All else is float32.
 
     Raises:
         ValueError: an engine is unknown, or the one asked for cannot do this step; the reason is given.
     """
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)
+    if precision not in PRECISIONS:
+        raise unknown("precision", precision, PRECISIONS)
     on_gpu = next(loss.parameters()).is_cuda
     if engine == "eager" or (engine == "auto" and not on_gpu):
+        if precision == "bf16":
+            raise ValueError(
+                "precision='bf16' is for the fast engines, and this step runs eagerly; use engine='graph' on a GPU, "
+                "engine='compile', or leave precision out"
+            )
         return EagerStep(loss, optimizer, defense, processes.share_gradients(loss))
     if engine == "graph" and not on_gpu:
         raise ValueError("engine='graph' records CUDA graphs, and the model is on the CPU; use 'compile' or 'auto'")
     try:
-        precision = torch.bfloat16 if on_gpu else torch.float32
+        half = precision == "bf16" or (precision == "auto" and on_gpu)
+        dtype = torch.bfloat16 if half else torch.float32
         captured = engine != "compile"
-        fast = FastStep(loss, optimizer, defense, processes, precision=precision, compiled=True, captured=captured)
+        fast = FastStep(loss, optimizer, defense, processes, precision=dtype, compiled=True, captured=captured)
         return Tried(fast, may_fall_back=engine == "auto")
     except Unsupported as reason:
         if engine != "auto":

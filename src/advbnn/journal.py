@@ -8,6 +8,7 @@ from typing import Any
 from advbnn import checkpoint
 from advbnn.display import Display, describe
 from advbnn.runs import RunFolder
+from advbnn.spread import TAKEN_OVER, Spread
 from advbnn.training import Training
 
 
@@ -94,7 +95,10 @@ class Journal:
             "examples_per_second": round(examples / max(now - self._read, 1e-9), 1),
         }
         self._read = now
+        before = self.history[-1].get("max_noise_share", 0.0) if self.history else 0.0
         self._keep(line)
+        if training.spread is not None and before < TAKEN_OVER <= training.spread.share:
+            self.say(_taken_over(training.spread))
 
     def _keep(self, line: Mapping[str, Any]) -> None:
         """Metrics of one moment, to every place where they are kept."""
@@ -108,6 +112,14 @@ class Journal:
             for name, value in line.items():
                 if name not in ("step", "epoch"):
                     self._tensorboard.add_scalar(name, value, line["step"])
+
+
+def _taken_over(spread: Spread) -> str:
+    return (
+        f"the noise of one weight is {spread.share:.0%} of channel {spread.where}, the largest standard deviation "
+        f"{spread.largest:.3g}: normalisation by the batch hides this from the update, not from attacks and tests; "
+        "objective.kl_scope='all' with a small alpha holds the noise back"
+    )
 
 
 def _summary_writer(run: RunFolder) -> Any:

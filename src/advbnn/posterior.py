@@ -221,15 +221,6 @@ def names_in_scope(model: nn.Module, scope: str | Choice = "all") -> list[str]:
     return [term.name for term in _terms_in_scope(model, scope)]
 
 
-@torch.no_grad()
-def posterior_stds(model: nn.Module) -> tuple[float, float]:
-    """The mean and the largest posterior standard deviation of the random weights of `model`."""
-    log_stds = [term.log_std for term in _divergence_terms(model)]
-    device = log_stds[0].device
-    sums, largest = (torch.stack([f(s.exp()).to(device) for s in log_stds]) for f in (torch.sum, torch.max))
-    return (sums.sum() / sum(s.numel() for s in log_stds)).item(), largest.max().item()
-
-
 def _terms_in_scope(model: nn.Module, scope: str | Choice) -> "list[_Term]":
     terms = list(_divergence_terms(model))
     if not terms:

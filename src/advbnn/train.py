@@ -54,6 +54,7 @@ def fit(
     config: str | None = None,
     device: torch.device | str | None = None,
     engine: str = "auto",
+    precision: str = "auto",
     log_every: int = 50,
     save_every: float = 60.0,
     progress: bool = False,
@@ -75,6 +76,7 @@ def fit(
         config: TOML text kept in `out` as the settings of the run; written from `defense` and `seed` when None.
         device: where to train; where the network is when None.
         engine: how a step runs: `"eager"`, `"compile"`, `"graph"`, or the fastest that works here; see `engine`.
+        precision: of matrix products: `"full"`, `"bf16"`, or bfloat16 where the engine is fast and on a GPU.
         log_every: steps from one line of metrics to the next.
         save_every: seconds from one checkpoint to the next.
         progress: show a bar, or lines where stderr is no terminal.
@@ -86,7 +88,7 @@ def fit(
     """
     processes = world()
     device = torch.device(device) if device is not None else next(net.parameters()).device
-    training = Training(defense.wrap(net).to(device), data.to(device), defense, seed, engine, processes)
+    training = Training(defense.wrap(net).to(device), data.to(device), defense, seed, engine, processes, precision)
     run = _open_run(training, out, config, resume)
     display = Display(training.steps_in_all, defense.schedule.total_epochs) if progress and processes.leads else None
 
@@ -139,6 +141,7 @@ def fit_config(
         config=config.to_toml(),
         device=device,
         engine=config.engine,
+        precision=config.precision,
         log_every=config.log_every,
         save_every=config.save_every,
         progress=True,

@@ -17,12 +17,12 @@ from advbnn.engine import make_step
 from advbnn.modes import evaluating
 from advbnn.objective import Categorical, RobustLoss
 from advbnn.optimizers import Langevin, set_learning_rate
-from advbnn.posterior import posterior_stds
 from advbnn.priors import GaussianPrior
 from advbnn.rng import seeded
 from advbnn.schedules import kl_factor
 from advbnn.seeds import derive_seed
 from advbnn.sgld import SampleBank, keep
+from advbnn.spread import Spread, spread_of
 from advbnn.step import step_seed
 from advbnn.tally import Tally
 
@@ -42,10 +42,18 @@ class Training:
         step: steps done in it.
         lr: the learning rate of the last step.
         kl_weight: what the divergence was multiplied with in it.
+        spread: that of the random weights when metrics were last read; None before, and without random weights.
     """
 
     def __init__(
-        self, model: nn.Module, data: Splits[Any], defense: Defense, seed: int, engine: str, processes: World
+        self,
+        model: nn.Module,
+        data: Splits[Any],
+        defense: Defense,
+        seed: int,
+        engine: str,
+        processes: World,
+        precision: str = "auto",
     ) -> None:
         stopping, optimizer = defense.early_stopping, defense.optimizer
         _check(data.train, defense, processes)
@@ -69,8 +77,9 @@ class Training:
         self.best = Best() if stopping is not None else None
         self.epoch = self.step = 0
         self.lr = self.kl_weight = 0.0
+        self.spread: Spread | None = None
         self.optimizer = self._fresh_optimizer()
-        self._run_step = make_step(engine, self.loss, self.optimizer, defense, processes)
+        self._run_step = make_step(engine, self.loss, self.optimizer, defense, processes, precision)
 
     @property
     def product(self) -> nn.Module:
@@ -152,7 +161,12 @@ class Training:
         means = self.tally.read(self.world)
         self.tally.clear()
         if self.loss.is_bayesian:
-            means["mean_std"], means["max_std"] = posterior_stds(self.model)
+            self.spread = spread_of(self.model)
+            means |= {
+                "mean_std": self.spread.mean,
+                "max_std": self.spread.largest,
+                "max_noise_share": self.spread.share,
+            }
         if self.best is not None and self.step == 0 and self.best.seen == self.epoch:
             likelihood = self.defense.objective.likelihood
             means[f"validation_{likelihood.score_name}"] = likelihood.better * self.best.latest

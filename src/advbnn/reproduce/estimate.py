@@ -121,7 +121,9 @@ def _cost(run: Run, splits: Splits[Any], device: str, plan: Plan, trains: bool) 
 
 
 def _step(run: Run, model: nn.Module, splits: Splits[Any], device: str) -> float:
-    training = Training(model, splits.to(device), run.config.defense, 0, run.config.engine, World())
+    training = Training(
+        model, splits.to(device), run.config.defense, 0, run.config.engine, World(), run.config.precision
+    )
     model.train()
     x, y = next(training.rest_of_epoch())
     return _seconds(lambda: training.advance(x, y), device, times=_STEPS_TIMED)
