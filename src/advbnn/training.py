@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from advbnn.accelerate import accelerate
 from advbnn.averaging import WeightAverage, refresh_batchnorm
 from advbnn.checkpoint import Checkpoint
 from advbnn.data import Batches, Examples, Splits, usual_augmentation
@@ -75,6 +76,7 @@ class Training:
         self.average = WeightAverage(model, defense.averaging.decay) if defense.averaging else None
         self.bank = SampleBank(model) if isinstance(optimizer, Langevin) else None
         self.best = Best() if stopping is not None else None
+        self._judged = model if stopping is None else accelerate(model, engine)
         self.epoch = self.step = 0
         self.lr = self.kl_weight = 0.0
         self.spread: Spread | None = None
@@ -238,7 +240,7 @@ class Training:
             return
         with nullcontext() if self.average is None else self.average.applied(self.model):
             score = validation_score(
-                self.model,
+                self._judged,
                 validation,
                 attack=defense.attack,
                 likelihood=defense.objective.likelihood,

@@ -52,6 +52,35 @@ def test_validation_by_attack_and_average(digits: Splits[ImageSet]) -> None:
     assert all(0 <= line["validation_accuracy"] <= 1 for line in history)
 
 
+def test_validation_runs_by_the_engine_of_the_training(
+    digits: Splits[ImageSet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    passes: list[int] = []
+
+    class Counting(nn.Module):
+        def __init__(self, model: nn.Module) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, x: Tensor) -> Tensor:
+            passes.append(len(x))
+            return self.model(x)
+
+    def spy(model: nn.Module, engine: str) -> nn.Module:
+        asked.append(engine)
+        return Counting(model)
+
+    monkeypatch.setattr("advbnn.training.accelerate", spy)
+    plain = quick("bnn", schedule=Constant(epochs=2))
+    stopping = quick("bnn", schedule=Constant(epochs=2), early_stopping=EarlyStopping(fraction=0.25, samples=3))
+    train(digits, plain, engine="eager")
+    assert not asked
+    train(digits, stopping, engine="eager")
+    assert asked == ["eager"]
+    assert sum(passes) == 2 * 3 * 18  # epochs, draws, validation images
+
+
 def test_weight_averages(digits: Splits[ImageSet], monkeypatch: pytest.MonkeyPatch) -> None:
     path: list[dict[str, Tensor]] = []
     advance = Training.advance
