@@ -2,7 +2,6 @@
 
 import copy
 import logging
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
@@ -10,91 +9,28 @@ from importlib import import_module
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from accelerated_nets import (
+    ATTACK,
+    CALLS,
+    NETWORKS,
+    Looking,
+    assert_same,
+    batch,
+    network,
+    outputs_and_gradients,
+)
 from advbnn.accelerate import Accelerated, accelerate, engine_of
 from advbnn.attackable import Attackable
-from advbnn.attacks import APGD, PGD, Transfer
+from advbnn.attacks import Transfer
 from advbnn.evaluate import evaluate
 from advbnn.noise import add_noise
 from advbnn.posterior import bayesianize
-from advbnn.predict import Ensemble, predict
 from advbnn.rng import seeded
 from advbnn.sgld import SampleBank
-from advbnn.threat import Threat
-from cheats import Counting, Wrapped
+from cheats import Counting
 from judged import bnn, digits
-
-CALLS = 4
-"""So many are made with each shape; the fast form is made at the third."""
-
-ATTACK = PGD(Threat("linf", 0.1), steps=5, eot=2)
-
-
-def batch(n: int = 8) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(3)
-    return torch.rand(n, 1, 8, 8, generator=generator), torch.randint(10, (n,), generator=generator)
-
-
-def network() -> nn.Sequential:
-    torch.manual_seed(0)
-    features = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten())
-    return nn.Sequential(OrderedDict(features=features, classifier=nn.Linear(72, 10)))
-
-
-class Dropping(nn.Module):
-    """Dropout that is on in evaluation mode too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = network()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.net(functional.dropout(x, 0.3, training=True))
-
-
-class Looking(Wrapped):
-    """A network that looks at its numbers on the host."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.net(x / x.max() if x.max() > 1 else x)
-
-
-NETWORKS: dict[str, Callable[[], nn.Module]] = {
-    "plain": network,
-    "bayesian": lambda: bayesianize(network(), init_std=0.1),
-    "noisy": lambda: add_noise(network()),
-    "dropout": Dropping,
-    "partly bayesian": lambda: nn.Sequential(nn.Identity(), bayesianize(network(), init_std=0.1)),
-}
-
-
-def outputs_and_gradients(model: nn.Module, x: Tensor, y: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """What a model says with and without a gradient, and the gradient, for some seeds."""
-    found = []
-    for seed in range(CALLS):
-        with seeded(seed, x.device):
-            leaf = x.clone().requires_grad_()
-            logits = model(leaf)
-            (gradient,) = torch.autograd.grad(functional.cross_entropy(logits, y, reduction="sum"), leaf)
-            with torch.no_grad():
-                found.append((logits.detach(), gradient, model(x)))
-    return found
-
-
-def assert_same(model: nn.Module, fast: nn.Module, x: Tensor, y: Tensor, tolerance: float = 1e-5) -> None:
-    state = torch.get_rng_state()
-    for ours, theirs in zip(outputs_and_gradients(fast, x, y), outputs_and_gradients(model, x, y), strict=True):
-        for a, b in zip(ours, theirs, strict=True):
-            torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance * float(b.abs().amax()))
-    torch.testing.assert_close(
-        predict(fast, x, 5, seed=0).probs, predict(model, x, 5, seed=0).probs, rtol=0, atol=tolerance
-    )
-    moved = (ATTACK(fast, x, y, seed=0) - ATTACK(model, x, y, seed=0)).abs()
-    # the sign of a gradient near zero is a matter of rounding
-    assert (moved > 1e-6).double().mean() < 0.01
-    assert torch.equal(torch.get_rng_state(), state)
 
 
 @pytest.fixture
@@ -307,121 +243,6 @@ def test_records_tell_of_bfloat16(tmp_path) -> None:
     assert record.precision == "float32, autocast bfloat16"
     with pytest.raises(ValueError, match="precision was 'float32, autocast bfloat16' and is now 'float32'"):
         evaluate(bnn(), digits(), samples=2, seeds=1, out=out)
-
-
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-
-
-@pytest.fixture
-def exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Products of float32 in float32."""
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-
-
-@needs_gpu
-@pytest.mark.parametrize("kind", NETWORKS)
-def test_recorded_equals_eager_for_the_same_noise(kind: str, exact: None) -> None:
-    model = NETWORKS[kind]().eval().cuda()
-    x, y = (t.cuda() for t in batch())
-    fast = accelerate(model)
-    state = torch.cuda.get_rng_state()
-    assert_same(model, fast, x, y, tolerance=1e-4)
-    assert torch.equal(torch.cuda.get_rng_state(), state)
-    assert fast.engine == "graph"
-    assert fast._forms._forms  # something was recorded
-
-
-@needs_gpu
-def test_a_replay_moves_the_generator_on_as_a_pass_does() -> None:
-    model = NETWORKS["bayesian"]().eval().cuda()
-    x = batch()[0].cuda()
-    fast = accelerate(model)
-    with torch.no_grad():
-        ends = []
-        for network_ in (model, fast):
-            for _ in range(CALLS):
-                network_(x)
-            with seeded(5, x.device):
-                network_(x)
-                network_(x)
-                ends.append(torch.cuda.get_rng_state())
-        assert torch.equal(*ends)
-        assert not torch.equal(fast(x), fast(x))
-
-
-@needs_gpu
-def test_backward_passes_may_come_late_and_in_any_order(exact: None) -> None:
-    model = NETWORKS["bayesian"]().eval().cuda()
-    x, y = (t.cuda() for t in batch())
-    fast = accelerate(model)
-    for _ in range(CALLS):
-        fast(x.clone().requires_grad_())
-    gradients = []
-    for network_ in (model, fast):
-        leaf = x.clone().requires_grad_()
-        # an ensemble keeps all of its passes for one backward pass
-        log_probs = Ensemble(network_, samples=4, seed=2)(leaf)
-        gradients.append(torch.autograd.grad(functional.nll_loss(log_probs, y), leaf)[0])
-    torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5 * float(gradients[0].abs().amax()) + 1e-8)
-
-
-@needs_gpu
-def test_recordings_follow_weights_and_survive_a_dropped_workspace(exact: None) -> None:
-    model = NETWORKS["bayesian"]().eval().cuda()
-    x, y = (t.cuda() for t in batch())
-    fast = accelerate(model)
-    outputs_and_gradients(fast, x, y)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(1.1)
-    model.cuda()  # moves nothing, but gives up the memory for noise
-    torch.cuda.empty_cache()
-    assert_same(model, fast, x, y, tolerance=1e-4)
-
-
-@needs_gpu
-@pytest.mark.parametrize(
-    ("model", "reason"),
-    [
-        (lambda: Looking(network()), "synchroniz"),
-        (lambda: SampleBank(network()), "random numbers on the CPU"),
-    ],
-)
-def test_networks_that_cannot_be_recorded_run_as_they_are(
-    model: Callable[[], nn.Module], reason: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "advbnn")
-    plain = model().eval().cuda()
-    if isinstance(plain, SampleBank):
-        plain.add()
-        plain.add()
-    fast = accelerate(plain, "graph")
-    assert_same(plain, fast, *(t.cuda() for t in batch()), tolerance=1e-4)
-    assert reason in caplog.text
-    assert fast.engine == "eager"
-
-
-@needs_gpu
-def test_evaluations_on_a_gpu_are_the_same_in_every_engine(exact: None) -> None:
-    model = copy.deepcopy(bnn()).cuda()
-    attacks = {"clean": None, "pgd": ATTACK, "apgd": APGD(Threat("linf", 0.1), steps=5, eot=2, selection_samples=3)}
-    options = {"samples": 4, "seeds": 1, "batch_size": 50}
-    eager, recorded = (evaluate(model, digits(), attacks, engine=engine, **options) for engine in ("eager", "auto"))
-    for a, b in zip(eager, recorded, strict=True):
-        assert abs(a.correct[0] - b.correct[0]) <= 1  # a digit on the boundary may fall to either side
-        assert b.versions["engine"] == "graph"
-
-
-@needs_gpu
-def test_bfloat16_is_recorded_and_near() -> None:
-    model = NETWORKS["bayesian"]().eval().cuda()
-    x, y = (t.cuda() for t in batch())
-    fast = accelerate(model, precision="bf16")
-    for ours, theirs in zip(outputs_and_gradients(fast, x, y), outputs_and_gradients(model, x, y), strict=True):
-        for a, b in zip(ours, theirs, strict=True):
-            assert (a - b).norm() / b.norm() < 0.25
-    assert fast.engine == "graph"
 
 
 def test_what_is_accelerated_shows_how() -> None:

@@ -1,0 +1,86 @@
+"""Networks of every kind, and how their fast forms are held against them."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from advbnn.attacks import PGD
+from advbnn.noise import add_noise
+from advbnn.posterior import bayesianize
+from advbnn.predict import predict
+from advbnn.rng import seeded
+from advbnn.threat import Threat
+from cheats import Wrapped
+
+CALLS = 4
+"""So many are made with each shape; the fast form is made at the third."""
+
+ATTACK = PGD(Threat("linf", 0.1), steps=5, eot=2)
+
+
+def batch(n: int = 8) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return torch.rand(n, 1, 8, 8, generator=generator), torch.randint(10, (n,), generator=generator)
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    features = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten())
+    return nn.Sequential(OrderedDict(features=features, classifier=nn.Linear(72, 10)))
+
+
+class Dropping(nn.Module):
+    """Dropout that is on in evaluation mode too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = network()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(functional.dropout(x, 0.3, training=True))
+
+
+class Looking(Wrapped):
+    """A network that looks at its numbers on the host."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x / x.max() if x.max() > 1 else x)
+
+
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "plain": network,
+    "bayesian": lambda: bayesianize(network(), init_std=0.1),
+    "noisy": lambda: add_noise(network()),
+    "dropout": Dropping,
+    "partly bayesian": lambda: nn.Sequential(nn.Identity(), bayesianize(network(), init_std=0.1)),
+}
+
+
+def outputs_and_gradients(model: nn.Module, x: Tensor, y: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """What a model says with and without a gradient, and the gradient, for some seeds."""
+    found = []
+    for seed in range(CALLS):
+        with seeded(seed, x.device):
+            leaf = x.clone().requires_grad_()
+            logits = model(leaf)
+            (gradient,) = torch.autograd.grad(functional.cross_entropy(logits, y, reduction="sum"), leaf)
+            with torch.no_grad():
+                found.append((logits.detach(), gradient, model(x)))
+    return found
+
+
+def assert_same(model: nn.Module, fast: nn.Module, x: Tensor, y: Tensor, tolerance: float = 1e-5) -> None:
+    state = torch.get_rng_state()
+    for ours, theirs in zip(outputs_and_gradients(fast, x, y), outputs_and_gradients(model, x, y), strict=True):
+        for a, b in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance * float(b.abs().amax()))
+    torch.testing.assert_close(
+        predict(fast, x, 5, seed=0).probs, predict(model, x, 5, seed=0).probs, rtol=0, atol=tolerance
+    )
+    moved = (ATTACK(fast, x, y, seed=0) - ATTACK(model, x, y, seed=0)).abs()
+    # the sign of a gradient near zero is a matter of rounding
+    assert (moved > 1e-6).double().mean() < 0.01
+    assert torch.equal(torch.get_rng_state(), state)
