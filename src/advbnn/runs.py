@@ -31,6 +31,9 @@ MODEL = "model.safetensors"
 INDIFFERENT = ("root", "cache", "log_every", "save_every", "tensorboard")
 """Settings that a run may change when it goes on."""
 
+ADDED_LATER = {"precision": "auto"}
+"""Settings that a run begun earlier does not name, with the value that it had all the same."""
+
 
 class RunError(RuntimeError):
     """A run folder that cannot be used as asked; the message says what can be done."""
@@ -159,7 +162,8 @@ def _first_difference(stored: str, config: str) -> str:
 
 def _decisive(config: str) -> dict[str, Any]:
     """The settings that decide the result."""
-    return {key: value for key, value in _flat(tomllib.loads(config)).items() if key not in INDIFFERENT}
+    settings = ADDED_LATER | _flat(tomllib.loads(config))
+    return {key: value for key, value in settings.items() if key not in INDIFFERENT}
 
 
 def _flat(table: Mapping[str, Any], path: str = "") -> dict[str, Any]:

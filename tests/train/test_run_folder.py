@@ -102,6 +102,18 @@ def test_a_folder_of_something_else_is_refused(digits: Splits[ImageSet], tmp_pat
         load_trained(tmp_path / "full")
 
 
+def test_a_run_from_before_a_setting_existed_is_the_same_run(digits: Splits[ImageSet], tmp_path: Path) -> None:
+    train(digits, quick(), out=tmp_path / "run")
+    config = tmp_path / "run" / "config.toml"
+    text = config.read_text()
+    config.write_text(text.replace('precision = "auto"\n', ""))
+    assert "precision" in text and "precision" not in config.read_text()
+    train(digits, quick(), out=tmp_path / "run")
+    config.write_text(text.replace('precision = "auto"', 'precision = "bf16"'))
+    with pytest.raises(RunError, match="other settings: precision = 'bf16' there, 'auto' now"):
+        train(digits, quick(), out=tmp_path / "run")
+
+
 def test_an_unfinished_run_is_not_overwritten(
     digits: Splits[ImageSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
