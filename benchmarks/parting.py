@@ -3,9 +3,9 @@
     python benchmarks/parting.py RUN --root DATA
 
 The attack of training sees BatchNorm's running statistics, the update those of the batch. Here each of the two is
-attacked and tried on the other: as it was trained, with the large standard deviations of its first layer cut down, and
-with those of all other layers cut down. Statistics are estimated anew in all cases, with the mean over fresh draws, so
-that a cut is not blamed for statistics that it made wrong. Records go to results/parting/NAME-*.json, and what the
+attacked and tried on the other: as it was trained, with the largest of all standard deviations cut down, and with all
+others cut down. Statistics are estimated anew in all cases, on clean training images and as the mean over fresh draws,
+so that a cut is not blamed for statistics that it made wrong. Records go to results/parting/NAME-*.json, and what the
 standard deviations of each layer are to NAME-spread.json.
 """
 
@@ -13,13 +13,12 @@ import argparse
 import copy
 import json
 import math
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from advbnn import data
 from advbnn.attacks import paper_pgd
@@ -56,9 +55,8 @@ def main() -> None:
             {"command": command, "spread": asdict(spread_of(trained.model)), "layers": layers(trained.model)}, indent=1
         )
         (options.out / f"{options.run.name}-spread.json").write_text(text + "\n", encoding="utf-8")
-        first = next(name for name, parameter in trained.model.log_std.named_parameters() if parameter.dim() == 4)
-        nets["first layer cut"] = capped(trained.model, options.most, lambda name: name == first)
-        nets["other layers cut"] = capped(trained.model, options.most, lambda name: name != first)
+        nets["largest cut"] = with_one_cut(trained.model, options.most)
+        nets["others cut"] = with_others_cut(trained.model, options.most)
     images = torch.split(splits.train.images[:4000].float() / 255, BATCH)
     for name, net in nets.items():
         with seeded(0, device):
@@ -105,14 +103,32 @@ def layers(model: Bayesian) -> list[dict[str, Any]]:
     return rows
 
 
-def capped(model: Bayesian, most: float, where: Callable[[str], bool]) -> Bayesian:
-    """A copy whose standard deviations are at most `most`, in the parameters that `where` chooses by their names."""
+@torch.no_grad()
+def with_one_cut(model: Bayesian, most: float) -> Bayesian:
+    """A copy in which the largest of all standard deviations is `most`."""
     copied = copy.deepcopy(model)
-    with torch.no_grad():
-        for name, log_std in copied.log_std.named_parameters():
-            if where(name):
-                log_std.clamp_(max=math.log(most))
+    largest, where = _largest(copied)
+    largest.flatten()[where] = math.log(most)
     return copied
+
+
+@torch.no_grad()
+def with_others_cut(model: Bayesian, most: float) -> Bayesian:
+    """A copy in which all standard deviations but the largest are at most `most`."""
+    copied = copy.deepcopy(model)
+    largest, where = _largest(copied)
+    kept = largest.flatten()[where].clone()
+    for log_std in copied.log_std.parameters():
+        log_std.clamp_(max=math.log(most))
+    largest.flatten()[where] = kept
+    return copied
+
+
+def _largest(model: Bayesian) -> tuple[Tensor, int]:
+    """The parameter with the largest standard deviation, contiguous, and the place of it."""
+    parameter = max(model.log_std.parameters(), key=lambda log_std: float(log_std.max()))
+    parameter.data = parameter.data.contiguous()  # so that `flatten` is a view
+    return parameter, int(parameter.argmax())
 
 
 def by_batch_statistics(model: nn.Module) -> nn.Module:

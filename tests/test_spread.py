@@ -48,6 +48,34 @@ def test_parts_of_a_larger_network_are_named_by_their_path() -> None:
     assert found.where == "1.weight[0]"
 
 
+def test_the_standard_deviation_is_that_of_the_weight_with_the_largest_share() -> None:
+    found = spread_of(linear([[10.0, 90.0], [0.0, 0.1]], [[50.0, 1.0], [3.0, 0.1]]))
+    assert (found.where, found.std, found.largest) == ("weight[1]", pytest.approx(3.0), pytest.approx(50.0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_no_hindrance(dtype: torch.dtype) -> None:
+    bnn = bayesianize(nn.Linear(2, 400, bias=False), init_std=0.5)
+    with torch.no_grad():
+        bnn.log_std.weight[357, 1] = math.log(300)
+    found = spread_of(bnn.to(dtype))
+    assert found.where == "weight[357]"
+    assert found.share > 0.99
+    assert found.mean == pytest.approx((799 * 0.5 + 300) / 800, rel=0.02)
+
+
+def test_a_row_without_any_weight_has_no_share() -> None:
+    with torch.no_grad():
+        bnn = linear([[0.0, 0.0], [1.0, 1.0]], [[1.0, 1.0], [1.0, 1.0]])
+        bnn.log_std.weight[0] = -2000.0
+    assert spread_of(bnn).share == pytest.approx(0.25)
+
+
+def test_a_network_without_random_weights_has_no_spread() -> None:
+    with pytest.raises(ValueError, match="no Bayesian part"):
+        spread_of(nn.Linear(2, 2))
+
+
 def test_at_the_start_of_a_training_nothing_is_taken_over() -> None:
     how = defense("adv_bnn", "cifar10")
     assert spread_of(how.wrap(how.build(classes=10, shape=(3, 32, 32), seed=0))).share < 0.1
@@ -64,5 +92,5 @@ def test_a_run_says_once_that_the_noise_of_a_weight_has_taken_a_channel_over(tmp
         first[1, 0, 0, 0] = math.log(std)
     result = fit(bnn, few, how, out=tmp_path / "run", log_every=1)
     share = [line["max_noise_share"] for line in result.history]
-    said = (tmp_path / "run" / "log.txt").read_text().count("the noise of one weight is")
+    said = (tmp_path / "run" / "log.txt").read_text().count("the noise of one weight, of standard deviation 500")
     assert (min(share) > TAKEN_OVER, said) == ((True, 1) if std > 1 else (False, 0))

@@ -125,7 +125,7 @@ def make_step(
             form cannot; or `"auto"`, bfloat16 in the fast forms on a GPU and float32 elsewhere. All else is float32.
 
     Raises:
-        ValueError: an engine is unknown, or the one asked for cannot do this step; the reason is given.
+        ValueError: engine or precision is unknown, or the step cannot be done so; the reason is given.
     """
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)
@@ -141,14 +141,16 @@ def make_step(
         return EagerStep(loss, optimizer, defense, processes.share_gradients(loss))
     if engine == "graph" and not on_gpu:
         raise ValueError("engine='graph' records CUDA graphs, and the model is on the CPU; use 'compile' or 'auto'")
+    may_fall_back = engine == "auto" and precision != "bf16"  # which the eager step does not have
     try:
         half = precision == "bf16" or (precision == "auto" and on_gpu)
         dtype = torch.bfloat16 if half else torch.float32
         captured = engine != "compile"
         fast = FastStep(loss, optimizer, defense, processes, precision=dtype, compiled=True, captured=captured)
-        return Tried(fast, may_fall_back=engine == "auto")
+        return Tried(fast, may_fall_back=may_fall_back)
     except Unsupported as reason:
-        if engine != "auto":
-            raise ValueError(f"engine={engine!r} cannot do this step: {reason}; use 'eager' or 'auto'") from reason
+        if not may_fall_back:
+            remedy = "leave precision='bf16' out" if engine == "auto" else "use 'eager' or 'auto'"
+            raise ValueError(f"engine={engine!r} cannot do this step: {reason}; {remedy}") from reason
         log.info("running eagerly: %s", reason)
         return EagerStep(loss, optimizer, defense, processes.share_gradients(loss))

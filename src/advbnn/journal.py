@@ -98,7 +98,7 @@ class Journal:
         before = self.history[-1].get("max_noise_share", 0.0) if self.history else 0.0
         self._keep(line)
         if training.spread is not None and before < TAKEN_OVER <= training.spread.share:
-            self.say(_taken_over(training.spread))
+            self.say(_taken_over(training.spread, training.defense.objective.kl_scope))
 
     def _keep(self, line: Mapping[str, Any]) -> None:
         """Metrics of one moment, to every place where they are kept."""
@@ -114,11 +114,14 @@ class Journal:
                     self._tensorboard.add_scalar(name, value, line["step"])
 
 
-def _taken_over(spread: Spread) -> str:
+def _taken_over(spread: Spread, scope: str) -> str:
+    remedy = (
+        "a larger objective.alpha" if scope == "all" else "a divergence over all weights (objective.kl_scope='all')"
+    )
     return (
-        f"the noise of one weight is {spread.share:.0%} of channel {spread.where}, the largest standard deviation "
-        f"{spread.largest:.3g}: normalisation by the batch hides this from the update, not from attacks and tests; "
-        "objective.kl_scope='all' with a small alpha holds the noise back"
+        f"the noise of one weight, of standard deviation {spread.std:.3g}, is {spread.share:.0%} of channel "
+        f"{spread.where}; if that is normalised by its batch, the update does not feel it, but attacks and tests do; "
+        f"{remedy} may hold it back"
     )
 
 

@@ -27,17 +27,23 @@ class Spread:
         share: the largest part that the variance of one weight has in E[sum of w^2] over its channel, in [0, 1];
             0 where there is no channel of several weights.
         where: the channel with that share, such as `"features.0.weight[32]"`.
+        std: the standard deviation of that weight.
     """
 
     mean: float
     largest: float
     share: float
     where: str
+    std: float
 
 
 @torch.no_grad()
 def spread_of(model: nn.Module) -> Spread:
-    """The spread of the random weights of every Bayesian part of `model`, which must have one."""
+    """The spread of the random weights of every Bayesian part of `model`.
+
+    Raises:
+        ValueError: there is no such part.
+    """
     found: list[Tensor] = []
     names: list[str] = []
     weights = 0
@@ -45,10 +51,12 @@ def spread_of(model: nn.Module) -> Spread:
         if not isinstance(part, Bayesian):
             continue
         for name, mu, log_std in part.posterior():
-            std = log_std.exp()
+            std = log_std.double().exp()
             names.append(f"{path}.{name}" if path else name)
             weights += std.numel()
-            found.append(torch.stack([std.sum(), std.max(), *_largest_share(mu, std)]))
+            found.append(torch.stack([std.sum(), std.max(), *_largest_share(mu.double(), std)]))
+    if not found:
+        raise ValueError("model has no Bayesian part, so no spread; convert it with advbnn.bayesianize(net)")
     # in one piece, so that the device is waited for once
     table = torch.stack([row.to(found[0].device) for row in found]).cpu()
     worst = int(table[:, 2].argmax())
@@ -57,14 +65,16 @@ def spread_of(model: nn.Module) -> Spread:
         largest=float(table[:, 1].max()),
         share=float(table[worst, 2]),
         where=f"{names[worst]}[{int(table[worst, 3])}]",
+        std=float(table[worst, 4]),
     )
 
 
-def _largest_share(mu: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest share of one weight in its row, and the number of the row."""
-    variance = std.square().reshape(len(std), -1) if std.dim() else std.square().reshape(1, 1)
-    if variance.shape[1] < 2:
-        return variance.new_zeros(()), variance.new_zeros(())
-    moment = variance.sum(1) + mu.square().reshape(variance.shape).sum(1)
-    share, row = (variance.amax(1) / moment).max(0)
-    return share, row.to(share.dtype)
+def _largest_share(mu: Tensor, std: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The largest share of one weight in its row, the number of the row, and the weight's standard deviation."""
+    std = std.reshape(len(std), -1) if std.dim() else std.reshape(1, 1)
+    if std.shape[1] < 2:
+        return std.new_zeros(()), std.new_zeros(()), std.max()
+    largest = std.amax(1)
+    moment = std.square().sum(1) + mu.reshape(std.shape).square().sum(1)
+    share, row = (largest.square() / moment.clamp_min(torch.finfo(moment.dtype).tiny)).max(0)
+    return share, row.to(share.dtype), largest[row]

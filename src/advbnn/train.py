@@ -89,7 +89,10 @@ def fit(
     processes = world()
     device = torch.device(device) if device is not None else next(net.parameters()).device
     training = Training(defense.wrap(net).to(device), data.to(device), defense, seed, engine, processes, precision)
-    run = _open_run(training, out, config, resume)
+    text = (
+        config or Config(data=data.train.name, seed=seed, engine=engine, precision=precision, defense=defense).to_toml()
+    )
+    run = _open_run(training, out, text, resume)
     display = Display(training.steps_in_all, defense.schedule.total_epochs) if progress and processes.leads else None
 
     with (
@@ -149,7 +152,7 @@ def fit_config(
     )
 
 
-def _open_run(training: Training, out: Path | str | None, config: str | None, resume: bool) -> RunFolder | None:
+def _open_run(training: Training, out: Path | str | None, config: str, resume: bool) -> RunFolder | None:
     if out is None or not training.world.leads:
         return None
     train, model = training.data.train, training.model
@@ -165,8 +168,7 @@ def _open_run(training: Training, out: Path | str | None, config: str | None, re
         model={"kind": type(model).__name__, "parameters": sum(p.numel() for p in model.parameters())},
         processes=training.world.size,
     )
-    text = config or Config(data=train.name, seed=training.seed, defense=training.defense).to_toml()
-    return RunFolder(out, text, facts, resume=resume)
+    return RunFolder(out, config, facts, resume=resume)
 
 
 def _last_checkpoint(run: RunFolder | None, out: Path | str | None, processes: World) -> Checkpoint | None:

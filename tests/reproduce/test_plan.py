@@ -167,6 +167,15 @@ def test_every_kind_of_measurement_has_an_estimate(tmp_path) -> None:
     assert all(seconds > 0 for seconds in estimates.values())
 
 
+def test_fewer_images_for_the_averaged_attack_shorten_its_estimate(tmp_path) -> None:
+    known = {name: Cost(training=1, gradient=0.01, forward=0.001) for name in DEFENSES}
+    fewer = replace(DIGITS.protocol, averaged_images=15)
+    for one in planned(tmp_path).measurements:
+        before, after = (measurement_seconds(one, p, known, test_images=500) for p in (DIGITS.protocol, fewer))
+        ratio = after / before
+        assert ratio == pytest.approx(0.1) if one.what == "averaged" else (ratio < 1) == (one.what == "alpha"), one.what
+
+
 @pytest.mark.parametrize(("long", "calls"), [(60.0, 4), (-1.0, 1)])
 def test_an_estimate_does_not_repeat_what_takes_long(monkeypatch, long: float, calls: int) -> None:
     monkeypatch.setattr(estimate, "_LONG", long)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from advbnn import data
 from advbnn.attacks import PGD
+from advbnn.config import Config
 from advbnn.data import ImageSet, Splits
 from advbnn.noise import noise_levels
 from advbnn.objective import Gaussian, RobustELBO
@@ -20,10 +21,22 @@ from advbnn.predict import predict
 from advbnn.profiles import DEFENSES, defense
 from advbnn.schedules import Constant, OneCycle, Stages
 from advbnn.threat import Threat
-from advbnn.train import fit
+from advbnn.train import fit, fit_config
 from advbnn.trained import load_trained
 from advbnn.training import Training
 from quick import quick, same, train
+
+
+def test_engine_and_precision_are_handed_on_and_written_down(digits: Splits[ImageSet], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="precision='bf16' is for the fast engines"):
+        train(digits, quick(), out=tmp_path / "run", engine="eager", precision="bf16")
+    config = Config(data="digits", defense=quick(), engine="eager", precision="bf16")
+    with pytest.raises(ValueError, match="precision='bf16' is for the fast engines"):
+        fit_config(config, digits, out=tmp_path / "run", resume=False, device=None)
+    assert not (tmp_path / "run").exists()
+    train(digits, quick(), out=tmp_path / "run", engine="eager", precision="full")
+    kept = Config.from_run((tmp_path / "run" / "config.toml").read_text())
+    assert (kept.engine, kept.precision, kept.data) == ("eager", "full", digits.train.name)
 
 
 @pytest.mark.parametrize("name", DEFENSES)
