@@ -72,8 +72,8 @@ class Tried:
             before.restore()
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             if not self._may_fall_back:
-                message = f"the fast engine cannot run this network: {reason}; use engine='eager' or 'auto'"
-                raise ValueError(message) from error
+                remedy = "use engine='eager', or 'auto' without a precision"
+                raise ValueError(f"the fast engine cannot run this network: {reason}; {remedy}") from error
             log.info("running eagerly: %s", reason)
             self._step = EagerStep(fast.loss, fast.optimizer, fast.defense, fast.processes.share_gradients(fast.loss))
             return self._step(x, y, seed, **options)
