@@ -91,6 +91,30 @@ def test_what_no_defence_has_yet_can_be_set_for_all() -> None:
         Experiment.choose("digits", settings=["network.second=0.3"]).run("bnn")
 
 
+def test_settings_of_the_divergence_are_for_random_weights() -> None:
+    chosen = Experiment.choose("cifar10", settings=["objective.alpha=0.002", "objective.kl_scope=all"])
+    assert chosen.run("adv_bnn").config.defense.objective.alpha == 0.002
+    assert chosen.run("adv").config.defense.changed == ()
+    assert chosen.idle_settings(["adv", "rse"]) == ["objective.alpha", "objective.kl_scope"]
+
+
+def test_an_image_folder_may_be_moved(tmp_path) -> None:
+    def among(parent: str, name: str = "woof") -> Experiment:
+        folder = tmp_path / parent / name
+        folder.mkdir(parents=True, exist_ok=True)
+        return Experiment.choose(str(folder), like="imagenet143")
+
+    among("before").write(tmp_path / "out")
+    among("now").check(tmp_path / "out")
+    with pytest.raises(ValueError, match="data was .*before/woof.* and is now .*now/other"):
+        among("now", "other").check(tmp_path / "out")
+    named = tmp_path / "now" / "cifar10"
+    named.mkdir()
+    Experiment.choose(str(named), like="cifar10").write(tmp_path / "named")
+    with pytest.raises(ValueError, match="data was"):
+        Experiment.choose("cifar10").check(tmp_path / "named")
+
+
 def test_seeds_and_alphas_have_folders_of_their_own() -> None:
     chosen = Experiment.choose("cifar10")
     assert chosen.run("adv", seed=2).label == "adv-seed2"

@@ -18,6 +18,8 @@ EXPERIMENTS = ("table1", "fig2", "fig3", "fig4", "lipschitz", "alpha")
 
 FILE = "reproduction.json"
 
+_OF_THE_DIVERGENCE = tuple(f"objective.{name}" for name in ("alpha", "kl_scope", "kl_warmup", "kl_warmup_epochs"))
+
 _OWN = ("data", "defense", "profile", "like", "root", "seed", "engine")
 
 
@@ -46,8 +48,8 @@ class Experiment:
         data: a data set's name, or the path of an image folder.
         like: the data set whose hyper-parameters and radii are used.
         profile: whose numbers: `"authors_code"`, `"paper"` or `"ours"`.
-        settings: changes of every training, as `"key=value"`; those of the attack, or of what makes a network random,
-            are for the defences that have it.
+        settings: changes of every training, as `"key=value"`; those of the attack, of what makes a network random, or of
+            its divergence are for the defences that have it.
         limit: the most images that anything is measured on.
     """
 
@@ -149,6 +151,8 @@ class Experiment:
             return
         before, now = asdict(stored(out)[0]), asdict(self)
         differing = [name for name in now if before[name] != now[name]]
+        if "data" in differing and source(self.data) == source(before["data"]):
+            differing.remove("data")
         if differing:
             listed = ", ".join(f"{name} was {before[name]!r} and is now {now[name]!r}" for name in differing)
             raise ValueError(f"{out} holds a reproduction with other settings: {listed}; give --out another folder")
@@ -172,6 +176,11 @@ def stored(out: Path) -> tuple[Experiment, dict[str, Any]]:
     }
 
 
+def source(data: str) -> str:
+    """What identifies the data of a reproduction: where an image folder lies is a matter of the machine."""
+    return data if data in DATASETS else f"the folder {Path(data).name}"
+
+
 def _parsed(settings: Sequence[str]) -> dict[str, Any]:
     changes = parse_settings(settings)
     for key in changes:
@@ -185,6 +194,8 @@ def _applies(key: str, original: Defense) -> bool:
     part, _, name = key.partition(".")
     if part == "attack":
         return original.attack is not None  # a setting must not give an attack to a training without one
+    if key in _OF_THE_DIVERGENCE:
+        return isinstance(original.network, Variational)
     of_others = part == "network" and any(hasattr(kind, name) for kind in (Noisy, Variational))
     return not of_others or hasattr(original.network, name)
 

@@ -11,7 +11,7 @@ from advbnn.evaluate import CLEAN
 from advbnn.messages import unknown
 from advbnn.profiles import DEFENSES
 from advbnn.records import Records
-from advbnn.reproduce.experiment import EXPERIMENTS, Experiment, Run
+from advbnn.reproduce.experiment import EXPERIMENTS, Experiment, Run, source
 from advbnn.reproduce.protocol import AUTHORS
 from advbnn.runs import CONFIG, MODEL, RunError
 from advbnn.tables import ConfigError, to_table
@@ -247,6 +247,7 @@ def _decisive(config: Config) -> Config:
     plain = Config()
     return replace(
         config,
+        data=source(config.data),
         root=None,
         cache=None,
         engine=plain.engine,
