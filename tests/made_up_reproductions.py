@@ -81,9 +81,11 @@ def averaged_records(protocol: Protocol, accuracy: Accuracy, labels: Iterable[st
     ]
 
 
-def audits(protocol: Protocol, accuracy: Accuracy, labels: Iterable[str] = DEFENSES) -> list[Record]:
+def audits(
+    protocol: Protocol, accuracy: Accuracy, labels: Iterable[str] = DEFENSES, undecided: int = 0
+) -> list[Record]:
     """Worst cases without flags."""
-    details = {"attacks": [], "flags": [], "undecided": [0]}
+    details = {"attacks": [], "flags": [], "undecided": [undecided]}
     return [
         under(protocol.authors_attack(eps), "standard", label, accuracy(label, eps), kind="worst_case", details=details)
         for label in labels

@@ -3,8 +3,10 @@ from pathlib import Path
 import pytest
 
 import made_up_records as made_up
+from advbnn.records import Records
 from advbnn.report.blocks import refresh, refreshed
 from advbnn.report.compose import compose
+from made_up_reproductions import CIFAR10, radius_records
 
 DOCUMENT = """# Results
 
@@ -39,6 +41,18 @@ def test_blocks_are_filled_and_the_rest_is_left_alone(results: Path) -> None:
     assert "| from BNN | 0.82 19.3 % |" in fresh
     assert refreshed(fresh, results) == fresh
     assert refreshed("no tables", results) == "no tables"
+
+
+def test_verdicts_of_several_reproductions_stand_side_by_side(tmp_path: Path) -> None:
+    for name, adv_bnn in (("good", 0.5), ("bad", 0.1)):
+        CIFAR10.write(tmp_path / name, test_images=10_000)
+        reached = {"adv": 0.3, "adv_bnn": adv_bnn}
+        records = radius_records(CIFAR10.protocol, lambda label, eps, at=reached: at.get(label, 0.0))
+        Records(records).save(tmp_path / name / "records" / "radius.json")
+    fresh = refreshed("<!-- table: good+bad/verdicts -->\n<!-- end -->", tmp_path)
+    assert "| no. | claim | good | bad |" in fresh
+    (row,) = (line for line in fresh.splitlines() if "more robust than adversarial training" in line)
+    assert row.endswith("| **reproduced** | **not reproduced** |")
 
 
 def test_only_what_is_out_of_date_is_written(results: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from advbnn.reproduce.verdicts import NOT, PARTLY, REPRODUCED, UNDECIDED, UNMEAS
 from made_up_reproductions import (
     CIFAR10,
     DIGITS,
+    N,
     alphas,
     as_in_the_paper,
     audits,
@@ -145,6 +146,15 @@ def test_the_gain_under_averaged_gradients(points: float, expected: str) -> None
 @pytest.mark.parametrize(("points", "expected"), [(0, REPRODUCED), (-9, PARTLY), (-30, NOT)])
 def test_the_gain_in_the_worst_case(points: float, expected: str) -> None:
     assert verdict("better_worst", evidence(audits(P, shifted(adv_bnn=points)))) == expected
+
+
+def test_images_that_were_not_decided_are_no_proof_against_a_gain() -> None:
+    behind = evidence(audits(P, shifted(adv_bnn=-30), undecided=N // 2))
+    assert verdict("better_worst", behind) == UNDECIDED
+    assert "Of Adv-BNN's images 50 to 50 % could not be decided" in claim("better_worst", behind).evidence
+    ahead = evidence(audits(P, as_in_the_paper, undecided=N // 2))
+    assert verdict("better_worst", ahead) == REPRODUCED
+    assert "decided" not in claim("better_worst", evidence(audits(P, as_in_the_paper))).evidence
 
 
 @pytest.mark.parametrize(("points", "expected"), [(-1, REPRODUCED), (-4, PARTLY), (-8, NOT)])

@@ -103,6 +103,17 @@ def test_a_finished_run_is_accepted_by_whatever_command_it_was_made(tmp_path) ->
     assert [run.label for run in plan.pending_runs()] == ["none", "rse", "bnn", "adv_bnn"]
 
 
+def test_a_run_is_accepted_after_its_image_folder_was_moved(tmp_path) -> None:
+    (tmp_path / "images").mkdir()
+    experiment = Experiment.choose(str(tmp_path / "images"), like="digits")
+    plan = planned(tmp_path, "fig2", experiment=experiment, defenses=["adv"])
+    folder = finish(plan, "adv", data="elsewhere/images")
+    assert plan.pending_runs() == []
+    (folder / CONFIG).write_text(replace(plan.runs[0].config, data="elsewhere/others").to_toml())
+    with pytest.raises(RunError, match="data = 'the folder others' there, 'the folder images' now"):
+        plan.pending_runs()
+
+
 def test_a_run_with_other_settings_is_refused(tmp_path) -> None:
     plan = planned(tmp_path, "fig2")
     finish(plan, "adv", defense=replace(plan.runs[2].config.defense, batch_size=7))

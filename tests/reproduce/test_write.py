@@ -72,6 +72,11 @@ def test_one_defence_alone_can_be_shown(tmp_path) -> None:
     assert {row[0].text for row in table1(found).rows} == {"RSE"}
 
 
+def test_the_caption_says_how_many_images_were_not_decided() -> None:
+    assert "decide" not in table1(evidence(audits(P, as_in_the_paper))).caption
+    assert "could not decide, up to 4 %" in table1(evidence(audits(P, as_in_the_paper, undecided=400))).caption
+
+
 def test_the_table_has_the_papers_rows_and_ours() -> None:
     table = table1(everything())
     rows = {(row[0].text, row[1].text): [cell.text for cell in row[2:]] for row in table.rows}

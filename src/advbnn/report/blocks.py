@@ -2,7 +2,8 @@
 
 A document marks where a table stands: `<!-- table: digits/headline -->`, the table, `<!-- end -->`. What comes before
 the slash is a file of records, `digits.json`, or a folder of such files, `digits`; what follows is the name of one of
-the tables of their report. The folder of a reproduction has two tables more: `table1` and `claims`.
+the tables of their report. The folder of a reproduction has two tables more: `table1` and `claims`. Several such
+folders side by side, `cifar10+digits/verdicts`, have one.
 """
 
 import re
@@ -17,7 +18,7 @@ from advbnn.report.tables import Table
 from advbnn.reproduce.claims import judged
 from advbnn.reproduce.evidence import Evidence
 from advbnn.reproduce.experiment import FILE as REPRODUCTION
-from advbnn.reproduce.tables import claims_table, table1
+from advbnn.reproduce.tables import claims_table, table1, verdicts_table
 
 _START = re.compile(r"^<!-- table: (\S+) -->$", re.MULTILINE)
 _BLOCK = re.compile(r"^<!-- table: (?P<name>\S+) -->$(?P<content>.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL)
@@ -73,6 +74,8 @@ def _explained(document: Path, text: str, results: Path) -> str:
 
 
 def _tables(results: Path, name: str) -> dict[str, Table]:
+    if "+" in name:
+        return {"verdicts": verdicts_table({one: judged(Evidence.read(results / one)) for one in name.split("+")})}
     folder, file = results / name, results / f"{name}.json"
     if (folder / REPRODUCTION).is_file():
         evidence = Evidence.read(folder)

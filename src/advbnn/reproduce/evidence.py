@@ -143,6 +143,12 @@ class Evidence:
         audited = self._worst_cases
         return self._number(defense, lambda r: r.threat is not None and r.threat.eps == eps, audited)
 
+    def undecided(self, defense: str, eps: float) -> float:
+        """The share of images, in %, that count as fallen in the worst case since the draws could not decide."""
+        found = [r for r in self._worst_cases if _is(r, defense) and _radius(r) == eps]
+        judged = sum(r.data.n * len(r.seeds) for r in found)
+        return 100 * sum(sum(r.details["undecided"]) for r in found) / judged if judged else 0.0
+
     def paper_says(self, defense: str, eps: float) -> float | None:
         """The paper's own number, in %."""
         if defense not in self.paper:

@@ -48,8 +48,8 @@ class Experiment:
         data: a data set's name, or the path of an image folder.
         like: the data set whose hyper-parameters and radii are used.
         profile: whose numbers: `"authors_code"`, `"paper"` or `"ours"`.
-        settings: changes of every training, as `"key=value"`; those of the attack, of what makes a network random, or of
-            its divergence are for the defences that have it.
+        settings: changes of every training, as `"key=value"`; those of the attack, of what makes a network random, or
+            of its divergence are for the defences that have it.
         limit: the most images that anything is measured on.
     """
 

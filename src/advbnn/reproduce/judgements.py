@@ -80,8 +80,19 @@ def gain_against_averaged_gradients(evidence: Evidence) -> Judgement:
 
 
 def gain_in_the_worst_case(evidence: Evidence) -> Judgement:
-    """The same comparison, by the audit."""
-    return _comparison(evidence, evidence.worst)
+    """The same comparison, by the audit; that it shows no gain does not count where undecided images could be one."""
+    verdict, words = _comparison(evidence, evidence.worst)
+    pairs = _pairs(evidence, evidence.worst)
+    shares = [evidence.undecided("adv_bnn", eps) for eps, _, _ in pairs]
+    if any(shares):
+        words += (
+            f" Of Adv-BNN's images {min(shares):.0f} to {max(shares):.0f} % could not be decided and count as fallen."
+        )
+    could_be = [
+        ours.mean + more - theirs.mean > of_difference(ours, theirs)
+        for more, (_, ours, theirs) in zip(shares, pairs, strict=True)
+    ]
+    return UNDECIDED if verdict == NOT and any(could_be) else verdict, words
 
 
 def attack_is_strong_enough(evidence: Evidence) -> Judgement:

@@ -1,6 +1,6 @@
 """The paper's table with ours below it, and the claims, as tables of the report."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from advbnn.report.looks import TITLES
 from advbnn.report.measured import draws_of, images_of
@@ -57,6 +57,24 @@ def claims_table(claims: Sequence[Claim]) -> Table:
     )
 
 
+def verdicts_table(claims: Mapping[str, Sequence[Claim]]) -> Table:
+    """The verdicts of several reproductions side by side, by their names."""
+    rows = [
+        [
+            Cell(str(number)),
+            Cell(of_all[0].text),
+            *(Cell(claim.verdict, strong=claim.verdict not in (UNDECIDED, UNMEASURED)) for claim in of_all),
+        ]
+        for number, of_all in enumerate(zip(*claims.values(), strict=True), start=1)
+    ]
+    return Table(
+        name="verdicts",
+        caption="The verdicts on the paper's claims, by the records of each folder.",
+        columns=["no.", "claim", *claims],
+        rows=rows,
+    )
+
+
 def _caption(evidence: Evidence) -> str:
     used = [r for r in evidence.records if r.curve == "radius" and r.name == AUTHORS]
     averaged = [r for r in evidence.records if r.curve == "radius" and r.name == evidence.experiment.protocol.averaged]
@@ -70,6 +88,9 @@ def _caption(evidence: Evidence) -> str:
     if audited:
         level = ", ".join(dict.fromkeys(r.name for r in audited))
         parts.append(f"Worst case of the {level} audit on {images_of(audited)}.")
+        undecided = max(evidence.undecided(defense, eps) for defense in TITLES for eps in evidence.radii)
+        if undecided:
+            parts.append(f"It counts images as fallen that its draws could not decide, up to {undecided:.0f} %.")
     step = evidence.experiment.protocol.step_size
     parts.append(f"{AUTHORS} is the authors' attack: from the image itself, one draw of the weights a step of {step}.")
     parts.append("For networks that are not random there is nothing to average.")
