@@ -122,6 +122,18 @@ def test_an_image_stands_if_it_stands_all_its_points() -> None:
     assert standing.draws[2] >= 300
 
 
+def test_an_undecided_image_falls_where_a_later_point_surely_brings_it_down() -> None:
+    standing = stand([[0.5, 0.5, 1.0]])
+    assert standing.undecided.tolist() == [True, True, False]
+    later = torch.tensor([[[1.0], [0.0], [1.0]], [[0.9], [0.9], [1.0]]])
+    standing.face(later, later.squeeze(-1) - 0.5)
+    assert standing.robust.tolist() == [False, False, True]
+    assert standing.undecided.tolist() == [True, False, False]
+    before = standing.draws[1].item()
+    standing.face(later, later.squeeze(-1) - 0.5)
+    assert standing.draws[1] == before  # what has fallen is not asked about again
+
+
 def test_only_the_images_asked_about_can_fall_and_never_rise() -> None:
     standing = stand([[0.0, 1.0]], rows=[2, 1])
     assert standing.robust.tolist() == [True, True, False]

@@ -104,13 +104,14 @@ def _one_draw(model: nn.Module, x: Tensor, parts: Sequence[Tensor], seed: int) -
 class Standing:
     """Which images of a batch still stand after the points that they had to face.
 
-    An image that falls, or about which the test cannot decide, is not asked about again. With `error` as the chance of
-    either mistake, an image that one of its points brings down is called robust with that chance at most, and one that
-    none brings down is called fallen with that chance at most.
+    An image that falls is not asked about again. One about which the test cannot decide is not robust any more; it goes
+    on to face the points that look worst, so that it is called fallen where one of them surely brings it down. With
+    `error` as the chance of either mistake, an image that one of its points brings down is called robust with that
+    chance at most, and one that none brings down is called fallen with that chance at most.
 
     Attributes:
         robust: every point so far is surely classified correctly, [n].
-        undecided: a point could not be decided; such an image is not robust, [n].
+        undecided: a point could not be decided, and none has surely brought it down; such an image is not robust, [n].
         draws: the draws that all decisions about an image have taken, [n].
 
     Args:
@@ -149,7 +150,7 @@ class Standing:
         self.undecided, self.draws = torch.zeros_like(self.robust), torch.zeros_like(y)
 
     def face(self, points: Tensor, leads: Tensor, rows: Tensor | None = None) -> None:
-        """Decide about points of those images that still stand.
+        """Decide about points of those images that have not fallen.
 
         Args:
             points: [points, images, ...].
@@ -160,10 +161,13 @@ class Standing:
         worst = leads.argmin(0, keepdim=True)
         number = torch.arange(len(points), device=rows.device)[:, None]
         # most images that fall do so at the point that looked worst, and the others need not be asked about
-        for chosen in (number == worst, number != worst):
-            point, image = (chosen & self.robust[rows]).nonzero(as_tuple=True)
-            if len(image):
-                self._judge(points[point, image], leads[point, image], rows[image])
+        self._ask(points, leads, rows, (number == worst) & (self.robust | self.undecided)[rows])
+        self._ask(points, leads, rows, (number != worst) & self.robust[rows])
+
+    def _ask(self, points: Tensor, leads: Tensor, rows: Tensor, chosen: Tensor) -> None:
+        point, image = chosen.nonzero(as_tuple=True)
+        if len(image):
+            self._judge(points[point, image], leads[point, image], rows[image])
 
     def _judge(self, x: Tensor, leads: Tensor, rows: Tensor) -> None:
         if not self._random:
@@ -174,6 +178,6 @@ class Standing:
         seed = derive_seed(self._seed, "worst case", self._asked)
         verdict = self._decide(x, self._y[rows], seed=seed)
         self.robust[rows[~verdict.right]] = False
-        self.undecided[rows[~verdict.right]] = True
+        self.undecided[rows[~(verdict.right | verdict.wrong)]] = True
         self.undecided[rows[verdict.wrong]] = False
         self.draws.index_add_(0, rows, verdict.draws)
