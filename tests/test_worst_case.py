@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from advbnn.posterior import bayesianize
 from advbnn.predict import predict
 from advbnn.rng import seeded
-from advbnn.worst_case import Standing, Verdict, decide
+from advbnn.worst_case import Standing, Verdict, decide, filled_up
 from judged import digits
 
 
@@ -96,6 +96,25 @@ def test_agrees_with_a_large_ensemble_however_points_are_batched() -> None:
     assert torch.equal(verdict.wrong[surely], ~right[surely])
     for one, other in zip(verdict, decide(model, x, y, seed=1, most_draws=500, batch_size=50), strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(("count", "size"), [(1, 6), (6, 6), (7, 25), (25, 25), (26, 100), (100, 100)])
+def test_rows_are_filled_up_to_few_sizes(count: int, size: int) -> None:
+    filled = filled_up(torch.arange(count), 100)
+    assert filled.tolist() == [*range(count), *[count - 1] * (size - count)]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_is_asked_about_few_sizes_and_says_the_same() -> None:
+    net = nn.Linear(5, 3)
+    model = bayesianize(net, init_std=0.5).cuda()
+    x, y = torch.randn(40, 5).cuda(), torch.zeros(40, dtype=torch.int64).cuda()
+    seen = set()
+    net.register_forward_pre_hook(lambda _, inputs: seen.add(len(inputs[0])))
+    many = decide(model, x, y, seed=0, most_draws=100, batch_size=32)
+    assert seen <= {2, 8, 32}
+    alone = [decide(model, x[i : i + 1], y[:1], seed=0, most_draws=100, batch_size=1).draws for i in range(40)]
+    assert (many.draws == torch.cat(alone)).float().mean() > 0.9  # up to rounding
 
 
 def stand(chances: list[list[float]], *, random: bool = True, rows: list[int] | None = None) -> Standing:

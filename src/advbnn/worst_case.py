@@ -7,7 +7,6 @@ anew, by draws that nothing was selected on, and by as many as it takes.
 
 import functools
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -73,7 +72,7 @@ def decide(
         rows = (~(right | wrong)).nonzero().squeeze(1)
         if len(rows) == 0:
             break
-        probs = _one_draw(model, x, rows.split(batch_size), derive_seed(seed, "decide", draw))
+        probs = _one_draw(model, x, rows, batch_size, derive_seed(seed, "decide", draw))
         if known is None:
             known = probs.new_zeros(len(x), 4, probs.shape[1])
         total, squares, for_right, for_wrong = known[rows].unbind(1)
@@ -91,14 +90,22 @@ def decide(
     return Verdict(right, wrong, draws)
 
 
-def _one_draw(model: nn.Module, x: Tensor, parts: Sequence[Tensor], seed: int) -> Tensor:
-    """The probabilities that one draw of the network gives to the rows of `x` in all parts."""
+def _one_draw(model: nn.Module, x: Tensor, rows: Tensor, batch_size: int, seed: int) -> Tensor:
+    """The probabilities that one draw of the network gives to the rows of `x`."""
     probs = []
     with evaluating(model):
-        for rows in parts:
+        for part in rows.split(batch_size):
+            # with every decision there are fewer rows, and for each number of them a GPU would record a new graph
+            asked = filled_up(part, batch_size) if x.is_cuda else part
             with seeded(seed, x.device):
-                probs.append(model(x[rows]).softmax(1).double())
+                probs.append(model(x[asked])[: len(part)].softmax(1).double())
     return torch.cat(probs)
+
+
+def filled_up(rows: Tensor, batch_size: int) -> Tensor:
+    """The rows, and the last of them again until they are a batch, a quarter or a sixteenth of one."""
+    size = next(size for size in (batch_size // 16, batch_size // 4, batch_size) if size >= len(rows))
+    return torch.cat([rows, rows[-1:].expand(size - len(rows))])
 
 
 class Standing:
