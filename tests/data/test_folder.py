@@ -23,10 +23,20 @@ class TestFolder:
         loaded = load_folder(image_folder)
         assert loaded.train.classes == ("cat", "dog")
         assert loaded.train.shape == (3, 12, 12)
-        assert loaded.train.images[:, 0, 0, 0].tolist() == [10, 20, 30, 40, 50, 60, 70, 80, 90, 100]
-        assert loaded.train.labels.tolist() == [0] * 5 + [1] * 5
-        assert loaded.test.images[:, 2, 11, 11].tolist() == [110, 120, 130, 140]
+        greys = loaded.train.images[:, 0, 0, 0].tolist()
+        assert sorted(greys) == [10, 20, 30, 40, 50, 60, 70, 80, 90, 100]
+        assert loaded.train.labels.tolist() == [int(grey > 50) for grey in greys]
+        assert sorted(loaded.test.images[:, 2, 11, 11].tolist()) == [110, 120, 130, 140]
         assert loaded.validation is None
+
+    def test_the_first_images_are_of_all_classes(self, tmp_path: Path) -> None:
+        for split in ("train", "test"):
+            for name in ("cat", "dog", "fox"):
+                for number in range(40):
+                    save(tmp_path / split / name / f"{number}.png", np.zeros((2, 2, 3), np.uint8))
+        counts = load_folder(tmp_path).test.labels[:60].bincount()
+        assert counts.min() >= 12
+        assert load_folder(tmp_path).test.labels.equal(load_folder(tmp_path).test.labels)
 
     def test_val_is_the_test_set_unless_there_is_one(self, image_folder: Path) -> None:
         (image_folder / "test").rename(image_folder / "val")
@@ -234,7 +244,8 @@ class TestImageNet143:
     def test_a_tree_of_only_these_classes(self, tmp_path: Path) -> None:
         loaded = load_imagenet143(self.tree(tmp_path, self.ids(143)), cache=tmp_path / "kept")
         assert (len(loaded.train), len(loaded.test), loaded.train.shape) == (143, 143, (3, 64, 64))
-        assert loaded.train.images[:, 0, 0, 0].tolist() == list(range(143))
+        assert loaded.train.images[:, 0, 0, 0].equal(loaded.train.labels.to(torch.uint8))
+        assert sorted(loaded.train.labels.tolist()) == list(range(143))
         assert loaded.train.name == "imagenet143"
         assert (tmp_path / "kept" / "imagenet143-64-train.npy").exists()
 
@@ -249,7 +260,8 @@ class TestImageNet143:
                 folder = tmp_path / "imagenet" / split / classes[i]
                 Image.fromarray(np.full((2, 2), i - 100, np.uint8)).save(folder / "x.png")
         loaded = load_imagenet143(tmp_path, size=2)
-        assert loaded.train.images[:, 0, 0, 0].tolist() == list(range(51, 194))
+        assert loaded.train.images[:, 0, 0, 0].equal((loaded.train.labels + 51).to(torch.uint8))
+        assert sorted(loaded.train.labels.tolist()) == list(range(143))
         assert loaded.test.classes == tuple(classes[151:294])
         assert (tmp_path / "imagenet" / "advbnn-cache" / "imagenet143-2-val.json").exists()
 

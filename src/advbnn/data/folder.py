@@ -23,7 +23,7 @@ Set = TypeVar("Set", bound=Examples)
 
 @dataclass(frozen=True)
 class Listing:
-    """The image files of one split, class after class, each class in the order of its file names.
+    """The image files of one split, in an order that has nothing to do with their classes.
 
     Args:
         folder: the split's folder.
@@ -76,6 +76,8 @@ def list_images(folder: Path, classes: Sequence[str] | None = None) -> Listing:
         if not images:
             raise data_error(folder / name, f"holds no image ({', '.join(SUFFIXES)})", "add some or remove the folder")
         found += [(path.relative_to(folder).as_posix(), label, path.stat().st_size) for path in images]
+    # class after class, the first so many images would be those of a few classes
+    found.sort(key=lambda image: hashlib.sha256(image[0].encode()).digest())
     files, labels, sizes = zip(*found, strict=True)
     return Listing(folder, classes, files, labels, sizes)
 
