@@ -55,10 +55,11 @@ def counted_noise(bnn: Bayesian, stream: int) -> torch.Tensor:
     return torch.cat([parts[name] for name, _, _ in bnn.posterior()])
 
 
-def algorithm_1(bnn: Bayesian, x, y, *, scope: str, draws: int, kl_factor: float) -> None:
+def algorithm_1(bnn: Bayesian, x, y, *, scope: str, draws: int, kl_factor: float, mode: str = "eval") -> None:
     """One update, straight from the paper."""
     optimizer = torch.optim.SGD(bnn.parameters(), lr=0.1, momentum=0.9)
-    bnn.eval()
+    statistics = {name: buffer.clone() for name, buffer in bnn.named_buffers()}
+    bnn.train(mode == "train")
     x_adv = x
     for stream in range(ATTACK.steps):
         with bnn.frozen(eps=counted_noise(bnn, stream)):
@@ -66,6 +67,8 @@ def algorithm_1(bnn: Bayesian, x, y, *, scope: str, draws: int, kl_factor: float
             (gradient,) = torch.autograd.grad(functional.cross_entropy(bnn(leaf), y, reduction="sum"), leaf)
         x_adv = x_adv + 0.05 * gradient.sign()
         x_adv = torch.minimum(torch.maximum(x_adv, x - 0.1), x + 0.1).clamp(0, 1)
+    for name, buffer in bnn.named_buffers():
+        buffer.copy_(statistics[name])
     bnn.train()
     loss = ALPHA / EXAMPLES * kl_factor * kl_divergence(bnn, scope)
     for draw in range(draws):
@@ -75,16 +78,17 @@ def algorithm_1(bnn: Bayesian, x, y, *, scope: str, draws: int, kl_factor: float
     optimizer.step()
 
 
+@pytest.mark.parametrize("mode", ["eval", "train"])
 @pytest.mark.parametrize(("scope", "draws", "kl_factor"), [("all", 1, 1.0), ("classifier", 1, 0.3), ("all", 2, 0.5)])
-def test_is_algorithm_1_for_the_same_noise(scope: str, draws: int, kl_factor: float) -> None:
+def test_is_algorithm_1_for_the_same_noise(scope: str, draws: int, kl_factor: float, mode: str) -> None:
     bnn = bayesianize(network(), prior=GaussianPrior(std=0.1))
     reference = copy.deepcopy(bnn)
     objective = RobustELBO(alpha=ALPHA, kl_scope=scope, draws=draws)
-    step = fast(bnn, defenses.Defense(attack=ATTACK, objective=objective))
+    step = fast(bnn, defenses.Defense(attack=ATTACK, objective=objective, attack_mode=mode))
     x, y = batch()
     record = step(x, y, SEED, kl_factor=kl_factor)
     divergence = kl_divergence(reference, scope)
-    algorithm_1(reference, x, y, scope=scope, draws=draws, kl_factor=kl_factor)
+    algorithm_1(reference, x, y, scope=scope, draws=draws, kl_factor=kl_factor, mode=mode)
     for (name, ours), theirs in zip(bnn.state_dict().items(), reference.state_dict().values(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=2e-5, msg=name)
     torch.testing.assert_close(record.kl, divergence, rtol=1e-5, atol=1e-3)
@@ -92,10 +96,11 @@ def test_is_algorithm_1_for_the_same_noise(scope: str, draws: int, kl_factor: fl
     assert 0 <= record.score <= 16
 
 
-def test_equals_the_eager_step_of_a_network_without_randomness() -> None:
+@pytest.mark.parametrize("mode", ["eval", "train"])
+def test_equals_the_eager_step_of_a_network_without_randomness(mode: str) -> None:
     net = network()
     twin = copy.deepcopy(net)
-    defense = defenses.Defense(attack=ATTACK)
+    defense = defenses.Defense(attack=ATTACK, attack_mode=mode)
     x, y = batch()
     ours = fast(net, defense)(x, y, SEED, measure_clean=True)
     loss = RobustLoss(twin, defense.objective, EXAMPLES)
@@ -157,13 +162,14 @@ def test_half_precision_stays_near_single_precision() -> None:
     torch.testing.assert_close(losses[torch.bfloat16], losses[torch.float32], rtol=0.05, atol=0.02)
 
 
-def test_compiled_equals_eager_for_the_same_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("mode", ["eval", "train"])
+def test_compiled_equals_eager_for_the_same_noise(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # traced and differentiated as for any compiler, but without building C++
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
     results = []
     for compiled in (False, True):
         bnn = bayesianize(network())
-        fast(bnn, defenses.Defense(attack=ATTACK), compiled=compiled)(*batch(), SEED)
+        fast(bnn, defenses.Defense(attack=ATTACK, attack_mode=mode), compiled=compiled)(*batch(), SEED)
         results.append(bnn.state_dict())
     for name, ours in results[0].items():
         torch.testing.assert_close(ours, results[1][name], rtol=1e-3, atol=1e-4, msg=name)
@@ -261,13 +267,14 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GP
 
 
 @needs_gpu
+@pytest.mark.parametrize("mode", ["eval", "train"])
 @pytest.mark.parametrize("bayesian", [True, False])
-def test_a_recorded_step_equals_the_plain_one_for_the_same_noise(bayesian: bool) -> None:
+def test_a_recorded_step_equals_the_plain_one_for_the_same_noise(bayesian: bool, mode: str) -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     results = []
     for how in ({"compiled": True, "captured": True}, {"compiled": False, "captured": False}):
         model = (bayesianize(network()) if bayesian else network()).cuda().train()
-        step = fast(model, defenses.Defense(attack=ATTACK), **how)
+        step = fast(model, defenses.Defense(attack=ATTACK, attack_mode=mode), **how)
         # the odd batch in the middle does not fit the recording
         for i, n in enumerate((16, 16, 7, 16)):
             x, y = (t.cuda() for t in batch(n))

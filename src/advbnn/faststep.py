@@ -20,7 +20,7 @@ from advbnn.compiling import compiled_apart
 from advbnn.defenses import Defense
 from advbnn.distributed import ALONE, World
 from advbnn.drawing import DrawnWeights, FixedWeights
-from advbnn.folded import AttackWeights, attack_weights
+from advbnn.folded import AttackWeights, Unfolded, attack_weights
 from advbnn.objective import Categorical, RobustLoss
 from advbnn.optimizers import Langevin
 from advbnn.posterior import Bayesian, names_in_scope
@@ -76,8 +76,14 @@ class FastStep:
         self.buffers = dict(net.named_buffers())
         self.seed = torch.zeros(1, dtype=torch.int64, device=device)
         self.factor, self.share = (torch.ones((), device=device) for _ in range(2))
-        attacking, updating = (_twin(net, precision, training) for training in (False, True))
-        self.attack_weights = attack_weights(self.weights, attacking, self.buffers, compiled)
+        self._measuring, updating = (_twin(net, precision, training) for training in (False, True))
+        attacking = updating if defense.attack_mode == "train" else self._measuring
+        self.attack_weights: AttackWeights
+        if defense.attack_mode == "train":
+            # statistics of its own, which nobody reads, since an attack must not change those of the network
+            self.attack_weights = Unfolded(self.weights, {name: b.clone() for name, b in self.buffers.items()})
+        else:
+            self.attack_weights = attack_weights(self.weights, attacking, self.buffers, compiled)
         self.passes = _Passes(attacking, updating, loss, defense, compiled)
         self._plain_passes = self.passes.plain()
         self._graphs: dict[tuple[torch.Size, float], RecordedStep] = {}
@@ -167,7 +173,7 @@ class FastStep:
     def _clean_score(self, x: Tensor, y: Tensor) -> Tensor:
         self.weights.refresh()
         tensors = {**self.weights.draw(self.seed, _CLEAN_STREAM), **self.buffers}
-        return self.loss.objective.likelihood.score(self.passes.attacking(tensors, x), y).sum()
+        return self.loss.objective.likelihood.score(self._measuring(tensors, x), y).sum()
 
     def _state(self) -> list[Tensor]:
         """All that a step changes, so that warming up can be undone."""
@@ -304,7 +310,6 @@ def _check_supported(loss: RobustLoss, defense: Defense) -> None:
         "TRADES": loss.objective.trades is not None,
         "adversarial weight perturbation": defense.awp is not None,
         "sampling by Langevin dynamics": isinstance(defense.optimizer, Langevin),
-        "batch statistics during the attack": attack is not None and defense.attack_mode != "eval",
         "an attack other than PGD": attack is not None and not isinstance(attack, PGD),
         "an attack that compares candidates": attack is not None and (attack.restarts > 1 or attack.pick != "last"),
         "an attack on averaged outputs": attack is not None and attack.eot > 1 and attack.average != "loss",

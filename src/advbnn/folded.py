@@ -48,19 +48,27 @@ def attack_weights(
     try:
         return FoldedDraw(weights, twin, buffers, compiled)
     except Unsupported:
-        return _Unfolded(weights, buffers)
+        return Unfolded(weights, buffers)
 
 
-class _Unfolded:
+class Unfolded:
+    """Weights and statistics as they are.
+
+    Args:
+        weights: the weights of the step.
+        buffers: statistics; a twin in training mode changes them.
+    """
+
     folded = False
 
-    def __init__(self, weights: DrawnWeights, buffers: Mapping[str, Tensor]) -> None:
+    def __init__(self, weights: FixedWeights | DrawnWeights, buffers: Mapping[str, Tensor]) -> None:
         self._weights, self._buffers = weights, buffers
 
     def refresh(self) -> None:
         """The draws are fresh anyway."""
 
     def draw(self, seed: Tensor, stream: int) -> dict[str, Tensor]:
+        """The weights of one draw, and the statistics."""
         return {**self._weights.draw(seed, stream), **self._buffers}
 
 
