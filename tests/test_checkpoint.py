@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from advbnn import checkpoint
@@ -58,6 +59,41 @@ def test_the_newest_two_are_kept(tmp_path: Path) -> None:
         write(tmp_path, step)
     assert sorted(os.listdir(tmp_path)) == ["step-00000004", "step-00000030"]
     assert weight(latest(tmp_path)) == 30
+
+
+def test_damaged_ones_of_later_steps_do_not_push_out_good_ones(tmp_path: Path) -> None:
+    for step in (200, 300):
+        write(tmp_path, step)
+        (tmp_path / f"step-00000{step}" / "training.pt").write_bytes(b"")
+    write(tmp_path, 100)
+    write(tmp_path, 150)
+    assert sorted(os.listdir(tmp_path)) == ["step-00000100", "step-00000150"]
+
+
+def test_a_kill_while_a_step_is_replaced_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, 5)
+    rename = os.rename
+
+    def killed(old: Path, new: Path) -> None:
+        if Path(new).name == "step-00000005":
+            raise KeyboardInterrupt
+        rename(old, new)
+
+    monkeypatch.setattr(os, "rename", killed)
+    with pytest.raises(KeyboardInterrupt):
+        save(tmp_path, step=5, model=net(9), training={}, facts={})
+    monkeypatch.undo()
+    assert weight(latest(tmp_path)) == 5
+
+
+def test_a_disk_that_is_full_for_safetensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise SafetensorError("No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_model", full)
+    with pytest.raises(checkpoint.CheckpointError, match="is the disk full"):
+        write(tmp_path, 5)
+    assert os.listdir(tmp_path) == []
 
 
 def test_writing_a_step_again_replaces_it(tmp_path: Path) -> None:

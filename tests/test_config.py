@@ -2,6 +2,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import typer
 from hypothesis import given
@@ -160,6 +161,11 @@ tables = st.recursive(
     lambda inner: st.dictionaries(st.text("def_", min_size=1, max_size=4), inner, max_size=3),
     max_leaves=6,
 )
+
+
+def test_numbers_of_numpy_are_written_as_numbers() -> None:
+    text = to_toml({"lr": np.float64(0.05), "steps": np.int64(7), "eps": np.float32(0.5)})
+    assert tomllib.loads(text) == {"lr": 0.05, "steps": 7, "eps": 0.5}
 
 
 @given(tables)

@@ -90,14 +90,14 @@ def test_overrides_change_parts_and_are_named() -> None:
         optimizer="sgd",
         schedule={"kind": "cosine", "epochs": 30},
         early_stopping={"patience": 5},
-        averaging=Averaging(decay=None),
+        averaging=Averaging(decay=0.9),
         augment=True,
     )
     assert found.objective == RobustELBO(alpha=0.5, kl_scope="classifier")
     assert found.attack is not None and found.attack.threat.eps == 4 / 255
     assert (found.attack.steps, found.attack.eot) == (10, 3)
     assert (found.optimizer, found.schedule) == (SGD(), Cosine(epochs=30))
-    assert found.early_stopping == EarlyStopping(patience=5) and found.averaging == Averaging(decay=None)
+    assert found.early_stopping == EarlyStopping(patience=5) and found.averaging == Averaging(decay=0.9)
     assert set(found.changed) == {
         *("batch_size", "objective.alpha", "attack.threat.eps", "attack.eot"),
         *("optimizer", "schedule", "early_stopping", "averaging"),
@@ -173,6 +173,16 @@ def test_prior_mean_of_normalisation_scales() -> None:
         (lambda: defense("adv", objective={"likelihood": Gaussian()}), "use loss='nll'"),
         (lambda: defense("bnn", optimizer=Langevin()), "samples the weights of a plain network"),
         (lambda: defense("adv").build(classes=10, shape=(3, 8, 9)), "square images"),
+        (
+            lambda: defense("adv", averaging=Averaging(start=3), schedule={"kind": "constant", "epochs": 3}),
+            "averaging.start=3 is past the last epoch.*give at most 2",
+        ),
+        (
+            lambda: defense("adv", averaging=Averaging(decay=None), early_stopping=EarlyStopping()),
+            "the equal average needs its normalisation statistics.*give averaging.decay",
+        ),
+        (lambda: defense("adv", optimizer=Langevin(), early_stopping=EarlyStopping()), "early_stopping knows none"),
+        (lambda: defense("adv", optimizer=Langevin(), averaging=Averaging()), "averaging knows none"),
         (lambda: Averaging(decay=1.0), "decay must lie in"),
         (lambda: EarlyStopping(fraction=1.0), "fraction must lie in"),
         (lambda: EarlyStopping(patience=0), "patience must be at least 1"),

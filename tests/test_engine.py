@@ -9,13 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from advbnn import models
+from advbnn.attacks import PGD
 from advbnn.defenses import Defense
 from advbnn.engine import Tried, make_step
 from advbnn.faststep import FastStep
 from advbnn.objective import RobustLoss
 from advbnn.posterior import bayesianize
 from advbnn.priors import ScaleMixturePrior
+from advbnn.recording import make_capturable
 from advbnn.step import EagerStep
+from advbnn.threat import Threat
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -104,6 +107,24 @@ def test_a_step_that_fails_at_its_first_batch_is_undone_and_made_eagerly(
         tried(x, y, seed)
     for ours, theirs in zip(nets[1].state_dict().values(), nets[0].state_dict().values(), strict=True):
         assert torch.equal(ours, theirs)
+
+
+def test_inputs_outside_the_bounds_of_the_attack_are_refused_as_by_the_eager_step() -> None:
+    net = models.build("small_cnn", classes=10, image_size=8, channels=1)
+    fast = fast_step(net, torch.optim.SGD)
+    fast.defense = Defense(attack=PGD(Threat("linf", 0.1), steps=1))
+    with pytest.raises(ValueError, match="outside bounds"):
+        Tried(fast, may_fall_back=True)(3 * torch.randn(4, 1, 8, 8), torch.arange(4), 0)
+
+
+def test_a_learning_rate_that_a_checkpoint_brought_back_on_the_cpu_goes_to_the_device() -> None:
+    optimizer = torch.optim.Adam([nn.Parameter(torch.empty(2, device="meta"))], lr=torch.tensor(0.5))
+    make_capturable(optimizer)
+    assert optimizer.param_groups[0]["lr"].device.type == "meta"
+    there = torch.optim.Adam([nn.Parameter(torch.zeros(2))], lr=torch.tensor(0.5))
+    lr = there.param_groups[0]["lr"]
+    make_capturable(there)
+    assert there.param_groups[0]["lr"] is lr  # whose place a recording may know
 
 
 def test_where_the_fast_form_was_asked_for_its_failure_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

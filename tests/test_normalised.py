@@ -82,7 +82,14 @@ def test_noise_before_a_layer_is_no_obstacle_and_a_hook_after_it_is() -> None:
     assert normalised_convolutions(net, training=False) == []
 
 
-@pytest.mark.parametrize("kind", [Branching, Repeating, Deciding])
+class Reading(Branching):
+    """It uses the convolution's bias a second time."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.conv(x)) + self.conv.bias.sum()
+
+
+@pytest.mark.parametrize("kind", [Branching, Repeating, Deciding, Reading])
 def test_what_is_no_pair_is_left_alone(kind: type[nn.Module]) -> None:
     assert normalised_convolutions(kind(), training=True) == []
 

@@ -47,6 +47,29 @@ def same(one: list[Tensor], other: list[Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
+def test_gradients_that_were_left_behind_do_not_count() -> None:
+    clean, stale = stepper(ADV_BNN), stepper(ADV_BNN)
+    for parameter in stale.parameters:
+        parameter.grad = torch.ones_like(parameter)
+    for step in (clean, stale):
+        step(*batch(), seed=1)
+    assert same(state(clean), state(stale))
+
+
+def test_weights_are_perturbed_against_the_loss_that_is_minimised(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = stepper(replace(ADV_BNN, awp=0.01))
+    asked: list[tuple[float, float]] = []
+    forward = RobustLoss.forward
+
+    def watching(self, x, x_adv, y, kl_factor=1.0, share=1.0):
+        asked.append((kl_factor, share))
+        return forward(self, x, x_adv, y, kl_factor, share)
+
+    monkeypatch.setattr(RobustLoss, "forward", watching)
+    step(*batch(), seed=1, kl_factor=0.25, share=0.5)
+    assert asked == [(0.25, 0.5)] * 2
+
+
 def test_step_is_algorithm_1() -> None:
     """Against the paper's lines, written out."""
     (x, y), seed = batch(), step_seed(1, 2, 3)

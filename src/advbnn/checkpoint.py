@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_model, save_model
 from torch import nn
 
@@ -94,10 +95,12 @@ def save(
         for name in (WEIGHTS, TRAINING, MANIFEST):
             sync(temporary / name)
         sync(temporary)
-        _discard(final)  # a damaged one of the same step
+        replaced = _set_aside(final)  # one of the same step
         os.rename(temporary, final)
         sync(folder)
-    except (OSError, RuntimeError) as error:
+        if replaced is not None:
+            shutil.rmtree(replaced)
+    except (OSError, RuntimeError, SafetensorError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
         last = latest(folder, quiet=True)
         raise CheckpointError(
@@ -105,8 +108,7 @@ def save(
             + (f"{last.folder.name}" if last else "its beginning")
             + " once the cause is gone (is the disk full?)"
         ) from error
-    for old in _newest_first(folder)[keep:]:
-        _discard(old)
+    _prune(folder, final, keep)
     return Checkpoint(final, step, dict(facts))
 
 
@@ -117,6 +119,7 @@ def latest(folder: Path | str, *, quiet: bool = False) -> Checkpoint | None:
     run cannot have meant to start from nothing.
     """
     problems = []
+    _bring_back(Path(folder))
     for candidate in _newest_first(Path(folder)):
         try:
             found = _verified(candidate)
@@ -164,6 +167,14 @@ def _verified(folder: Path) -> Checkpoint:
     return Checkpoint(folder, int(manifest["step"]), manifest["facts"])
 
 
+def _whole(folder: Path) -> bool:
+    try:
+        _verified(folder)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return True
+
+
 def _newest_first(folder: Path) -> list[Path]:
     return sorted(folder.glob("step-*"), reverse=True)
 
@@ -173,9 +184,40 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def _prune(folder: Path, written: Path, keep: int) -> None:
+    """Deletes all but the newest `keep` and the one just written.
+
+    A damaged one of a later step, which the run could not go on from, must not push out a good one.
+    """
+    there = _newest_first(folder)
+    later = there[: there.index(written)]
+    good = [one for one in there if one not in later or _whole(one)]
+    for old in there:
+        if old != written and old not in good[:keep]:
+            _discard(old)
+
+
 def _discard(folder: Path) -> None:
     """Deletes a checkpoint, under another name: what a kill leaves of it must not be taken for one."""
-    if folder.exists():
-        doomed = folder.with_name(f".deleting-{folder.name}")
-        os.rename(folder, doomed)
+    doomed = _set_aside(folder)
+    if doomed is not None:
         shutil.rmtree(doomed)
+
+
+def _set_aside(folder: Path) -> Path | None:
+    """Renames a checkpoint, if it is there, to what is deleted sooner or later."""
+    if not folder.exists():
+        return None
+    doomed = folder.with_name(f".deleting-{folder.name}")
+    os.rename(folder, doomed)
+    return doomed
+
+
+def _bring_back(folder: Path) -> None:
+    """A whole checkpoint that a kill has caught between the two renames of its replacement gets its name again."""
+    if _newest_first(folder):
+        return
+    for aside in sorted(folder.glob(".deleting-step-*"), reverse=True):
+        if _whole(aside):
+            os.rename(aside, folder / aside.name.removeprefix(".deleting-"))
+            return

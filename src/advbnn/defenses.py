@@ -152,6 +152,7 @@ class Defense:
                 f"Langevin dynamics samples the weights of a plain network, got network={self.network!r}; "
                 "use network=Plain()"
             )
+        self._check_averaging()
         self._check_attack()
 
     def wrap(self, net: nn.Module) -> nn.Module:
@@ -176,6 +177,25 @@ class Defense:
             if self.norm_scales == "uniform":
                 models.uniform_norm_scales_(net)
         return self.wrap(net)
+
+    def _check_averaging(self) -> None:
+        averaging, stopping = self.averaging, self.early_stopping
+        if isinstance(self.optimizer, Langevin) and (averaging is not None or stopping is not None):
+            which = "averaging" if averaging is not None else "early_stopping"
+            raise ValueError(f"Langevin dynamics keeps samples of the weights, and {which} knows none; leave it out")
+        if averaging is None:
+            return
+        epochs = self.schedule.total_epochs
+        if averaging.start >= epochs:
+            raise ValueError(
+                f"averaging.start={averaging.start} is past the last epoch, so that nothing would be averaged; the "
+                f"schedule has {epochs} epochs, give at most {epochs - 1}"
+            )
+        if stopping is not None and averaging.decay is None:
+            raise ValueError(
+                "the equal average needs its normalisation statistics estimated anew before it can be judged, which "
+                "early_stopping does not do; give averaging.decay, such as 0.995, or leave one of them out"
+            )
 
     def _check_attack(self) -> None:
         likelihood, trades = self.objective.likelihood, self.objective.trades

@@ -57,6 +57,7 @@ class Best:
 
     def offer(self, model: nn.Module, score: float, epoch: int) -> None:
         """Keep a copy of the network if it is better than what is kept."""
+        score = -math.inf if math.isnan(score) else score
         self.latest, self.seen = score, epoch
         if not self._tensors or score > self.score:
             self.score, self.epoch = score, epoch

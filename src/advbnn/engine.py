@@ -65,6 +65,8 @@ class Tried:
         if self._step is not None:
             return self._step(x, y, seed, **options)
         fast = self._fast
+        if fast.defense.attack is not None:
+            fast.defense.attack._checked(fast.loss.model, x, y)  # which waits for the device, so once has to do
         before = _Snapshot(fast.loss, fast.optimizer)
         try:
             record = fast(x, y, seed, **options)

@@ -59,6 +59,8 @@ def normalised_convolutions(net: nn.Module, *, training: bool) -> list[Normalise
     modules = dict(twin.named_modules())
     calls = [node for node in graph.nodes if node.op == "call_module"]
     times = Counter(node.target for node in calls)
+    # of modules whose tensors the network also reads by itself, the module's call is not all
+    read = {str(node.target).rpartition(".")[0] for node in graph.nodes if node.op == "get_attr"}
 
     def follower(node: fx.Node, kinds: tuple[type[nn.Module], ...]) -> fx.Node | None:
         """The one user of the node's output, if it is a module of these kinds, called once."""
@@ -73,7 +75,7 @@ def normalised_convolutions(net: nn.Module, *, training: bool) -> list[Normalise
         if type(conv) not in _CONVOLUTIONS or times[node.target] != 1 or conv._forward_hooks:
             continue
         norm = follower(node, _NORMS)
-        if norm is not None:
+        if norm is not None and read.isdisjoint((str(node.target), str(norm.target))):
             relu = follower(norm, (nn.ReLU,))
             found.append(
                 NormalisedConvolution(str(node.target), str(norm.target), None if relu is None else str(relu.target))

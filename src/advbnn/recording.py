@@ -64,8 +64,10 @@ def make_capturable(optimizer: torch.optim.Optimizer) -> None:
         group["fused"], group["foreach"] = True, False
         if "capturable" in group:
             group["capturable"] = True
-        if not isinstance(group["lr"], Tensor):
-            group["lr"] = torch.tensor(float(group["lr"]), device=device)
+        lr = group["lr"]
+        if not isinstance(lr, Tensor) or lr.device != device:
+            # a checkpoint brings it back on the CPU, where a graph would record its value and not its place
+            group["lr"] = torch.tensor(float(lr), device=device)
     for parameter, state in optimizer.state.items():
         if "step" in state:
             state["step"] = torch.as_tensor(state["step"], dtype=torch.float32, device=parameter.device)

@@ -90,7 +90,9 @@ class EagerStep:
         """
         x_adv = self._perturb(x, y, derive_seed(seed, "attack"))
         update_seed = derive_seed(seed, "update")
-        with self._weights_perturbed(x, x_adv, y, update_seed), seeded(update_seed, x.device):
+        self.optimizer.zero_grad()  # of what an interrupted step, or the network's owner, has left there
+        perturbing = self._weights_perturbed(x, x_adv, y, update_seed, kl_factor, share)
+        with perturbing, seeded(update_seed, x.device):
             loss: Loss = self.update(x, x_adv, y, kl_factor, share)
             loss.total.backward()
         if self.defense.clip is not None:
@@ -121,14 +123,16 @@ class EagerStep:
                 return attack(model, x, y, seed)
             return _trades_attack(attack, model, objective.likelihood, x, seed)
 
-    def _weights_perturbed(self, x: Tensor, x_adv: Tensor, y: Tensor, seed: int) -> AbstractContextManager[None]:
+    def _weights_perturbed(
+        self, x: Tensor, x_adv: Tensor, y: Tensor, seed: int, kl_factor: float | Tensor, share: float
+    ) -> AbstractContextManager[None]:
         """Within the block the weights are the worst nearby (AWP), for the noise of the update itself."""
         if self.defense.awp is None:
             return nullcontext()
 
         def loss() -> Tensor:
             with seeded(seed, x.device):
-                total: Tensor = self.loss(x, x_adv, y).total
+                total: Tensor = self.loss(x, x_adv, y, kl_factor, share).total
             return total
 
         return perturbed(self.loss.model, loss, self.defense.awp)

@@ -6,6 +6,7 @@ stands for None. Every error names the key by its full path, what was expected, 
 
 import dataclasses
 import math
+import numbers
 import re
 import types
 import typing
@@ -252,8 +253,10 @@ def _toml_value(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)  # inf and nan are spelt alike in TOML
-    if isinstance(value, int | float):
-        return repr(value)
+    if isinstance(value, numbers.Integral):
+        return repr(int(value))
+    if isinstance(value, numbers.Real):
+        return repr(float(value))  # also of numpy's, whose own form is no TOML
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml_value, value))}]"
     import json

@@ -18,6 +18,7 @@ from advbnn.engine import make_step
 from advbnn.modes import evaluating
 from advbnn.objective import Categorical, RobustLoss
 from advbnn.optimizers import Langevin, set_learning_rate
+from advbnn.posterior import Bayesian
 from advbnn.priors import GaussianPrior
 from advbnn.rng import seeded
 from advbnn.schedules import kl_factor
@@ -57,7 +58,7 @@ class Training:
         precision: str = "auto",
     ) -> None:
         stopping, optimizer = defense.early_stopping, defense.optimizer
-        _check(data.train, defense, processes)
+        _check(model, data.train, defense, processes)
         if stopping is not None and data.validation is None:
             data = data.split_validation(fraction=stopping.fraction, seed=seed)
         self.model, self.data, self.defense, self.seed, self.world = model, data, defense, seed, processes
@@ -82,6 +83,11 @@ class Training:
         self.spread: Spread | None = None
         self.optimizer = self._fresh_optimizer()
         self._run_step = make_step(engine, self.loss, self.optimizer, defense, processes, precision)
+        if isinstance(optimizer, Langevin) and optimizer.burn_in >= self.steps_in_all:
+            raise ValueError(
+                f"optimizer.burn_in={optimizer.burn_in} updates leave nothing of the {self.steps_in_all} that the "
+                "schedule has, so that no sample would be kept; burn in for fewer, or train for longer"
+            )
 
     @property
     def product(self) -> nn.Module:
@@ -117,7 +123,8 @@ class Training:
     def advance(self, x: Tensor, y: Tensor) -> None:
         """One step, and with the last of an epoch its end."""
         defense, objective, steps = self.defense, self.defense.objective, len(self.batches)
-        if self.step == 0 and defense.schedule.restarts(self.epoch):
+        # the adaptation of Langevin dynamics must not begin anew among its samples
+        if self.step == 0 and defense.schedule.restarts(self.epoch) and self.bank is None:
             self.optimizer = self._fresh_optimizer()
             self._run_step = self._run_step.with_optimizer(self.optimizer)
         self.lr = defense.optimizer.lr * defense.schedule.scale(self.epoch + self.step / steps)
@@ -150,7 +157,7 @@ class Training:
     def finish(self) -> None:
         """Puts the weights in place that the run was for: averaged, the best, or the last."""
         averaging = self.defense.averaging
-        if self.best is not None:
+        if self.best is not None and self.best.epoch:
             self.best.copy_to(self.model)
         elif self.average is not None and averaging is not None:
             self.average.copy_to(self.model)
@@ -236,8 +243,13 @@ class Training:
         self.epoch, self.step = self.epoch + 1, 0
         stopping, defense = self.defense.early_stopping, self.defense
         validation = self.data.validation
-        if self.best is None or stopping is None or validation is None or self.epoch % stopping.every:
+        if self.best is None or stopping is None or validation is None:
             return
+        if self.epoch % stopping.every and self.epoch < defense.schedule.total_epochs:
+            return
+        if self.average is not None and not self.average.updates:
+            return  # there is no average to judge yet
+        self.check_finite()
         with nullcontext() if self.average is None else self.average.applied(self.model):
             score = validation_score(
                 self._judged,
@@ -269,13 +281,21 @@ class Training:
         )
 
 
-def _check(examples: Examples, defense: Defense, processes: World) -> None:
+def _check(model: nn.Module, examples: Examples, defense: Defense, processes: World) -> None:
     regression, likelihood = examples.targets.is_floating_point(), defense.objective.likelihood
     if regression == isinstance(likelihood, Categorical):
         kind, remedy = ("real numbers", "Gaussian") if regression else ("class labels", "Categorical")
         raise ValueError(
             f"{examples.name} has {kind} for targets, which a {type(likelihood).__name__} likelihood cannot explain; "
             f"set objective.likelihood to {remedy}()"
+        )
+    if isinstance(defense.optimizer, Langevin) and any(isinstance(part, Bayesian) for part in model.modules()):
+        raise ValueError("Langevin dynamics samples the weights of a plain network, and the model is Bayesian already")
+    decay = getattr(defense.optimizer, "weight_decay", 0.0)
+    if decay and any(isinstance(part, Bayesian) for part in model.modules()):
+        raise ValueError(
+            f"optimizer.weight_decay={decay} would pull the standard deviations of random weights towards 1; the "
+            "divergence from the prior takes its place, set weight_decay to 0"
         )
     if processes.size > 1 and isinstance(defense.optimizer, Langevin):
         raise ValueError("Langevin dynamics runs in one process; start one chain a process, each with its own seed")

@@ -10,11 +10,13 @@ from torch import Tensor, nn
 
 from advbnn.data import ImageSet, Splits
 from advbnn.defenses import Averaging
-from advbnn.early_stopping import EarlyStopping
+from advbnn.early_stopping import Best, EarlyStopping
 from advbnn.optimizers import Langevin
+from advbnn.posterior import bayesianize
 from advbnn.predict import predict
 from advbnn.schedules import Constant, Cosine
 from advbnn.sgld import SampleBank
+from advbnn.train import fit
 from advbnn.trained import load_trained
 from advbnn.training import Training
 from quick import quick, same, train, weights
@@ -50,6 +52,45 @@ def test_validation_by_attack_and_average(digits: Splits[ImageSet]) -> None:
     value = quick("adv_bnn", early_stopping=EarlyStopping(fraction=0.25, samples=2), averaging=Averaging(decay=0.5))
     history = train(digits, value).history
     assert all(0 <= line["validation_accuracy"] <= 1 for line in history)
+
+
+def test_a_score_that_is_no_number_can_be_beaten() -> None:
+    best, net = Best(), nn.Linear(1, 1)
+    best.offer(net, float("nan"), 1)
+    best.offer(net, 0.1, 2)
+    assert (best.epoch, best.score) == (2, 0.1)
+
+
+def test_an_average_is_judged_from_its_start_on(digits: Splits[ImageSet]) -> None:
+    averaging, stopping = Averaging(decay=0.5, start=2), EarlyStopping(fraction=0.25, patience=1, samples=2)
+    value = quick("bnn", schedule=Constant(epochs=4), averaging=averaging, early_stopping=stopping)
+    history = train(digits, value).history
+    assert min(line["epoch"] for line in history if "validation_accuracy" in line) == 3
+
+
+def test_the_last_epoch_is_judged_too(digits: Splits[ImageSet]) -> None:
+    stopping = EarlyStopping(fraction=0.25, every=3, samples=2)
+    history = train(digits, quick("bnn", schedule=Constant(epochs=4), early_stopping=stopping)).history
+    assert {line["epoch"] for line in history if "validation_accuracy" in line} == {3, 4}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"optimizer": Langevin(burn_in=10_000)}, "burn_in=10000 updates leave nothing of the"),
+        ({"optimizer": Langevin(burn_in=1)}, "the model is Bayesian already"),
+        ({"optimizer": {"kind": "adam", "weight_decay": 0.01}}, "weight_decay=0.01 would pull the standard deviations"),
+    ],
+)
+def test_what_would_give_something_else_than_asked_for_is_refused(
+    digits: Splits[ImageSet], options: dict[str, Any], message: str
+) -> None:
+    value = quick("adv", **options)
+    net = value.build(classes=10, shape=(1, 8, 8), seed=0)
+    if "burn_in" not in message:
+        net = bayesianize(net)
+    with pytest.raises(ValueError, match=message):
+        fit(net, digits, value, seed=0)
 
 
 def test_validation_runs_by_the_engine_of_the_training(
@@ -119,7 +160,7 @@ def test_langevin_dynamics_gives_a_bank_of_samples(digits: Splits[ImageSet], tmp
         {"attack": {"eot": 2}},
         {"schedule": Cosine(epochs=1)},
         {"averaging": {"decay": 0.9}},
-        {"optimizer": {"kind": "adam", "weight_decay": 0.01}},
+        {"optimizer": {"kind": "adam", "weight_decay": 0.01}, "network": {"kind": "plain"}},
     ],
     ids=str,
 )
