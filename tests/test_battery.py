@@ -55,6 +55,31 @@ def test_every_battery_is_in_order(level: str, bayesian: bool, norm: str) -> Non
     assert ("transfer" in {trial.role for trial in trials}) == bayesian
 
 
+def test_every_attack_keeps_the_box_that_is_asked_about() -> None:
+    threat = Threat("linf", 0.3, (-2.0, 3.0))
+    assert {trial.attack.threat for trial in trials_of(threat=threat)} == {threat}
+
+
+def test_sources_are_averaged_over_their_draws_also_for_a_target_that_has_none() -> None:
+    class Asked(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.times = getattr(self, "times", 0) + 1
+            return super().forward(x)
+
+    x, y = torch.rand(2, 4), torch.tensor([0, 1])
+    counts = []
+    for random in (True, False):
+        asked = Asked(4, 10)
+        source = bayesianize(asked) if random else asked
+        (transfer,) = attacks_of(trials_of("quick", bayesian=False, transfer_from={"other": source}), "transfer")
+        assert transfer.attack.eot == 8
+        transfer(nn.Linear(4, 10), x, y, seed=0)
+        counts.append(asked.times)
+    averaged, once = counts
+    assert averaged >= 30 * 8
+    assert once < 2 * 30
+
+
 def test_levels_try_ever_harder() -> None:
     for less, more in zip(LEVELS.values(), list(LEVELS.values())[1:], strict=False):
         for field in ("restarts", "apgd_steps", "apgd_draws", "targets", "square_queries", "most_draws"):

@@ -304,3 +304,34 @@ def test_refuses_bad_attacks() -> None:
         evaluate(net(), digits(), "cleen")
     with pytest.raises(ValueError, match="attacks is empty"):
         evaluate(net(), digits(), {})
+
+
+def test_an_attack_that_writes_into_its_inputs_is_found_out() -> None:
+    @dataclass(frozen=True)
+    class Overwriting(Shift):
+        def __call__(self, model: nn.Module, x: Tensor, y: Tensor, seed: int | None = None) -> Tensor:
+            y.zero_()
+            return x.add_(0.2).clamp_(0, 1)
+
+    with pytest.raises(ValueError, match="Overwriting.* left its threat: a perturbation of linf norm 0.2"):
+        evaluate(net(), digits(), Overwriting())
+    allowed = Overwriting(Threat("linf", 0.2))
+    expected = int((net()((to_float(digits().images) + 0.2).clamp(0, 1)).argmax(1) == digits().labels).sum())
+    assert evaluate(net(), digits(), allowed, samples=1, seeds=1)[0].correct == (expected,)
+
+
+def test_an_attack_of_ones_own_finds_the_model_in_evaluation_mode_without_parameter_gradients() -> None:
+    @dataclass(frozen=True)
+    class Looking(Shift):
+        def __call__(self, model: nn.Module, x: Tensor, y: Tensor, seed: int | None = None) -> Tensor:
+            assert not any(part.training for part in model.modules())
+            x = x.requires_grad_()
+            nn.functional.cross_entropy(model(x), y).backward()
+            return self.threat.project(x.detach() + self.threat.eps * x.grad.sign(), x.detach())
+
+    model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 10)).train()
+    statistics = model[1].running_mean.clone()
+    evaluate(model, digits(), Looking(), samples=1, seeds=1)
+    assert torch.equal(model[1].running_mean, statistics)
+    assert all(part.training for part in model.modules())
+    assert all(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())

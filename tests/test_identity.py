@@ -1,4 +1,5 @@
 import copy
+import hashlib
 
 import pytest
 import torch
@@ -6,6 +7,8 @@ from torch import nn
 
 from advbnn import GaussianPrior, add_noise, bayesianize, data
 from advbnn.identity import DataIdentity, ModelIdentity, precision_of, ranges, versions_on
+from advbnn.noise import noise_levels
+from advbnn.sgld import SampleBank
 
 
 def small() -> nn.Module:
@@ -41,6 +44,38 @@ def test_every_change_makes_another_model() -> None:
         bayesianize(small(), prior=GaussianPrior(std=1.0)),
     ]
     assert len({digest(model) for model in models}) == len(models)
+
+
+def test_buffers_that_are_not_saved_belong_to_the_model() -> None:
+    def scaled(factor: float) -> nn.Module:
+        model = small()
+        model[0].register_buffer("scale", torch.tensor(factor), persistent=False)
+        return model
+
+    assert digest(scaled(1.0)) == digest(scaled(1.0))
+    assert len({digest(scaled(1.0)), digest(scaled(2.0)), digest(small())}) == 3
+
+
+def test_models_that_keep_everything_in_their_state_dict_keep_their_identity() -> None:
+    model = nn.Linear(1, 1)
+    nn.init.zeros_(model.weight), nn.init.zeros_(model.bias)
+    text = b"Linear(in_features=1, out_features=1, bias=True) "
+    tensors = b"weight torch.float32 (1, 1)" + bytes(4) + b"bias torch.float32 (1,)" + bytes(4)
+    assert digest(model) == hashlib.sha256(text + f"{noise_levels(model)}".encode() + tensors).hexdigest()
+
+
+def test_a_network_frozen_to_a_draw_is_another_one() -> None:
+    model = nn.Sequential(bayesianize(small()))
+    bank = SampleBank(small())
+    bank.add(), bank.add()
+    found = [digest(model), digest(bank)]
+    for seed in (0, 1):
+        with model[0].frozen(seed):
+            found.append(digest(model))
+        with bank.frozen(index=seed):
+            found.append(digest(bank))
+    assert len(set(found)) == 6
+    assert [digest(model), digest(bank)] == found[:2]
 
 
 def test_kind_and_label() -> None:

@@ -117,3 +117,13 @@ def test_refuses_an_unknown_rule_and_a_model_that_returns_no_logits() -> None:
         predict(bnn(), X, rule="votes")
     with pytest.raises(ValueError, match="logits"):
         predict(nn.Flatten(0), X)
+
+
+def test_dropout_that_its_owner_keeps_on_is_randomness() -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(12, 64), nn.ReLU(), nn.Dropout(0.5), nn.Linear(64, 3))
+    x = torch.rand(4, 3, 2, 2)
+    assert predict(net.train(), x, samples=5, seed=0).mutual_information.max() < 1e-6  # in evaluation mode, as a whole
+    net.eval()
+    net[3].train()
+    assert predict(net, x, samples=5, seed=0).mutual_information.min() > 1e-6
+    assert [part.training for part in net] == [False, False, False, True, False]

@@ -108,3 +108,25 @@ def test_few_images_say_nothing_of_training_mode() -> None:
     found = probe(Attackable(model), X[:1], Y[:1], THREAT, 5, seed=0)
     assert torch.equal(found["training_right"], found["evaluation_right"])
     assert found["training_right"] is not found["evaluation_right"]  # each can be stored
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("threat", [THREAT, Threat("linf", 0.1, (-9.0, 9.0))])
+def test_a_hair_is_the_smallest_change_that_the_type_of_the_inputs_has(dtype: torch.dtype, threat: Threat) -> None:
+    class Listening(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.heard = copy.deepcopy(net()).to(dtype), []
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.heard.append(x.detach())
+            return self.net(x)
+
+    model, x = Listening(), X.to(dtype)
+    probe(Attackable(model), x, Y, threat, 2, seed=3)
+    assert {z.dtype for z in model.heard} == {dtype}
+    doubled = [z[:40] for z in model.heard if len(z) == 80]
+    (moved,) = (z for z in doubled if not torch.equal(z, x))
+    change = (moved.double() - x.double()).abs()
+    assert (change > 0).all()
+    assert (change <= torch.maximum(x.double() * torch.finfo(dtype).eps, torch.tensor(18 * 2.0**-20))).all()

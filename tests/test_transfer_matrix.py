@@ -84,3 +84,22 @@ def test_refuses_what_cannot_be_compared(matrix: Records) -> None:
         affinity(Records(other))
     with pytest.raises(ValueError, match="expected one record with .*clean"):
         affinity(matrix.where(kind="transfer"))
+    both = Records([*matrix, *(replace(r, threat=Threat("linf", 0.2)) for r in matrix.where(kind="transfer"))])
+    with pytest.raises(ValueError, match="same threat, got .*eps=0.1.*eps=0.2"):
+        affinity(both)
+
+
+@pytest.mark.parametrize("missing", ["from net", "from bnn"])
+def test_what_was_not_measured_has_no_affinity(matrix: Records, missing: str) -> None:
+    """Without its own attack a target has none at all, without another's it has none with that."""
+    part = Records(r for r in matrix if (r.model.label, r.name) != ("bnn", missing))
+    whole, found = affinity(matrix), affinity(part)
+    lost = {"net", "bnn"} if missing == "from bnn" else {"net"}
+    for source in ("net", "bnn"):
+        assert found[source]["net"] == whole[source]["net"]
+        assert found[source]["bnn"] == (None if source in lost else whole[source]["bnn"])
+
+
+def test_refuses_an_attack_with_a_source_of_its_own() -> None:
+    with pytest.raises(ValueError, match="attack must be made on each of the models in turn, got Transfer"):
+        transfer_matrix({"net": net(), "bnn": bnn()}, digits(), Transfer.from_mean(bnn(), ATTACK), **OPTIONS)

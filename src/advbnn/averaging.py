@@ -115,10 +115,12 @@ def refresh_batchnorm(model: nn.Module, batches: Iterable[Any]) -> None:
             for norm in norms:
                 norm.reset_running_stats()
                 norm.momentum = None  # the plain mean over all batches
-                norm.training = True
+                norm.training = False  # while batches are made, for which the model may be attacked
             empty = True
             for batch in batches:
+                _set_training(norms, True)
                 model(batch[0] if isinstance(batch, tuple | list) else batch)
+                _set_training(norms, False)
                 empty = False
             if empty:
                 raise ValueError("batches holds no batch to estimate statistics from; an iterator may be used up")
@@ -129,6 +131,11 @@ def refresh_batchnorm(model: nn.Module, batches: Iterable[Any]) -> None:
     finally:
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
+
+
+def _set_training(norms: Iterable[nn.Module], training: bool) -> None:
+    for norm in norms:
+        norm.training = training
 
 
 def _precise(parameter: Tensor) -> Tensor:

@@ -145,17 +145,19 @@ def battery(
     worth = 1 if random else level.query_draws
     authors = []
     if threat.norm == "linf":
-        authors.append(Trial("authors' PGD-20", PAPER, paper_pgd(threat.eps)))
-    if authors and random:
-        twin = replace(paper_pgd(threat.eps), eot=level.draws[-1])
-        authors.append(Trial(f"authors' PGD-20, {level.draws[-1]} draws", WHITE_BOX, twin))
+        single = replace(paper_pgd(threat.eps), threat=threat)  # whose box need not be [0, 1]
+        authors.append(Trial("authors' PGD-20", PAPER, single))
+        if random:
+            twin = replace(single, eot=level.draws[-1])
+            authors.append(Trial(f"authors' PGD-20, {level.draws[-1]} draws", WHITE_BOX, twin))
     grid = [
         PGD(threat, steps=steps, eot=draws, **judging)
         for steps in level.steps
         for draws in (level.draws if random else (1,))
     ]
     restarted = replace(grid[0], restarts=level.restarts)
-    surrogate = replace(grid[-1], eot=1)
+    # a source may be random where the network is not; one that is not random is asked once all the same
+    surrogate = replace(grid[-1], eot=level.draws[-1])
     scale_free: dict[str, Any] = {"loss": "margin"}
     if classes >= 4:  # the targeted DLR loss compares four of them
         scale_free = {"loss": "dlr", "targets": min(level.targets, classes - 1)}

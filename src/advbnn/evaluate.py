@@ -27,6 +27,7 @@ from advbnn.data.splits import Splits
 from advbnn.distributed import world
 from advbnn.identity import DataIdentity, ModelIdentity, device_of, dtype_of, precision_of, versions_on
 from advbnn.messages import unknown
+from advbnn.modes import evaluating, without_parameter_gradients
 from advbnn.predict import RULES, Prediction, predict
 from advbnn.records import Record, Records, check_same_settings
 from advbnn.seeds import crafting_seed, scoring_seed
@@ -110,7 +111,8 @@ class Evaluation:
         progress: show what is done and the time left.
         command: what makes these records again, to be written into them.
         engine: how the network runs, see `accelerate`; no setting of a record, as all give the same up to rounding, but
-            noted in its `versions`. Attacks that are not of `advbnn.attacks` get the model as it is.
+            noted in its `versions`. Attacks that are not of `advbnn.attacks` get the model itself, in evaluation mode
+            and without gradients of its parameters.
         precision: `"full"`, or `"bf16"` for matrix products in bfloat16, which records then say; see `accelerate`.
     """
 
@@ -205,9 +207,14 @@ class Evaluation:
         """Perturbed inputs for the model, from randomness that no score uses; `x` itself without an attack."""
         if attack is None or attack.threat.eps == 0:
             return x
-        # an attack from elsewhere may look for more in the model than its answers
-        target = self.fast if isinstance(attack, Attack) else self.model
-        x_adv = self._accelerated(attack)(target, x, y, seed=crafting_seed(seed, batch))
+        # copies, as one that writes into its inputs would be checked against what it wrote
+        batch_of_its_own = x.clone(), y.clone()
+        if isinstance(attack, Attack | Transfer):
+            x_adv = self._accelerated(attack)(self.fast, *batch_of_its_own, seed=crafting_seed(seed, batch))
+        else:
+            # an attack from elsewhere may look for more in the model than its answers, and set no mode
+            with evaluating(self.model), without_parameter_gradients(self.model):
+                x_adv = attack(self.model, *batch_of_its_own, seed=crafting_seed(seed, batch))
         _check_allowed(attack, x_adv, x)
         return x_adv
 

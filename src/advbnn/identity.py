@@ -4,12 +4,15 @@ import hashlib
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from advbnn.data.imageset import Examples, row_numbers
 from advbnn.noise import noise_levels
+from advbnn.posterior import Bayesian
+from advbnn.sgld import SampleBank
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +22,7 @@ class ModelIdentity:
     Attributes:
         label: what its owner calls it, for tables and plots.
         kind: its class, and that of the network within.
-        sha256: over its structure and every parameter and buffer.
+        sha256: over its structure and every parameter and buffer, and over the draw of an enclosing `frozen` block.
     """
 
     label: str
@@ -119,10 +122,24 @@ def _kind(model: nn.Module) -> str:
 def _digest(model: nn.Module) -> str:
     # the noise of RSE is a hook, which neither the structure nor the weights show
     digest = hashlib.sha256(f"{model!r} {noise_levels(model)}".encode())
-    for name, tensor in model.state_dict().items():
-        if isinstance(tensor, Tensor):
-            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    for name, value in {**model.state_dict(), **_unsaved(model)}.items():
+        if isinstance(value, Tensor):
+            digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+            digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
         else:  # a module's extra state
-            digest.update(f"{name} {tensor!r}".encode())
+            digest.update(f"{name} {value!r}".encode())
     return digest.hexdigest()
+
+
+def _unsaved(model: nn.Module) -> dict[str, Any]:
+    """What a network computes with and its state dict lacks: non-persistent buffers, and the draw it is frozen to."""
+    found: dict[str, Any] = {}
+    for path, module in model.named_modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            if name in module._non_persistent_buffers_set:
+                found[f"unsaved {path}.{name}"] = buffer
+        if isinstance(module, Bayesian) and module._frozen is not None:
+            found |= {f"frozen {path}.{name}": weight for name, weight in module._frozen.items()}
+        if isinstance(module, SampleBank) and module._frozen is not None:
+            found[f"frozen {path}"] = module._frozen
+    return found

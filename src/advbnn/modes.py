@@ -10,11 +10,15 @@ from torch import nn
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode within the block; every submodule gets its own flag back afterwards.
 
-    `model.train()` would not do: it also switches on the parts that the caller keeps in evaluation mode.
+    A model that is in evaluation mode already stays as its owner has arranged it, with the parts that he keeps in
+    training mode: the dropout of a network that drops units at test time is its randomness.
+
+    `model.train()` would not do at the end: it also switches on the parts that the caller keeps in evaluation mode.
     """
     with _modes_restored(model):
-        for module in model.modules():
-            module.training = False
+        if model.training:
+            for module in model.modules():
+                module.training = False
         yield
 
 

@@ -21,7 +21,7 @@ _DRAWS = 8
 """Draws whose gradients are compared with each other."""
 
 _HAIR = 2.0**-20
-"""A change of an input in [0, 1] that nobody can see and float32 can."""
+"""A change of an input in [0, 1] that nobody can see and float32 can; coarser types make their smallest change."""
 
 _FEWEST_TO_NORMALISE = 32
 """Images whose statistics are good enough for a network that normalises by its batch."""
@@ -109,7 +109,7 @@ def _answers(model: Attackable, x: Tensor, threat: Threat, seed: int) -> dict[st
     low, high = threat.bounds
     middle = (low + high) / 2 if math.isfinite(low + high) else 0.0
     alone = answer(x, x)
-    by_a_hair = x + torch.where(x > middle, -_HAIR, _HAIR) * (high - low if math.isfinite(high - low) else 1.0)
+    by_a_hair = _moved(x, middle, _HAIR * (high - low if math.isfinite(high - low) else 1.0))
     ends = []
     for other_seed in (seed, seed + 1):
         with seeded(other_seed, x.device):
@@ -136,6 +136,13 @@ def _modes(model: Attackable, x: Tensor, y: Tensor, samples: int, seed: int) -> 
         return {"evaluation_right": as_deployed, "training_right": as_deployed.clone()}
     # a copy, since training mode updates the statistics of normalisation layers
     return {"evaluation_right": as_deployed, "training_right": right(copy.deepcopy(model).train())}
+
+
+def _moved(x: Tensor, middle: float, hair: float) -> Tensor:
+    """`x` with every value moved towards the middle, by a hair or else to the next number that its type has."""
+    inwards = torch.where(x > middle, -1.0, 1.0).to(x.dtype)
+    moved = x + inwards * hair
+    return torch.where(moved == x, torch.nextafter(x, inwards * math.inf), moved)
 
 
 def _variation(p: Tensor, q: Tensor) -> Tensor:

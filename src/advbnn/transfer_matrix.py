@@ -7,6 +7,7 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
+from advbnn.attacks.transfer import Transfer
 from advbnn.data.imageset import Examples
 from advbnn.evaluate import CLEAN, Evaluation, Options, Perturbation
 from advbnn.records import Record, Records
@@ -23,11 +24,16 @@ def transfer_matrix(
     Args:
         models: two or more models by name.
         data: see `evaluate`.
-        attack: how each source is attacked.
+        attack: how each source is attacked; not a `Transfer`, which has a source of its own.
         options: see `Evaluation`; `label` is not among them.
     """
     if len(models) < 2:
         raise ValueError(f"models must be two or more, by name; got {list(models)}")
+    if isinstance(attack, Transfer):
+        raise ValueError(
+            f"attack must be made on each of the models in turn, got {attack!r}, whose source is always the same; "
+            "give its attack alone, and its source as one more of the models"
+        )
     if "label" in options:
         raise ValueError("transfer_matrix takes the labels from the names of the models; leave out label")
     evaluations = {name: Evaluation(model, data, **options | {"label": name}) for name, model in models.items()}
@@ -48,19 +54,25 @@ def affinity(records: Records) -> dict[str, dict[str, float | None]]:
 
     1 means that the source's examples hurt the target as much as its own do, 0 that they do nothing. A value above 1
     is a warning: an attacker who does not know the target does better than one who does, as happens when gradients
-    are masked. None where the target's own attack does not lower its accuracy, so that there is nothing to compare.
+    are masked. None where the target's own attack does not lower its accuracy, so that there is nothing to compare,
+    and where the record of the pair or of the target's own attack is missing.
 
     Args:
-        records: those of `transfer_matrix`, among others.
+        records: those of `transfer_matrix` for one attack at one radius, among others.
     """
-    pairs = {(r.source.label, r.model.label): r for r in records.where(kind="transfer", curve="") if r.source}
-    names = list(dict.fromkeys(target for _, target in pairs))
+    crossed = [(r.source.label, r.model.label, r) for r in records.where(kind="transfer", curve="") if r.source]
+    names = list(dict.fromkeys(target for _, target, _ in crossed))
     clean = {name: records.only(kind="clean", label=name, curve="") for name in names}
-    _check_comparable([*pairs.values()], ("attack", "threat"))
-    _check_comparable([*pairs.values(), *clean.values()], ("data", "samples", "seeds"))
+    measured = [record for _, _, record in crossed]
+    _check_comparable(measured, ("attack", "threat"))
+    _check_comparable([*measured, *clean.values()], ("data", "samples", "seeds"))
+    # only now: of two records of one pair that differ in these, the later would take the place of the other
+    pairs = {(source, target): record for source, target, record in crossed}
     sources = list(dict.fromkeys(source for source, _ in pairs))
     return {
-        source: {target: _rho(clean[target], pairs[source, target], pairs[target, target]) for target in names}
+        source: {
+            target: _rho(clean[target], pairs.get((source, target)), pairs.get((target, target))) for target in names
+        }
         for source in sources
     }
 
@@ -84,7 +96,9 @@ class _Pairs:
         return (target.classify(x_adv, seed).label == y).cpu()
 
 
-def _rho(clean: Record, across: Record, own: Record) -> float | None:
+def _rho(clean: Record, across: Record | None, own: Record | None) -> float | None:
+    if across is None or own is None:
+        return None
     # counts, so that equal accuracies differ by exactly nothing
     lost, lost_to_itself = (sum(clean.correct) - sum(record.correct) for record in (across, own))
     return lost / lost_to_itself if lost_to_itself > 0 else None
@@ -95,4 +109,4 @@ def _check_comparable(records: list[Record], fields: tuple[str, ...]) -> None:
         values = {str(getattr(record, name)): record for record in records}
         if len(values) > 1:
             listed = "; ".join(f"{record.model.label}: {value}" for value, record in values.items())
-            raise ValueError(f"affinity compares records with the same {name}, got {listed}")
+            raise ValueError(f"affinity compares records with the same {name}, got {listed}; leave out the others")

@@ -91,6 +91,10 @@ def test_transfer_shows_affinities(runs: Path, tmp_path: Path) -> None:
     refused = advbnn("transfer", runs / "plain", runs / "plain", *arguments)
     assert refused.exit_code == 1
     assert "names of their folders" in refused.output
+    for pair in (("plain", "robust"), ("robust", "plain")):
+        refused = advbnn("transfer", *(runs / name for name in pair), *arguments, "--attack", "mean")
+        assert refused.exit_code == 1
+        assert "use advbnn evaluate RUN --attack mean" in refused.output
 
 
 def test_engine_and_precision_can_be_chosen(runs: Path, tmp_path: Path) -> None:

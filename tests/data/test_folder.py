@@ -107,6 +107,15 @@ class TestDecode:
             grey.convert(mode).save(path)
             assert np.array_equal(decode(path), np.stack([np.asarray(grey)] * 3))
 
+    def test_refuses_pixels_that_would_be_cut_off_at_white(self, tmp_path: Path) -> None:
+        for mode, name in (("I;16", "deep.png"), ("I", "deep.tif"), ("F", "real.tif")):
+            kind = {"I;16": np.uint16, "I": np.int32, "F": np.float32}[mode]
+            save(tmp_path / name, np.full((4, 4), 300, kind))
+            with pytest.raises(
+                DataError, match=rf"{name}: holds pixels of more than 8 bits \(mode {mode}\).*; save it"
+            ):
+                decode(tmp_path / name)
+
     def test_takes_the_centred_square(self, tmp_path: Path) -> None:
         wide = np.zeros((4, 10, 3), np.uint8)
         wide[:, 3:7] = 200

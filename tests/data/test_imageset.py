@@ -33,6 +33,25 @@ def test_subset_refuses_rows_that_do_not_exist(indices: list[int]) -> None:
         images().subset(indices)
 
 
+def test_a_mask_means_its_true_rows() -> None:
+    toy = images()
+    mask = toy.labels == 2
+    for form in (mask, mask.tolist(), mask.numpy()):
+        assert torch.equal(toy.subset(form).images, toy.images[[2, 5]])
+    assert toy.subset(torch.tensor([5, 2], dtype=torch.int32)).labels.tolist() == [2, 2]
+
+
+def test_refuses_masks_of_other_sets_and_what_numbers_no_row() -> None:
+    with pytest.raises(
+        ValueError, match=r"one bool for each of the 6 rows, got shape \[5\]; make the mask from this set"
+    ):
+        images().subset(torch.ones(5, dtype=torch.bool))
+    with pytest.raises(ValueError, match="indices must be a non-empty list"):
+        images().subset(torch.zeros(6, dtype=torch.bool))
+    with pytest.raises(TypeError, match="indices must be row numbers of an integer type.*got torch.float32; convert"):
+        images().subset(torch.tensor([0.0, 1.5]))
+
+
 def test_fingerprint_follows_the_contents_only() -> None:
     toy = images()
     same = ImageSet(toy.images.clone(), toy.labels.clone(), toy.classes, "another name")

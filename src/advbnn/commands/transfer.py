@@ -12,7 +12,7 @@ def transfer(
     runs: Annotated[list[Path], typer.Argument(help="Two or more run folders, all of the same data.")],
     eps: Annotated[float, typer.Option(help="Radius.")],
     out: Annotated[Path, typer.Option(help="The file of records.")],
-    attack: Annotated[str, typer.Option(help="As for evaluate.")] = "paper",
+    attack: Annotated[str, typer.Option(help="As for evaluate, but not mean.")] = "paper",
     norm: Norm = "linf",
     steps: Steps = None,
     eot: Eot = 1,
@@ -33,6 +33,11 @@ def transfer(
     from advbnn.transfer_matrix import affinity, transfer_matrix
 
     with explaining_errors(), joined(device_or_first_gpu(device)) as (world, place):
+        if attack == "mean":
+            raise ValueError(
+                "attack 'mean' is made on one run's mean network, not on each run in turn; "
+                "use advbnn evaluate RUN --attack mean"
+            )
         trained = {label_of(run): load_trained(run, device=place) for run in runs}
         if len(trained) != len(runs):
             raise ValueError(f"runs are told apart by the names of their folders, which must differ; got {runs}")

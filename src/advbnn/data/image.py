@@ -33,7 +33,10 @@ def decode(path: Path, size: int | None = None) -> np.ndarray:
         raise ImportError("reading image files needs Pillow: pip install 'advbnn[data]'") from error
     try:
         with Image.open(path) as file:
+            _check_depth(path, file.mode)
             image = file.convert("RGB")
+    except DataError:
+        raise
     except FileNotFoundError:
         raise data_error(path, "there is no such file", "restore it") from None
     except Exception as error:  # each format's decoder fails in ways of its own
@@ -44,6 +47,16 @@ def decode(path: Path, size: int | None = None) -> np.ndarray:
         square = image.crop((left, top, left + side, top + side))
         image = square.resize((size, size), Image.Resampling.BILINEAR)
     return np.asarray(image).transpose(2, 0, 1)
+
+
+def _check_depth(path: Path, mode: str) -> None:
+    """Refuse deep pixels: Pillow cuts them off at 255 instead of scaling them, which leaves a white image."""
+    if mode == "F" or mode.startswith("I"):
+        raise data_error(
+            path,
+            f"holds pixels of more than 8 bits (mode {mode}), whose range nothing in the file tells",
+            "save it with 8 bits a channel, scaled to 0..255",
+        )
 
 
 def decode_all(paths: Sequence[Path], size: int | None, report: Report) -> np.ndarray:

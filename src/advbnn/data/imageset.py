@@ -38,7 +38,7 @@ class Examples(Protocol):
         """The same examples, delivered on another device."""
 
     def subset(self, indices: Sequence[int] | Tensor) -> Self:
-        """The chosen rows, in the given order."""
+        """The chosen rows, in the given order; of a mask with one bool for each row, those that are True."""
 
     def fingerprint(self) -> str:
         """A SHA-256 that changes whenever the examples do."""
@@ -83,7 +83,7 @@ class _InMemory(ABC):
         return self._with(inputs.to(device), targets.to(device), self.name)
 
     def subset(self, indices: Sequence[int] | Tensor) -> Self:
-        """The chosen rows, in the given order, under a name that says they are a part of the whole."""
+        """The chosen rows, by number in the given order or by mask, under a name that says they are a part of all."""
         rows = row_numbers(indices, len(self)).to(self.device)
         inputs, targets = self.tensors()
         return self._with(inputs[rows], targets[rows], subset_name(self.name, len(rows), len(self)))
@@ -214,15 +214,32 @@ def from_tensors(
 
 
 def row_numbers(indices: Sequence[int] | Tensor, total: int) -> Tensor:
-    """The indices as an int64 tensor on the CPU; an error where one is not a row of `total`."""
-    rows = torch.as_tensor(indices, dtype=torch.int64).cpu()
+    """The indices, or the True rows of a mask, as int64 on the CPU; an error where one is not a row of `total`."""
+    rows = torch.as_tensor(indices).cpu()
+    if rows.dtype == torch.bool:
+        rows = _rows_of_mask(rows, total)
     if rows.ndim != 1 or not len(rows):
         raise ValueError(f"indices must be a non-empty list of row numbers, got shape {list(rows.shape)}")
+    if rows.is_floating_point() or rows.is_complex():
+        raise TypeError(
+            f"indices must be row numbers of an integer type, or a mask of bools, got {rows.dtype}; "
+            "convert them with .long(), or compare them to make a mask"
+        )
+    rows = rows.long()
     if int(rows.min()) < 0 or int(rows.max()) >= total:
         raise ValueError(
             f"indices must lie in 0..{total - 1}, got {int(rows.min())}..{int(rows.max())}; count from the front"
         )
     return rows
+
+
+def _rows_of_mask(mask: Tensor, total: int) -> Tensor:
+    if mask.shape != (total,):
+        raise ValueError(
+            f"indices must, as a mask, have one bool for each of the {total} rows, got shape {list(mask.shape)}; "
+            "make the mask from this set's own targets, or give row numbers"
+        )
+    return mask.nonzero().squeeze(1)
 
 
 def subset_name(name: str, part: int, whole: int) -> str:
