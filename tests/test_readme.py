@@ -27,6 +27,16 @@ def test_the_example_runs_as_written(capsys: pytest.CaptureFixture[str]) -> None
     assert accuracy > 0.85  # it has learned something, under attack all the while
 
 
+@pytest.mark.filterwarnings("ignore::advbnn.evaluate.SmallSampleWarning")
+def test_the_examples_for_own_networks_run_as_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    exec("\n".join(python_blocks(ROOT / "docs" / "own.md")), {})
+    assert capsys.readouterr().out.endswith("True\n")  # dropout was seen to be random
+
+
 def test_every_test_that_the_method_table_names_exists() -> None:
     text = (ROOT / "docs" / "method.md").read_text(encoding="utf-8")
     named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", text)

@@ -261,7 +261,7 @@ def check_same_settings(old: Record | None, new: Record, place: str) -> None:
         listed = ", ".join(f"{name} was {before.get(name)!r} and is now {now.get(name)!r}" for name in names)
         raise ValueError(
             f"{place} holds a finished record {_title(new)} that was made with other settings: {listed}. "
-            "Give the new one another name or model label, write it to another file, or remove the old one"
+            "Write the new one to another file (--out, out=), give it another name or label, or remove the old one"
         )
 
 

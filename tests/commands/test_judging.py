@@ -1,5 +1,6 @@
 """The commands that judge finished runs: evaluate, curve, transfer, predict."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,16 @@ def test_evaluate_keeps_records_in_the_run(runs: Path) -> None:
     refused = advbnn(*arguments, "--samples", 3)
     assert refused.exit_code == 1
     assert "samples was 2 and is now 3" in refused.output
+
+
+def test_a_run_that_is_not_finished_is_judged_with_a_warning(runs: Path, tmp_path: Path) -> None:
+    unfinished = tmp_path / "unfinished"
+    shutil.copytree(runs / "plain", unfinished)
+    (unfinished / "model.safetensors").unlink()
+    for run, warned in ((runs / "plain", False), (unfinished, True)):
+        shown = advbnn("evaluate", run, "--attack", "clean", "--out", tmp_path / f"{run.name}.json", *QUICK)
+        assert shown.exit_code == 0, shown.output
+        assert ("is not finished" in shown.output) is warned
 
 
 def test_evaluate_takes_the_radius_of_training_or_asks_for_one(runs: Path, tmp_path: Path) -> None:

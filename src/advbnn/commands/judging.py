@@ -53,6 +53,8 @@ def judged(run: Path, device: str | None, limit: int | None, out: Path | None, h
     """
     with explaining_errors(), joined(device_or_first_gpu(device)) as (world, place):
         trained = load_trained(run, device=place)
+        if not trained.finished and world.leads:
+            typer.echo(f"warning: {run} is not finished; this is about its last checkpoint", err=True)
         test = trained.config.load_data().test
         options = Options(
             rows=first_rows(test, limit),
