@@ -64,7 +64,8 @@ def test_success_on_a_random_network_is_that_of_the_ensemble():
         Threat("l2", math.inf), steps=40, search_steps=4, first_c=1.0, learning_rate=0.02, eot=2, selection_samples=100
     )
     wrong = predict(bnn, attack(bnn, x, y, seed=0), 400, seed=1).probs.gather(1, 1 - y[:, None])
-    assert wrong.min() > 0.42 and wrong.mean() > 0.49  # at the boundary, which 100 draws know to about 0.05
+    assert wrong.min() > 0.5  # not at the boundary, where the nearest of many points owes its success to its draws
+    assert wrong.mean() < 0.7
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """What black-box attacks share: a budget of answers, and a search that an example leaves at its first success."""
 
-import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 
@@ -107,16 +106,10 @@ class Search:
             return value, self._ask(second)
 
     def _succeeds(self, prediction: Tensor, y: Tensor) -> Tensor:
-        """Whether a mean prediction is wrong, and of a random network wrong beyond the luck of its draws.
-
-        The margin of a draw's probabilities lies in [-1, 1], so the standard error of the mean margin m of S draws
-        is at most sqrt((1 - m^2) / S). m is above two of these if m > 2 / sqrt(S + 4).
-        """
+        """Whether a mean prediction is wrong beyond luck; in regression nothing ever is."""
         if not self._objective.classifies:
             return torch.zeros_like(self._fallen[: len(y)])
-        if not self.oracle.random:
-            return self.oracle.verdict(prediction, y) > 0
-        return self.oracle.verdict(prediction.exp(), y) > 2 / math.sqrt(self._draws + 4)
+        return self.oracle.succeeds(prediction, y, self._draws)
 
     def _ask(self, points: Tensor) -> Tensor:
         self._left[self.active] -= 1

@@ -1,7 +1,7 @@
 """Carlini and Wagner's attack: the smallest perturbation that changes the prediction (2017)."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -86,13 +86,18 @@ class CW(Attack):
         return torch.where(like_rows(distance.isinf(), x), x_adv, nearest)
 
     def _confirmed(self, oracle: Oracle, x_adv: Tensor, y: Tensor, claimed: Tensor) -> Tensor:
-        """Which of the claimed successes are also ones on the selection draws, [n]."""
+        """Which of the claimed successes are also ones on the selection draws, beyond the luck of these, [n].
+
+        Of many points the nearest one is kept, which would else be the one that these draws flatter most.
+        """
         if not oracle.random:
             return claimed
         active = claimed.nonzero().squeeze(1)
         if len(active) == 0:
             return claimed
-        judged = oracle.judge(x_adv[active], y[active], self.selection_samples, active=active) > 0
+        objective = replace(self.objective, average="probability")
+        answer = oracle.select(x_adv[active], y[active], objective, self.selection_samples, active=active)
+        judged = oracle.succeeds(answer.prediction, y[active], self.selection_samples)
         return torch.zeros_like(claimed).index_copy_(0, active, judged)
 
     def _distance_gradient(self, delta: Tensor, tau: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """A model as an attack sees it: answers and gradients, every one checked, counted and under known randomness."""
 
+import math
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -118,6 +119,16 @@ class Oracle:
         """
         objective = replace(self._objective, average="probability" if self._objective.classifies else "logits")
         return self.verdict(self.select(x, y, objective, draws, known=known, active=active).prediction, y)
+
+    def succeeds(self, prediction: Tensor, y: Tensor, draws: int) -> Tensor:
+        """Whether a classifier's mean prediction is wrong, and of a random one wrong beyond the luck of its draws, [n].
+
+        The margin of a draw's probabilities lies in [-1, 1], so the standard error of the mean margin m of S draws
+        is at most sqrt((1 - m^2) / S). m is above two of these if m > 2 / sqrt(S + 4).
+        """
+        if not self.random:
+            return self.verdict(prediction, y) > 0
+        return self.verdict(prediction.exp(), y) > 2 / math.sqrt(draws + 4)
 
     def verdict(self, prediction: Tensor, y: Tensor) -> Tensor:
         """The judgement that follows from a mean prediction, [n]."""
