@@ -77,12 +77,13 @@ class FastStep:
         self.seed = torch.zeros(1, dtype=torch.int64, device=device)
         self.factor, self.share = (torch.ones((), device=device) for _ in range(2))
         self._measuring, updating = (_twin(net, precision, training) for training in (False, True))
-        attacking = updating if defense.attack_mode == "train" else self._measuring
         self.attack_weights: AttackWeights
         if defense.attack_mode == "train":
+            attacking = updating
             # statistics of its own, which nobody reads, since an attack must not change those of the network
             self.attack_weights = Unfolded(self.weights, {name: b.clone() for name, b in self.buffers.items()})
         else:
+            attacking = self._measuring
             self.attack_weights = attack_weights(self.weights, attacking, self.buffers, compiled)
         self.passes = _Passes(attacking, updating, loss, defense, compiled)
         self._plain_passes = self.passes.plain()

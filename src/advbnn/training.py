@@ -289,10 +289,11 @@ def _check(model: nn.Module, examples: Examples, defense: Defense, processes: Wo
             f"{examples.name} has {kind} for targets, which a {type(likelihood).__name__} likelihood cannot explain; "
             f"set objective.likelihood to {remedy}()"
         )
-    if isinstance(defense.optimizer, Langevin) and any(isinstance(part, Bayesian) for part in model.modules()):
+    bayesian = any(isinstance(part, Bayesian) for part in model.modules())
+    if bayesian and isinstance(defense.optimizer, Langevin):
         raise ValueError("Langevin dynamics samples the weights of a plain network, and the model is Bayesian already")
     decay = getattr(defense.optimizer, "weight_decay", 0.0)
-    if decay and any(isinstance(part, Bayesian) for part in model.modules()):
+    if bayesian and decay:
         raise ValueError(
             f"optimizer.weight_decay={decay} would pull the standard deviations of random weights towards 1; the "
             "divergence from the prior takes its place, set weight_decay to 0"
