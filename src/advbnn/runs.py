@@ -6,6 +6,7 @@ metrics.jsonl    one line a logging interval
 log.txt          the same for people, with what happened in between
 checkpoints/     see `advbnn.checkpoint`
 model.safetensors   the trained network, once the run is finished
+last.safetensors    with early stopping, whose network is the best one: that of the last epoch
 """
 
 import json
@@ -26,7 +27,7 @@ from advbnn.checkpoint import WEIGHTS, Checkpoint
 from advbnn.files import write_atomically
 
 CONFIG, FACTS, METRICS, LOG, CHECKPOINTS = "config.toml", "run.json", "metrics.jsonl", "log.txt", "checkpoints"
-MODEL = "model.safetensors"
+MODEL, LAST = "model.safetensors", "last.safetensors"
 
 INDIFFERENT = ("root", "cache", "log_every", "save_every", "tensorboard")
 """Settings that a run may change when it goes on."""
@@ -75,10 +76,10 @@ class RunFolder:
         file = self.path / METRICS
         return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
 
-    def publish(self) -> None:
-        """Puts the weights of the last checkpoint beside the config, as `model.safetensors`, if they are not there."""
-        if self.checkpoint is not None and not (self.path / MODEL).exists():
-            write_atomically(self.path / MODEL, (self.checkpoint.folder / WEIGHTS).read_bytes())
+    def publish(self, name: str = MODEL) -> None:
+        """Puts the weights of the last checkpoint beside the config, if they are not there."""
+        if self.checkpoint is not None and not (self.path / name).exists():
+            write_atomically(self.path / name, (self.checkpoint.folder / WEIGHTS).read_bytes())
 
     def write_metrics(self, line: Mapping[str, Any]) -> None:
         """Appends a line to `metrics.jsonl`."""

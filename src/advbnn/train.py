@@ -115,6 +115,9 @@ def fit(
                         journal.save(training)
                         raise Interrupted(_how_to_go_on(training, out), interrupts.asked)
             training.finish()
+            if training.best is not None:
+                journal.keep_last(training)
+                training.return_to_best()
             journal.finish(training)
         except DivergedError as error:
             raise DivergedError(f"{error}; {journal.save_diverged(training)}") from error

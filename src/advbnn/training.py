@@ -155,15 +155,18 @@ class Training:
             self._end_epoch()
 
     def finish(self) -> None:
-        """Puts the weights in place that the run was for: averaged, the best, or the last."""
+        """Puts the weights in place that the run has come to: their average, or the last."""
         averaging = self.defense.averaging
-        if self.best is not None and self.best.epoch:
-            self.best.copy_to(self.model)
-        elif self.average is not None and averaging is not None:
+        if self.average is not None and averaging is not None:
             self.average.copy_to(self.model)
             if averaging.decay is None:
                 with seeded(derive_seed(self.seed, "statistics"), self.data.train.device):
                     refresh_batchnorm(self.model, self._perturbed_batches())
+
+    def return_to_best(self) -> None:
+        """Puts the weights in place that early stopping has found best."""
+        if self.best is not None:
+            self.best.copy_to(self.model)
 
     def read_tally(self) -> dict[str, float]:
         """The metrics since the last reading, and those of an epoch that has just ended."""

@@ -14,6 +14,7 @@ from advbnn.early_stopping import Best, EarlyStopping
 from advbnn.optimizers import Langevin
 from advbnn.posterior import bayesianize
 from advbnn.predict import predict
+from advbnn.runs import RunError
 from advbnn.schedules import Constant, Cosine
 from advbnn.sgld import SampleBank
 from advbnn.train import fit
@@ -46,6 +47,33 @@ def test_early_stopping_keeps_the_best_and_never_sees_the_test_set(
         0.7,
     ]
     assert len(seen[0]) == 18 and seen[0].name == "digits[72 of 1297][18 of 72]"
+
+
+@pytest.mark.parametrize("averaging", [None, Averaging(decay=0.5)])
+def test_the_last_epoch_is_kept_beside_the_best(
+    digits: Splits[ImageSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, averaging: Averaging | None
+) -> None:
+    value = quick("bnn", averaging=averaging, schedule=Constant(epochs=3))
+    stopping = replace(value, early_stopping=EarlyStopping(fraction=0.25))
+    judged: list[list[Tensor]] = []
+
+    def score(model: nn.Module, *_: Any, **__: Any) -> float:
+        judged.append(weights(model))
+        return -float(len(judged))
+
+    monkeypatch.setattr("advbnn.training.validation_score", score)
+    train(digits, stopping, out=tmp_path / "run")
+    best, last = load_trained(tmp_path / "run").model, load_trained(tmp_path / "run", last=True).model
+    for model, expected in ((best, judged[0]), (last, judged[2])):
+        assert all(torch.equal(a, b) for a, b in zip(weights(model), expected, strict=True))
+    (tmp_path / "run" / "last.safetensors").unlink()
+    with pytest.raises(RunError, match=r"has no last\.safetensors: .* has kept the best weights alone"):
+        load_trained(tmp_path / "run", last=True)
+
+    train(digits, value, out=tmp_path / "to the end")
+    assert not (tmp_path / "to the end" / "last.safetensors").exists()
+    end = load_trained(tmp_path / "to the end")
+    assert same(load_trained(tmp_path / "to the end", last=True).model, end.model)
 
 
 def test_validation_by_attack_and_average(digits: Splits[ImageSet]) -> None:
