@@ -64,8 +64,8 @@ def load_trained(
             raise RunError(f"{folder} has no {LAST}: the version that trained it has kept the best weights alone")
         load_weights(model, weights)
     else:
-        last = checkpoint.latest(folder / CHECKPOINTS)
-        if last is None:
+        newest = checkpoint.latest(folder / CHECKPOINTS)
+        if newest is None:
             raise RunError(f"{folder} has no weights yet: its run was stopped before the first checkpoint; resume it")
-        last.load_weights(model)
+        newest.load_weights(model)
     return Trained(model=model.to(device).eval(), config=config, folder=folder, finished=finished)
