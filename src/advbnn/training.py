@@ -74,7 +74,9 @@ class Training:
         prior = GaussianPrior(std=optimizer.prior_std) if isinstance(optimizer, Langevin) else None
         self.loss = RobustLoss(model, defense.objective, len(data.train), prior)
         self.tally = Tally(defense.objective.likelihood.score_name, robust=defense.attack is not None)
-        self.average = WeightAverage(model, defense.averaging.decay) if defense.averaging else None
+        # all that is learned: with the noise of a Gaussian likelihood it is the loss that owns both
+        self._learned = model if self.loss.log_noise is None else self.loss
+        self.average = WeightAverage(self._learned, defense.averaging.decay) if defense.averaging else None
         self.bank = SampleBank(model) if isinstance(optimizer, Langevin) else None
         self.best = Best() if stopping is not None else None
         self._judged = model if stopping is None else accelerate(model, engine)
@@ -158,7 +160,7 @@ class Training:
         """Puts the weights in place that the run has come to: their average, or the last."""
         averaging = self.defense.averaging
         if self.average is not None and averaging is not None:
-            self.average.copy_to(self.model)
+            self.average.copy_to(self._learned)
             if averaging.decay is None:
                 with seeded(derive_seed(self.seed, "statistics"), self.data.train.device):
                     refresh_batchnorm(self.model, self._perturbed_batches())
@@ -166,7 +168,7 @@ class Training:
     def return_to_best(self) -> None:
         """Puts the weights in place that early stopping has found best."""
         if self.best is not None:
-            self.best.copy_to(self.model)
+            self.best.copy_to(self._learned)
 
     def read_tally(self) -> dict[str, float]:
         """The metrics since the last reading, and those of an epoch that has just ended."""
@@ -234,7 +236,7 @@ class Training:
         """Takes the present weights into the average, or among the samples."""
         averaging, optimizer = self.defense.averaging, self.defense.optimizer
         if self.average is not None and averaging is not None and self.epoch >= averaging.start:
-            self.average.update(self.model)
+            self.average.update(self._learned)
         if (
             self.bank is not None
             and isinstance(optimizer, Langevin)
@@ -253,7 +255,7 @@ class Training:
         if self.average is not None and not self.average.updates:
             return  # there is no average to judge yet
         self.check_finite()
-        with nullcontext() if self.average is None else self.average.applied(self.model):
+        with nullcontext() if self.average is None else self.average.applied(self._learned):
             score = validation_score(
                 self._judged,
                 validation,
@@ -264,7 +266,7 @@ class Training:
                 seed=derive_seed(self.seed, "epoch", self.epoch),
                 world=self.world,
             )
-            self.best.offer(self.model, defense.objective.likelihood.better * score, self.epoch)
+            self.best.offer(self._learned, defense.objective.likelihood.better * score, self.epoch)
 
     def _perturbed_batches(self) -> Iterator[Tensor]:
         """One epoch of inputs as the updates see them."""

@@ -8,12 +8,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from advbnn.data import ImageSet, Splits
+from advbnn.data import ImageSet, Splits, from_tensors
 from advbnn.defenses import Averaging
 from advbnn.early_stopping import Best, EarlyStopping
+from advbnn.objective import Gaussian, RobustELBO
 from advbnn.optimizers import Langevin
 from advbnn.posterior import bayesianize
 from advbnn.predict import predict
+from advbnn.rng import seeded
 from advbnn.runs import RunError
 from advbnn.schedules import Constant, Cosine
 from advbnn.sgld import SampleBank
@@ -47,6 +49,32 @@ def test_early_stopping_keeps_the_best_and_never_sees_the_test_set(
         0.7,
     ]
     assert len(seen[0]) == 18 and seen[0].name == "digits[72 of 1297][18 of 72]"
+
+
+@pytest.mark.parametrize("averaging", [None, Averaging(decay=0.5)])
+def test_the_best_epoch_has_its_own_noise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, averaging: Averaging | None
+) -> None:
+    errors = iter(range(9))
+    monkeypatch.setattr("advbnn.training.validation_score", lambda *_, **__: float(next(errors)))
+    with seeded(0):
+        examples = from_tensors(torch.rand(40, 3), torch.rand(40, 1))
+    value = quick(
+        "none",
+        objective=RobustELBO(likelihood=Gaussian(learned=True)),
+        averaging=averaging,
+        early_stopping=EarlyStopping(),
+    )
+
+    def noise(epochs: int, out: Path | None) -> float | None:
+        how = replace(value, schedule=Constant(epochs=epochs))
+        with seeded(0):
+            net = nn.Linear(3, 1)
+        return fit(net, Splits(examples, examples), how, out=out).noise_std
+
+    best = noise(3, tmp_path / "run")
+    assert best == noise(1, None) != 1.0
+    assert noise(3, tmp_path / "run") == best  # a finished run says so again
 
 
 @pytest.mark.parametrize("averaging", [None, Averaging(decay=0.5)])
