@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from advbnn.accelerate import accelerate
+from advbnn.attacks import PGD
 from advbnn.averaging import WeightAverage, refresh_batchnorm
 from advbnn.checkpoint import Checkpoint
 from advbnn.data import Batches, Examples, Splits, usual_augmentation
@@ -162,8 +163,7 @@ class Training:
         if self.average is not None and averaging is not None:
             self.average.copy_to(self._learned)
             if averaging.decay is None:
-                with seeded(derive_seed(self.seed, "statistics"), self.data.train.device):
-                    refresh_batchnorm(self.model, self._perturbed_batches())
+                self._estimate_statistics()
 
     def return_to_best(self) -> None:
         """Puts the weights in place that early stopping has found best."""
@@ -268,10 +268,17 @@ class Training:
             )
             self.best.offer(self._learned, defense.objective.likelihood.better * score, self.epoch)
 
-    def _perturbed_batches(self) -> Iterator[Tensor]:
-        """One epoch of inputs as the updates see them."""
+    def _estimate_statistics(self) -> None:
+        """Those of normalisation for the averaged weights, over one epoch, the same in all processes."""
+        # an attack wants statistics that fit the weights, and meets those of clean inputs
+        for attack in (None,) if self.defense.attack is None else (None, self.defense.attack):
+            with seeded(derive_seed(self.seed, "statistics"), self.data.train.device):
+                refresh_batchnorm(self.model, self._inputs(attack))
+            self.world.average_(self.model.buffers())
+
+    def _inputs(self, attack: PGD | None) -> Iterator[Tensor]:
+        """One epoch of inputs, perturbed if there is an attack."""
         for number, (x, y) in enumerate(self.batches.epoch(self.epoch)):
-            attack = self.defense.attack
             yield x if attack is None else attack(self.model, x, y, derive_seed(self.seed, "statistics", number))
 
     @torch.no_grad()

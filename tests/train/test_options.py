@@ -1,5 +1,6 @@
 """Early stopping, averages, Langevin dynamics and the other options, also when a run goes on."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from advbnn import training as training_module
 from advbnn.data import ImageSet, Splits, from_tensors
 from advbnn.defenses import Averaging
 from advbnn.early_stopping import Best, EarlyStopping
@@ -49,6 +51,30 @@ def test_early_stopping_keeps_the_best_and_never_sees_the_test_set(
         0.7,
     ]
     assert len(seen[0]) == 18 and seen[0].name == "digits[72 of 1297][18 of 72]"
+
+
+def test_an_attack_meets_the_averaged_weights_with_statistics_of_theirs(
+    digits: Splits[ImageSet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value = quick("adv", architecture="small_cnn", averaging=Averaging(decay=None))
+    met: list[list[Tensor]] = []
+    refresh = training_module.refresh_batchnorm
+
+    def watched(model: nn.Module, batches: Iterable[Tensor]) -> None:
+        def noted() -> Iterator[Tensor]:
+            for x in batches:
+                met.append([buffer.clone() for buffer in model.buffers()])
+                yield x
+
+        refresh(model, noted())
+
+    monkeypatch.setattr(training_module, "refresh_batchnorm", watched)
+    train(digits, value)
+    clean, attacked = met[:5], met[5:]
+    assert len(attacked) == 5
+    for buffers in attacked:  # all by the same network, whose statistics are not those of the last weights
+        assert all(torch.equal(a, b) for a, b in zip(buffers, attacked[0], strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(attacked[0], clean[0], strict=True))
 
 
 @pytest.mark.parametrize("averaging", [None, Averaging(decay=0.5)])
