@@ -15,7 +15,8 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,17 @@ class RunFolder:
         before = json.loads((self.path / FACTS).read_text(encoding="utf-8"))
         if before.get("data") != facts.get("data"):
             raise RunError(f"{self.path} holds a run on other data: {before.get('data')}, now {facts.get('data')}")
+        old, new = (some.get("model", {}).get("structure") for some in (before, facts))
+        if old is not None and old != new:  # a run begun earlier does not say
+            raise RunError(
+                f"{self.path} holds a run of another network: {_first_other_line(old, new)}; choose another folder"
+            )
         self.checkpoint = checkpoint.latest(self.path / CHECKPOINTS)
+        if not self.finished and before.get("processes") != facts.get("processes"):
+            raise RunError(
+                f"{self.path} holds a run of {before.get('processes')} processes, now there are "
+                f"{facts.get('processes')}, whose noise would be another; start as many, or choose another folder"
+            )
         if not resume and not self.finished:
             step = self.checkpoint.step if self.checkpoint else 0
             raise RunError(
@@ -159,6 +170,11 @@ def _first_difference(stored: str, config: str) -> str:
     old, new = _decisive(stored), _decisive(config)
     key = next(key for key in [*old, *new] if old.get(key) != new.get(key))
     return f"{key} = {old.get(key, 'not set')!r} there, {new.get(key, 'not set')!r} now"
+
+
+def _first_other_line(old: Sequence[str], new: Sequence[str]) -> str:
+    there, now = next(pair for pair in zip_longest(old, new, fillvalue="nothing") if pair[0] != pair[1])
+    return f"{there.strip()} there, {now.strip()} now"
 
 
 def _decisive(config: str) -> dict[str, Any]:

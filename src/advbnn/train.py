@@ -14,6 +14,7 @@ from advbnn.data import Splits
 from advbnn.defenses import Defense
 from advbnn.display import Display
 from advbnn.distributed import World, world
+from advbnn.identity import structure_of
 from advbnn.interrupts import Interrupted, Interrupts
 from advbnn.journal import Journal
 from advbnn.runs import CHECKPOINTS, RunError, RunFolder, provenance
@@ -168,7 +169,11 @@ def _open_run(training: Training, out: Path | str | None, config: str, resume: b
             "shape": list(train.shape),
             "sha256": train.fingerprint(),
         },
-        model={"kind": type(model).__name__, "parameters": sum(p.numel() for p in model.parameters())},
+        model={
+            "kind": type(model).__name__,
+            "parameters": sum(p.numel() for p in model.parameters()),
+            "structure": structure_of(model),
+        },
         processes=training.world.size,
     )
     return RunFolder(out, config, facts, resume=resume)
