@@ -1,6 +1,6 @@
 """Training: Algorithm 1 of the paper, for every defence, on one process or many, and never lost."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from advbnn import checkpoint, modes
 from advbnn.checkpoint import Checkpoint
 from advbnn.config import Config
 from advbnn.data import Splits
-from advbnn.defenses import Defense
+from advbnn.defenses import OWN, Defense
 from advbnn.display import Display
 from advbnn.distributed import World, world
 from advbnn.identity import structure_of
@@ -90,10 +90,10 @@ def fit(
     processes = world()
     device = torch.device(device) if device is not None else next(net.parameters()).device
     training = Training(defense.wrap(net).to(device), data.to(device), defense, seed, engine, processes, precision)
-    text = (
-        config or Config(data=data.train.name, seed=seed, engine=engine, precision=precision, defense=defense).to_toml()
-    )
-    run = _open_run(training, out, text, resume)
+    run = None
+    if out is not None and processes.leads:
+        own = Config(data=data.train.name, seed=seed, engine=engine, precision=precision, defense=defense)
+        run = _open_run(training, out, config or _true_of(own, training).to_toml(), resume)
     display = Display(training.steps_in_all, defense.schedule.total_epochs) if progress and processes.leads else None
 
     with (
@@ -156,9 +156,19 @@ def fit_config(
     )
 
 
-def _open_run(training: Training, out: Path | str | None, config: str, resume: bool) -> RunFolder | None:
-    if out is None or not training.world.leads:
-        return None
+def _true_of(config: Config, training: Training) -> Config:
+    """The settings; where the network is not what they would build, they say so."""
+    train, defense = training.data.train, config.defense
+    try:
+        built = defense.build(classes=len(train.classes), shape=train.shape)
+    except ValueError:  # there is none of that architecture for such data
+        built = None
+    if built is not None and structure_of(built) == structure_of(training.model):
+        return config
+    return replace(config, defense=replace(defense, architecture=OWN))
+
+
+def _open_run(training: Training, out: Path | str, config: str, resume: bool) -> RunFolder:
     train, model = training.data.train, training.model
     facts = provenance(
         training.seed,

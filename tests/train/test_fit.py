@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from typer.testing import CliRunner
 
 from advbnn import data
 from advbnn.attacks import PGD
-from advbnn.config import Config
+from advbnn.cli import app
+from advbnn.config import Config, load_config
 from advbnn.data import ImageSet, Splits
 from advbnn.noise import noise_levels
 from advbnn.objective import Gaussian, RobustELBO
@@ -126,9 +128,26 @@ def test_a_network_and_a_defence_of_your_own(digits: Splits[ImageSet], tmp_path:
     result = fit(own(), digits, value, out=tmp_path / "run")
     loaded = load_trained(tmp_path / "run", net=own())
     assert same(loaded.model, result.model) and loaded.config.defense.name == "mine"
-    assert loaded.config.defense == replace(value, chosen_by_us=(), changed=())
-    with pytest.raises(ValueError, match="VGG"):  # its architecture, not the network that was given
+    assert loaded.config.defense == replace(value, architecture="own", chosen_by_us=(), changed=())
+    with pytest.raises(ValueError, match=r"architecture='own' stands for .* load_trained\(folder, net=...\)"):
         load_trained(tmp_path / "run")
+
+
+def test_settings_of_a_network_of_your_own_do_not_train_another(digits: Splits[ImageSet], tmp_path: Path) -> None:
+    value = quick("bnn")
+    net = value.build(classes=10, shape=(1, 8, 8))
+    for folder, model in (("own", nn.Sequential(nn.Flatten(), nn.Linear(64, 10))), ("built", net)):
+        fit(model, digits, value, out=tmp_path / folder)
+        text = (tmp_path / folder / "config.toml").read_text()
+        # the data of this test is a part of the digits, which no settings name
+        (tmp_path / f"{folder}.toml").write_text(text.replace(digits.train.name, "digits"))
+    assert "somebody's own" in (tmp_path / "own.toml").read_text()
+    assert 'architecture = "mlp"' in (tmp_path / "built.toml").read_text()
+    with pytest.raises(ValueError, match="architecture='own' stands for a network of somebody's own"):
+        fit_config(load_config(tmp_path / "own.toml"), digits, out=tmp_path / "again", resume=False, device=None)
+    refused = CliRunner().invoke(app, ["train", str(tmp_path / "own.toml"), "--out", str(tmp_path / "again")])
+    assert refused.exit_code == 1 and "architecture='own'" in refused.output
+    assert not (tmp_path / "again").exists()
 
 
 def test_likelihood_and_targets_must_fit(digits: Splits[ImageSet]) -> None:
