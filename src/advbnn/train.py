@@ -12,7 +12,7 @@ from advbnn.checkpoint import Checkpoint
 from advbnn.config import Config
 from advbnn.data import Splits
 from advbnn.defenses import OWN, Defense
-from advbnn.display import Display
+from advbnn.display import Display, describe
 from advbnn.distributed import World, world
 from advbnn.identity import structure_of
 from advbnn.interrupts import Interrupted, Interrupts
@@ -21,7 +21,7 @@ from advbnn.runs import CHECKPOINTS, RunError, RunFolder, provenance
 from advbnn.training import DivergedError, Training
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class FitResult:
     """What training gave.
 
@@ -42,6 +42,14 @@ class FitResult:
     history: list[dict[str, Any]]
     noise_std: float | None
     out: Path | None
+
+    def __repr__(self) -> str:
+        last = [describe(line) for line in self.history[-1:]]
+        where = [] if self.out is None else [f"in {self.out}"]
+        name, kind = self.defense.name, type(self.model).__name__
+        return (
+            f"FitResult({', '.join([f'{kind} by {name}', f'seed {self.seed}', f'{self.steps} steps', *last, *where])})"
+        )
 
 
 def fit(
@@ -87,6 +95,7 @@ def fit(
         Interrupted: Ctrl-C or SIGTERM came; the step was finished and the state saved.
         DivergedError: the loss became NaN or infinite; the state was saved apart.
     """
+    _check_arguments(net, data)
     processes = world()
     device = torch.device(device) if device is not None else next(net.parameters()).device
     training = Training(defense.wrap(net).to(device), data.to(device), defense, seed, engine, processes, precision)
@@ -154,6 +163,18 @@ def fit_config(
         progress=True,
         tensorboard=config.tensorboard,
     )
+
+
+def _check_arguments(net: object, data: object) -> None:
+    if not isinstance(net, nn.Module):
+        raise TypeError(f"net must be a torch.nn.Module that returns logits, got {type(net).__name__}")
+    if next(net.parameters(), None) is None:
+        raise ValueError(f"net must have parameters to train, and this {type(net).__name__} has none")
+    if not isinstance(data, Splits):
+        raise TypeError(
+            f"data must be Splits(train, test), got {type(data).__name__}; advbnn.data.load(name) gives one, and "
+            "from_tensors(images, labels) makes each of the two sets"
+        )
 
 
 def _true_of(config: Config, training: Training) -> Config:

@@ -11,15 +11,14 @@ from advbnn.accelerate import accelerate
 from advbnn.attacks import PGD
 from advbnn.averaging import WeightAverage, refresh_batchnorm
 from advbnn.checkpoint import Checkpoint
-from advbnn.data import Batches, Examples, Splits, usual_augmentation
+from advbnn.data import Batches, Splits, usual_augmentation
 from advbnn.defenses import Defense
 from advbnn.distributed import World
 from advbnn.early_stopping import Best, validation_score
 from advbnn.engine import make_step
 from advbnn.modes import evaluating
-from advbnn.objective import Categorical, RobustLoss
+from advbnn.objective import RobustLoss
 from advbnn.optimizers import Langevin, set_learning_rate
-from advbnn.posterior import Bayesian
 from advbnn.priors import GaussianPrior
 from advbnn.rng import seeded
 from advbnn.schedules import kl_factor
@@ -27,6 +26,7 @@ from advbnn.seeds import derive_seed
 from advbnn.sgld import SampleBank, keep
 from advbnn.spread import Spread, spread_of
 from advbnn.step import step_seed
+from advbnn.suitability import check_suitable
 from advbnn.tally import Tally
 
 CLEAN_EVERY = 10
@@ -59,7 +59,7 @@ class Training:
         precision: str = "auto",
     ) -> None:
         stopping, optimizer = defense.early_stopping, defense.optimizer
-        _check(model, data.train, defense, processes)
+        check_suitable(model, data.train, defense, processes)
         if stopping is not None and data.validation is None:
             data = data.split_validation(fraction=stopping.fraction, seed=seed)
         self.model, self.data, self.defense, self.seed, self.world = model, data, defense, seed, processes
@@ -291,24 +291,3 @@ class Training:
             f"{what} (epoch {self.epoch_of_last_step + 1}, learning rate {self.lr:.3g}); lower optimizer.lr, limit the "
             "gradient with clip=1.0, or let the divergence grow with objective.kl_warmup='linear', and train anew"
         )
-
-
-def _check(model: nn.Module, examples: Examples, defense: Defense, processes: World) -> None:
-    regression, likelihood = examples.targets.is_floating_point(), defense.objective.likelihood
-    if regression == isinstance(likelihood, Categorical):
-        kind, remedy = ("real numbers", "Gaussian") if regression else ("class labels", "Categorical")
-        raise ValueError(
-            f"{examples.name} has {kind} for targets, which a {type(likelihood).__name__} likelihood cannot explain; "
-            f"set objective.likelihood to {remedy}()"
-        )
-    bayesian = any(isinstance(part, Bayesian) for part in model.modules())
-    if bayesian and isinstance(defense.optimizer, Langevin):
-        raise ValueError("Langevin dynamics samples the weights of a plain network, and the model is Bayesian already")
-    decay = getattr(defense.optimizer, "weight_decay", 0.0)
-    if bayesian and decay:
-        raise ValueError(
-            f"optimizer.weight_decay={decay} would pull the standard deviations of random weights towards 1; the "
-            "divergence from the prior takes its place, set weight_decay to 0"
-        )
-    if processes.size > 1 and isinstance(defense.optimizer, Langevin):
-        raise ValueError("Langevin dynamics runs in one process; start one chain a process, each with its own seed")
