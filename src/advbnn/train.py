@@ -44,12 +44,10 @@ class FitResult:
     out: Path | None
 
     def __repr__(self) -> str:
-        last = [describe(line) for line in self.history[-1:]]
-        where = [] if self.out is None else [f"in {self.out}"]
-        name, kind = self.defense.name, type(self.model).__name__
-        return (
-            f"FitResult({', '.join([f'{kind} by {name}', f'seed {self.seed}', f'{self.steps} steps', *last, *where])})"
-        )
+        parts = [f"{type(self.model).__name__} by {self.defense.name}", f"seed {self.seed}", f"{self.steps} steps"]
+        parts += [describe(line) for line in self.history[-1:]]
+        parts += [] if self.out is None else [f"in {self.out}"]
+        return f"FitResult({', '.join(parts)})"
 
 
 def fit(
