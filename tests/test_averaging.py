@@ -212,6 +212,14 @@ def test_refreshing_a_bayesian_draws_fresh_weights_for_every_batch() -> None:
     torch.testing.assert_close(bnn.net[1].running_mean, torch.stack(means).mean(0))
 
 
+def test_frozen_statistics_stay() -> None:
+    net = nn.Sequential(nn.BatchNorm1d(4), nn.BatchNorm1d(4)).train()
+    net[0].eval()
+    before = copy.deepcopy(net)
+    refresh_batchnorm(net, [torch.rand(8, 4)])
+    assert same(net[0], before[0]) and not same(net[1], before[1])
+
+
 def test_the_model_has_its_old_statistics_while_batches_are_made() -> None:
     net = small_net()
     wander(net)

@@ -104,10 +104,13 @@ def refresh_batchnorm(model: nn.Module, batches: Iterable[Any]) -> None:
     anything fails so are the statistics.
 
     Args:
-        model: any network; without BatchNorm statistics it is left alone.
+        model: any network; without BatchNorm statistics it is left alone. Of one in training mode, so are the layers
+            that are in evaluation mode.
         batches: inputs on the device of the model, or tuples such as (inputs, labels) that begin with them.
     """
     norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.running_mean is not None]
+    if model.training:
+        norms = [norm for norm in norms if norm.training]  # the owner has frozen the others
     if not norms:
         return
     new: list[Tensor] | None = None

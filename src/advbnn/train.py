@@ -74,7 +74,8 @@ def fit(
 
     Args:
         net: a plain network, which the defence makes noisy or Bayesian as it needs; or one that is so already. Trained
-            in place, but for RSE, which trains a copy.
+            in place, but for RSE, which trains a copy. If it is in training mode, parts in evaluation mode stay so:
+            their normalisation is frozen.
         data: the training set is used; the test set never is.
         defense: what to do; see `defense(...)`.
         seed: decides all randomness.

@@ -162,6 +162,16 @@ def test_likelihood_and_targets_must_fit(digits: Splits[ImageSet]) -> None:
         fit(nn.Linear(3, 1), Splits(real, real), quick("none"))
 
 
+def test_frozen_normalisation_stays_frozen(digits: Splits[ImageSet]) -> None:
+    net = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 10), nn.BatchNorm1d(10))
+    net[1].eval()
+    result = fit(net, digits, quick("adv_bnn"))
+    assert int(net[1].num_batches_tracked) == 0 and int(net[3].num_batches_tracked) == 10
+    assert [part.training for part in net.modules()] == [True, True, False, True, True]
+    fit(result.model.eval(), digits, quick("adv_bnn"))  # none of it in training mode: all of it is trained
+    assert int(net[1].num_batches_tracked) == 10
+
+
 def test_a_result_is_shown_in_a_line(digits: Splits[ImageSet], tmp_path: Path) -> None:
     shown = repr(train(digits, quick("adv_bnn"), out=tmp_path / "run"))
     assert re.fullmatch(r"FitResult\(Bayesian by adv_bnn, seed 0, 10 steps, loss .*, robust .*, in .*run\)", shown)
