@@ -2,6 +2,7 @@
 
 import hashlib
 import platform
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -101,6 +102,11 @@ def device_of(model: nn.Module, otherwise: torch.device) -> torch.device:
 def dtype_of(model: nn.Module) -> torch.dtype:
     """The type of the first real weight; float32 for a network that has none."""
     return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+
+
+def structure_of(model: nn.Module) -> list[str]:
+    """What a network is built of, line by line: its layers, its prior and its noise, and no addresses in memory."""
+    return re.sub(" at 0x[0-9a-f]+", "", f"{model!r}\nnoise={noise_levels(model)}").splitlines()
 
 
 def ranges(rows: Sequence[int]) -> str:

@@ -55,6 +55,16 @@ def test_evaluate_keeps_records_in_the_run(runs: Path) -> None:
     assert "samples was 2 and is now 3" in refused.output
 
 
+def test_the_last_weights_are_judged_under_a_name_of_their_own(runs: Path, tmp_path: Path) -> None:
+    run = tmp_path / "plain"
+    shutil.copytree(runs / "plain", run)
+    arguments = ["evaluate", run, "--attack", "clean", *QUICK]
+    assert advbnn(*arguments).exit_code == 0
+    shown = advbnn(*arguments, "--last")
+    assert shown.exit_code == 0, shown.output
+    assert [record.model.label for record in Records.load(run / "records.json")] == ["plain", "plain (last)"]
+
+
 def test_a_run_that_is_not_finished_is_judged_with_a_warning(runs: Path, tmp_path: Path) -> None:
     unfinished = tmp_path / "unfinished"
     shutil.copytree(runs / "plain", unfinished)

@@ -5,7 +5,20 @@ from typing import Annotated
 
 import typer
 
-from advbnn.commands.options import BatchSize, Device, Engine, Eot, Limit, Norm, Out, Precision, Samples, Seeds, Steps
+from advbnn.commands.options import (
+    BatchSize,
+    Device,
+    Engine,
+    Eot,
+    Last,
+    Limit,
+    Norm,
+    Out,
+    Precision,
+    Samples,
+    Seeds,
+    Steps,
+)
 
 OVER = ("radius", "ensemble", "steps", "eot")
 
@@ -26,6 +39,7 @@ def curve(
     limit: Limit = None,
     batch_size: BatchSize = 250,
     out: Out = None,
+    last: Last = False,
     device: Device = None,
     engine: Engine = "auto",
     precision: Precision = "full",
@@ -39,7 +53,7 @@ def curve(
     from advbnn.threat import Threat
 
     how = Options(seeds=seeds, batch_size=batch_size, engine=engine, precision=precision)
-    with judged(run, device, limit, out, how) as (trained, test, options, leads):
+    with judged(run, device, limit, out, how, last) as (trained, test, options, leads):
         whole = [round(value) for value in at or ()]
         # over radii any radius will do to make the attack
         radius = eps or (1.0 if over == "radius" or attack == CLEAN else training_radius(trained))

@@ -5,7 +5,20 @@ from typing import Annotated
 
 import typer
 
-from advbnn.commands.options import BatchSize, Device, Engine, Eot, Limit, Norm, Out, Precision, Samples, Seeds, Steps
+from advbnn.commands.options import (
+    BatchSize,
+    Device,
+    Engine,
+    Eot,
+    Last,
+    Limit,
+    Norm,
+    Out,
+    Precision,
+    Samples,
+    Seeds,
+    Steps,
+)
 
 
 def evaluate(
@@ -28,6 +41,7 @@ def evaluate(
     limit: Limit = None,
     batch_size: BatchSize = 250,
     out: Out = None,
+    last: Last = False,
     device: Device = None,
     engine: Engine = "auto",
     precision: Precision = "full",
@@ -43,7 +57,7 @@ def evaluate(
     from advbnn.threat import Threat
 
     how = Options(samples=samples, seeds=seeds, batch_size=batch_size, engine=engine, precision=precision)
-    with judged(run, device, limit, out, how) as (trained, test, options, leads):
+    with judged(run, device, limit, out, how, last) as (trained, test, options, leads):
         evaluation = Evaluation(trained.model, test, **options)
         names = attack or [CLEAN, "paper"]
         records = evaluation.accuracy(CLEAN, None) if CLEAN in names else Records()
