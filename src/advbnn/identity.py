@@ -137,7 +137,7 @@ def _digest(model: nn.Module) -> str:
 
 
 def _unsaved(model: nn.Module) -> dict[str, Any]:
-    """What a network computes with and its state dict lacks: non-persistent buffers, plain attributes, a frozen draw."""
+    """What a network computes with and its state dict lacks: unsaved buffers, plain attributes, a frozen draw."""
     found: dict[str, Any] = {}
     for path, module in model.named_modules():
         for name, buffer in module.named_buffers(recurse=False):
