@@ -198,6 +198,12 @@ def test_other_norms(norm: str, eps: float) -> None:
 
 
 @pytest.mark.usefixtures("tiny")
+def test_rounding_to_bfloat16_is_no_discontinuity() -> None:
+    found = audit(copy.deepcopy(bnn()).bfloat16(), images(), THREAT, "quick", samples=3)
+    assert "discontinuity" not in names(found.raised)
+
+
+@pytest.mark.usefixtures("tiny")
 def test_leaves_everything_as_it_was_and_repeats_itself() -> None:
     model = copy.deepcopy(bnn()).train()
     before, state = copy.deepcopy(model.state_dict()), torch.get_rng_state()
