@@ -112,7 +112,9 @@ def test_few_images_say_nothing_of_training_mode() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("threat", [THREAT, Threat("linf", 0.1, (-9.0, 9.0)), Threat("linf", 0.1, (-math.inf, math.inf))])
+@pytest.mark.parametrize(
+    "threat", [THREAT, Threat("linf", 0.1, (-9.0, 9.0)), Threat("linf", 0.1, (-math.inf, math.inf))]
+)
 def test_a_hair_is_a_millionth_or_the_smallest_change_that_the_type_has(dtype: torch.dtype, threat: Threat) -> None:
     class Listening(nn.Module):
         def __init__(self) -> None:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from advbnn.accelerate import accelerate, computes_in_bf16, engine_of
 from advbnn.attacks.base import Attack
 from advbnn.attacks.transfer import Transfer
-from advbnn.batchwise import Work, batchwise, gather
+from advbnn.batchwise import Batch, Work, batchwise, gather
 from advbnn.data.imageset import Examples, row_numbers
 from advbnn.data.splits import Splits
 from advbnn.distributed import world
@@ -196,9 +196,11 @@ class Evaluation:
     def accuracy(self, name: str, attack: Perturbation | None, **fields: Any) -> Records:
         """The accuracy under one attack; `fields` go into its record."""
 
-        def work(x: Tensor, y: Tensor, batch: int) -> dict[str, Tensor]:
+        def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
             x, y = self.prepared(x, y)
-            correct = [self.classify(self.craft(attack, x, y, seed, batch), seed).label == y for seed in self.seed_list]
+            correct = [
+                self.classify(self.craft(attack, x, y, seed, batch.number), seed).label == y for seed in self.seed_list
+            ]
             return {"correct": torch.stack(correct, 1)[:, None]}
 
         return self.measure([self.planned(name, attack, **fields)], work)
