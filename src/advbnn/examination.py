@@ -64,7 +64,8 @@ class Examination:
     ) -> "Examination":
         """What to do about the model of an evaluation, after a look at it."""
         x = _first_images(evaluation)
-        model = attackable(evaluation.model, x)
+        with evaluation.explaining_misfit():
+            model = attackable(evaluation.model, x)
         with evaluating(model):
             random = is_random(model, x)
         with warnings.catch_warnings():

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from advbnn.messages import unknown
+from advbnn.misfit import explaining_misfit
 from advbnn.modes import evaluating
 from advbnn.rng import seeded
 
@@ -53,7 +54,9 @@ def predict(
     _check_samples(samples)
     if rule not in RULES:
         raise unknown("rule", rule, RULES)
-    with evaluating(model), seeded(seed, x.device):
+    if not isinstance(x, Tensor):
+        raise TypeError(f"x must be a tensor, got {type(x).__name__}; torch.as_tensor makes one of an array")
+    with evaluating(model), seeded(seed, x.device), explaining_misfit(model, "x", x.shape, x.dtype):
         outputs = [_logits(model, x) for _ in range(samples)]
     _refuse_probabilities(outputs[0])
     draws = torch.stack(outputs).log_softmax(-1)  # [samples, n, classes]
