@@ -94,7 +94,8 @@ class Ensemble(nn.Module):
         """log (1/m) sum_k p(y | x, w_k), [n, classes]."""
         with seeded(self.seed, x.device):
             outputs = [_logits(self.model, x) for _ in range(self.samples)]
-        if not self._checked:  # once, as a look at every pass would keep the device waiting
+        # once, as a look at every pass would keep the device waiting, and a compiler cannot look at all
+        if not self._checked and not torch.compiler.is_compiling():
             _refuse_probabilities(outputs[0])
             self._checked = True
         return torch.stack(outputs).log_softmax(-1).logsumexp(0) - math.log(self.samples)
