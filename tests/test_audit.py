@@ -3,6 +3,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from advbnn.attacks import PGD, Transfer
 from advbnn.audit import Audit, audit
 from advbnn.battery import LEVELS, Level
 from advbnn.data import ImageSet, to_float
-from advbnn.evaluate import SmallSampleWarning, evaluate
+from advbnn.evaluate import Evaluation, SmallSampleWarning, evaluate
 from advbnn.flags import TITLES, Flag
 from advbnn.posterior import bayesianize
 from advbnn.predict import predict
@@ -198,6 +199,12 @@ def test_other_norms(norm: str, eps: float) -> None:
 
 
 @pytest.mark.usefixtures("tiny")
+def test_rounding_to_bfloat16_is_no_discontinuity() -> None:
+    found = audit(copy.deepcopy(bnn()).bfloat16(), images(), THREAT, "quick", samples=3)
+    assert "discontinuity" not in names(found.raised)
+
+
+@pytest.mark.usefixtures("tiny")
 def test_leaves_everything_as_it_was_and_repeats_itself() -> None:
     model = copy.deepcopy(bnn()).train()
     before, state = copy.deepcopy(model.state_dict()), torch.get_rng_state()
@@ -219,6 +226,38 @@ def test_finished_audits_are_kept_and_guarded(tmp_path: Path, monkeypatch: pytes
     assert audit(net(), images(), THREAT, "quick", out=out) == first
     with pytest.raises(ValueError, match="finished record 'quick'.*attack was"):
         audit(net(), images(), THREAT, "quick", out=out, transfer_from={"itself": net()})
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize("begun", [1, 6, 12])
+def test_attacks_that_were_finished_survive_an_interruption(
+    begun: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    craft, crafted = Evaluation.craft, []
+
+    def counting(self: Evaluation, *args: Any) -> Tensor:
+        crafted.append(args[0])
+        if len(crafted) == begun:
+            raise KeyboardInterrupt
+        return craft(self, *args)
+
+    whole = audit(bnn(), images(), THREAT, "quick", samples=3)
+    monkeypatch.setattr(Evaluation, "craft", counting)
+    again = {"out": tmp_path / "records.json", "samples": 3}
+    with pytest.raises(KeyboardInterrupt):
+        audit(bnn(), images(), THREAT, "quick", **again)
+    assert audit(bnn(), images(), THREAT, "quick", **again) == whole
+    assert [file.name for file in tmp_path.iterdir()] == ["records.json"]
+    # each was made once, but for the one that was under way; the last is that of the hopeless radius
+    tried = [one for one in whole.records[0].details["attacks"] if one["role"] != "clean" and sum(one["n"])]
+    assert len(crafted) == len(tried) + 1 + 1
+
+
+@pytest.mark.usefixtures("tiny")
+def test_the_attack_under_way_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("advbnn.data.progress.SECONDS_BETWEEN_LINES", 0.0)
+    audit(net(), images(), THREAT, "quick", label="plain", progress=True)
+    assert "plain: quick: 0 of 1 batches, now at seed 0, radius 1 of 1, attack 1 of 9: noise" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("tiny")

@@ -83,6 +83,13 @@ def test_a_few_odd_images_raise_nothing() -> None:
     assert raised(training_right=some(88)) == set()
 
 
+def test_what_rounding_hides_is_not_measured() -> None:
+    flag = flags(hair=torch.full((N,), math.nan))["discontinuity"]
+    assert not flag.raised
+    assert flag.evidence.startswith("Not measured")
+    assert flag.numbers == {}
+
+
 def test_an_uncertain_cosine_raises_nothing() -> None:
     assert raised(cosine=torch.where(some(50), 0.9, -0.75)) == set()
 

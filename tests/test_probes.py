@@ -1,4 +1,5 @@
 import copy
+import math
 
 import pytest
 import torch
@@ -110,9 +111,11 @@ def test_few_images_say_nothing_of_training_mode() -> None:
     assert found["training_right"] is not found["evaluation_right"]  # each can be stored
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-@pytest.mark.parametrize("threat", [THREAT, Threat("linf", 0.1, (-9.0, 9.0))])
-def test_a_hair_is_the_smallest_change_that_the_type_of_the_inputs_has(dtype: torch.dtype, threat: Threat) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "threat", [THREAT, Threat("linf", 0.1, (-9.0, 9.0)), Threat("linf", 0.1, (-math.inf, math.inf))]
+)
+def test_a_hair_is_a_millionth_or_the_smallest_change_that_the_type_has(dtype: torch.dtype, threat: Threat) -> None:
     class Listening(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -122,11 +125,19 @@ def test_a_hair_is_the_smallest_change_that_the_type_of_the_inputs_has(dtype: to
             self.heard.append(x.detach())
             return self.net(x)
 
-    model, x = Listening(), X.to(dtype)
+    model, x = Listening(), (X if math.isfinite(threat.bounds[1]) else 100 * X).to(dtype)
     probe(Attackable(model), x, Y, threat, 2, seed=3)
     assert {z.dtype for z in model.heard} == {dtype}
     doubled = [z[:40] for z in model.heard if len(z) == 80]
-    (moved,) = (z for z in doubled if not torch.equal(z, x))
+    moved = next(z for z in doubled if not torch.equal(z, x))
     change = (moved.double() - x.double()).abs()
     assert (change > 0).all()
     assert (change <= torch.maximum(x.double() * torch.finfo(dtype).eps, torch.tensor(18 * 2.0**-20))).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_rounding_is_not_taken_for_a_jump(dtype: torch.dtype) -> None:
+    coarse = probe(Attackable(copy.deepcopy(net()).to(dtype)), X.to(dtype), Y, THREAT, 5, seed=3)
+    assert coarse["hair"].isnan().all()
+    with torch.autocast("cpu", dtype):
+        assert probed(net())["hair"].isnan().all()

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from advbnn.batchwise import batchwise
+from advbnn.batchwise import Batch, batchwise
 from advbnn.data.imageset import Examples
 from advbnn.identity import device_of, dtype_of
 from advbnn.predict import predict
@@ -49,7 +49,7 @@ def cutoff(
         batch_size: images at a time.
     """
 
-    def work(x: Tensor, y: Tensor, batch: int) -> dict[str, Tensor]:
+    def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
         x, y = x.to(device_of(model, x.device), dtype_of(model)), y.to(device_of(model, y.device))
         prediction = predict(model, x, samples, seed)
         return {"entropy": prediction.entropy, "correct": prediction.label == y}

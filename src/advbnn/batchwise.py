@@ -1,5 +1,8 @@
 """Long work on a data set, batch by batch: shared among processes, resumed where it stopped, with progress."""
 
+import functools
+import hashlib
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,10 +22,52 @@ from advbnn.files import write_atomically
 
 T = TypeVar("T")
 
-Work = Callable[[Tensor, Tensor, int], dict[str, Tensor]]
-"""Given a batch's inputs, labels and number, its results: tensors with one row an example."""
-
 _SECONDS = "seconds"
+
+
+class Batch:
+    """One batch of the work, and what is kept of its parts should it be interrupted.
+
+    Args:
+        number: which one.
+        folder: where finished parts are kept; nowhere when None.
+        report: is told the name of each part when it is begun.
+
+    Attributes:
+        number: which one.
+        earlier: the seconds that the parts took which were found there.
+    """
+
+    def __init__(
+        self, number: int, folder: Path | None = None, report: Callable[[str], None] = lambda name: None
+    ) -> None:
+        self.number, self.earlier = number, 0.0
+        self._folder, self._report = folder, report
+
+    def part(self, name: str, inputs: Tensor, make: Callable[[], Tensor]) -> Tensor:
+        """What `make` gives; if that was made of the same inputs before an interruption, what it gave then.
+
+        Args:
+            name: tells this part from the others of the batch.
+            inputs: what it is made of.
+            make: makes it.
+        """
+        self._report(name)
+        if self._folder is None:
+            return make()
+        file = self._folder / f"{_digest(name, inputs)}.safetensors"
+        kept = _read(file)
+        if kept is not None:
+            self.earlier += kept[_SECONDS].item()
+            return kept["made"].to(inputs.device)
+        started = time.perf_counter()
+        made = make().detach()
+        _write(file, {"made": made.cpu(), _SECONDS: _since(started)})
+        return made
+
+
+Work = Callable[[Tensor, Tensor, Batch], dict[str, Tensor]]
+"""Given a batch's inputs, labels and the batch itself, its results: tensors with one row an example."""
 
 
 class Results(NamedTuple):
@@ -53,23 +98,26 @@ def batchwise(
         batch_size: examples in a batch.
         rows: the examples to use, in this order; all when None.
         device: where to bring them, as bytes if that is what they are; where the data is when None.
-        store: a folder that belongs to exactly this work. Each batch is written there when it is done, and found
-            there when the work is started again.
+        store: a folder that belongs to exactly this work. Each batch is written there when it is done, as are its
+            parts until then, and found there when the work is started again.
         description: shown with the progress and the time left; nothing is shown when None.
     """
     chosen = torch.arange(len(data)) if rows is None else row_numbers(rows, len(data))
     batches = list(chosen.split(batch_size))
     team = world()
     own = range(team.rank, len(batches), team.size)
-    parts = {number: part for number in own if (part := _read(store, number)) is not None}
+    parts = {number: part for number in own if (part := _read(_file(store, number))) is not None}
     missing = [number for number in own if number not in parts]
     with _progress(description if team.leads else None) as report:
         report(len(parts), len(own))
         for number, (x, y) in zip(missing, data.gather([batches[number] for number in missing]), strict=True):
-            started = time.perf_counter()
-            part = {name: tensor.cpu() for name, tensor in work(to_float(x.to(device)), y.to(device), number).items()}
-            part[_SECONDS] = torch.tensor(time.perf_counter() - started, dtype=torch.float64)
-            _write(store, number, part)
+            started, file = time.perf_counter(), _file(store, number)
+            batch = Batch(number, file and file.with_suffix(""), functools.partial(report, len(parts), len(own)))
+            part = {name: tensor.cpu() for name, tensor in work(to_float(x.to(device)), y.to(device), batch).items()}
+            part[_SECONDS] = batch.earlier + _since(started)
+            if file is not None:
+                _write(file, part)
+                shutil.rmtree(file.with_suffix(""), ignore_errors=True)
             parts[number] = part
             report(len(parts), len(own))
     for others in gather(parts):
@@ -92,26 +140,36 @@ def gather(value: T) -> list[T]:
 @contextmanager
 def _progress(description: str | None) -> Iterator[Report]:
     if description is None:
-        yield lambda done, total: None
+        yield lambda done, total, doing="": None
     else:
         with progress(description, "batches") as report:
             yield report
 
 
-def _file(store: Path, number: int) -> Path:
-    return store / f"batch-{number:06d}.safetensors"
+def _file(store: Path | None, number: int) -> Path | None:
+    return None if store is None else store / f"batch-{number:06d}.safetensors"
 
 
-def _read(store: Path | None, number: int) -> dict[str, Tensor] | None:
-    if store is None or not _file(store, number).exists():
+def _since(started: float) -> Tensor:
+    return torch.tensor(time.perf_counter() - started, dtype=torch.float64)
+
+
+def _read(file: Path | None) -> dict[str, Tensor] | None:
+    if file is None or not file.exists():
         return None
     try:
-        with safe_open(_file(store, number), "pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        with safe_open(file, "pt") as kept:
+            return {name: kept.get_tensor(name) for name in kept.keys()}  # noqa: SIM118 (not a dict)
     except SafetensorError:
         return None  # torn by something stronger than a kill; it is done again
 
 
-def _write(store: Path | None, number: int, part: dict[str, Tensor]) -> None:
-    if store is not None:
-        write_atomically(_file(store, number), save({name: t.contiguous() for name, t in part.items()}))
+def _write(file: Path, tensors: dict[str, Tensor]) -> None:
+    write_atomically(file, save({name: t.contiguous() for name, t in tensors.items()}))
+
+
+def _digest(name: str, inputs: Tensor) -> str:
+    values = inputs.detach().cpu().contiguous().view(-1).view(torch.uint8)
+    return hashlib.sha256(
+        f"{name} {inputs.dtype} {tuple(inputs.shape)}".encode() + values.numpy().tobytes()
+    ).hexdigest()

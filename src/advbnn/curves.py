@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from advbnn.attacks.base import Attack
 from advbnn.attacks.transfer import Transfer
+from advbnn.batchwise import Batch
 from advbnn.data.imageset import Examples
 from advbnn.evaluate import CLEAN, Evaluation, Options, Perturbation
 from advbnn.modes import evaluating
@@ -112,11 +113,11 @@ def ensemble_curve(
 
     network = evaluation.fast
 
-    def work(x: Tensor, y: Tensor, batch: int) -> dict[str, Tensor]:
+    def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
         x, y = evaluation.prepared(x, y)
         correct = []
         for seed in evaluation.seed_list:
-            x_adv = evaluation.craft(attack, x, y, seed, batch)
+            x_adv = evaluation.craft(attack, x, y, seed, batch.number)
             with torch.no_grad(), evaluating(network), seeded(scoring_seed(seed), x.device):
                 draws = [network(x_adv) for _ in range(max(sizes))]
             labels = [predict(_Recorded(draws), x_adv, size, rule=evaluation.rule).label for size in sizes]

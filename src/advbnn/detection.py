@@ -7,7 +7,7 @@ from typing import Any, Unpack, cast
 import torch
 from torch import Tensor, nn
 
-from advbnn.batchwise import batchwise
+from advbnn.batchwise import Batch, batchwise
 from advbnn.data.imageset import Examples
 from advbnn.evaluate import Evaluation, Options, Perturbation
 from advbnn.identity import DataIdentity
@@ -69,11 +69,11 @@ def detection(
 
 
 def _from_attacked(evaluation: Evaluation, name: str, attack: Perturbation) -> Records:
-    def work(x: Tensor, y: Tensor, batch: int) -> dict[str, Tensor]:
+    def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
         x, y = evaluation.prepared(x, y)
         clean, attacked, correct = [], [], []
         for seed in evaluation.seed_list:
-            prediction = evaluation.classify(evaluation.craft(attack, x, y, seed, batch), seed)
+            prediction = evaluation.classify(evaluation.craft(attack, x, y, seed, batch.number), seed)
             clean.append(scores_of(evaluation.classify(x, seed)))
             attacked.append(scores_of(prediction))
             correct.append(prediction.label == y)
@@ -95,7 +95,7 @@ def _from_foreign(evaluation: Evaluation, name: str, foreign: Examples) -> Recor
             f"{len(foreign)} of shape {foreign.shape}"
         )
 
-    def work(x: Tensor, y: Tensor, batch: int) -> dict[str, Tensor]:
+    def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
         x, y = evaluation.prepared(x, y)
         predictions = [evaluation.classify(x, seed) for seed in evaluation.seed_list]
         return {

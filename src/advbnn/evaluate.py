@@ -9,7 +9,7 @@ import json
 import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,12 +21,13 @@ from torch import Tensor, nn
 from advbnn.accelerate import accelerate, computes_in_bf16, engine_of
 from advbnn.attacks.base import Attack
 from advbnn.attacks.transfer import Transfer
-from advbnn.batchwise import Work, batchwise, gather
+from advbnn.batchwise import Batch, Work, batchwise, gather
 from advbnn.data.imageset import Examples, row_numbers
 from advbnn.data.splits import Splits
 from advbnn.distributed import world
 from advbnn.identity import DataIdentity, ModelIdentity, device_of, dtype_of, precision_of, versions_on
 from advbnn.messages import unknown
+from advbnn.misfit import explaining_misfit
 from advbnn.modes import evaluating, without_parameter_gradients
 from advbnn.predict import RULES, Prediction, predict
 from advbnn.records import Record, Records, check_same_settings
@@ -196,9 +197,11 @@ class Evaluation:
     def accuracy(self, name: str, attack: Perturbation | None, **fields: Any) -> Records:
         """The accuracy under one attack; `fields` go into its record."""
 
-        def work(x: Tensor, y: Tensor, batch: int) -> dict[str, Tensor]:
+        def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
             x, y = self.prepared(x, y)
-            correct = [self.classify(self.craft(attack, x, y, seed, batch), seed).label == y for seed in self.seed_list]
+            correct = [
+                self.classify(self.craft(attack, x, y, seed, batch.number), seed).label == y for seed in self.seed_list
+            ]
             return {"correct": torch.stack(correct, 1)[:, None]}
 
         return self.measure([self.planned(name, attack, **fields)], work)
@@ -234,6 +237,11 @@ class Evaluation:
         """A batch on the device, and its inputs in the type, of the model."""
         return x.to(self.device, dtype_of(self.model)), y.to(self.device)
 
+    def explaining_misfit(self) -> AbstractContextManager[None]:
+        """Within the block, images that the model cannot take are an error about the data."""
+        shape = (min(len(self.data), self.batch_size), *self.data.shape)
+        return explaining_misfit(self.model, "data", shape, dtype_of(self.model))
+
     def measure(self, plans: Sequence[Record], work: Work, details: Details | None = None) -> Records:
         """The records of several plans that one piece of work serves.
 
@@ -248,15 +256,16 @@ class Evaluation:
             return finished
         store = None if self.out is None else _store(Path(self.out), plans)
         shown = f"{plans[0].model.label}: {plans[0].name}" if self.progress else None
-        results, seconds = batchwise(
-            work,
-            self.data,
-            batch_size=self.batch_size,
-            rows=self.rows,
-            device=self.device,
-            store=store,
-            description=shown,
-        )
+        with self.explaining_misfit():
+            results, seconds = batchwise(
+                work,
+                self.data,
+                batch_size=self.batch_size,
+                rows=self.rows,
+                device=self.device,
+                store=store,
+                description=shown,
+            )
         counts = results["correct"].sum(0).tolist() if "correct" in results else [()] * len(plans)
         further: Sequence[Mapping[str, Any]] = [{}] * len(plans) if details is None else details(results)
         records = Records(

@@ -1,5 +1,6 @@
 """The work of an audit on one batch after another, and what is made of it in the end."""
 
+import functools
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from advbnn.attackable import Attackable, attackable
 from advbnn.attacks import PGD, GradientMaskingWarning
 from advbnn.attacks.losses import margin
 from advbnn.attacks.oracle import is_random
+from advbnn.batchwise import Batch
 from advbnn.battery import ALL, SURVIVORS, Level, Trial, battery, even_change
 from advbnn.data.augment import to_float
 from advbnn.data.imageset import row_numbers
@@ -62,7 +64,8 @@ class Examination:
     ) -> "Examination":
         """What to do about the model of an evaluation, after a look at it."""
         x = _first_images(evaluation)
-        model = attackable(evaluation.model, x)
+        with evaluation.explaining_misfit():
+            model = attackable(evaluation.model, x)
         with evaluating(model):
             random = is_random(model, x)
         with warnings.catch_warnings():
@@ -91,14 +94,14 @@ class Examination:
         assert isinstance(self.judge.model, Attackable)
         return self.judge.model
 
-    def __call__(self, x: Tensor, y: Tensor, batch: int) -> dict[str, Tensor]:
+    def __call__(self, x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
         """All that can be said of the images of one batch."""
         x, y = self.judge.prepared(x, y)
         threat, seeds = self.batteries[0][0].attack.threat, self.judge.seed_list
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", GradientMaskingWarning)  # that is what flags are for
             by_seed = [self._attack_all(x, y, seed, batch) for seed in seeds]
-            found = probe(self.model, x, y, threat, self.judge.samples, derive_seed(seeds[0], "probe", batch))
+            found = probe(self.model, x, y, threat, self.judge.samples, derive_seed(seeds[0], "probe", batch.number))
         return {**found, **{name: torch.stack([of_one[name] for of_one in by_seed], -1) for name in by_seed[0]}}
 
     def details(self, results: dict[str, Tensor]) -> list[dict[str, Any]]:
@@ -106,7 +109,7 @@ class Examination:
         parts = results["right"].split([len(trials) for trials in self.batteries], 1)
         return [self._details(results, number, right) for number, right in enumerate(parts)]
 
-    def _attack_all(self, x: Tensor, y: Tensor, seed: int, batch: int) -> dict[str, Tensor]:
+    def _attack_all(self, x: Tensor, y: Tensor, seed: int, batch: Batch) -> dict[str, Tensor]:
         standing = Standing(
             self.judge.fast,
             y,
@@ -120,13 +123,13 @@ class Examination:
         clean = self._lead(x, y, seed)
         standing.face(x[None], clean[None])
         right, robust, undecided = [], [], []
-        for trials in self.batteries:
-            right.append(self._attack(trials, x, y, seed, batch, standing))
+        for radius in range(len(self.batteries)):
+            right.append(self._attack(radius, x, y, seed, batch, standing))
             robust.append(standing.robust.clone())
             undecided.append(standing.undecided.clone())
-        last = (
-            clean if self.hopeless is None else self._lead(self.judge.craft(self.hopeless, x, y, seed, batch), y, seed)
-        )
+        last = clean
+        if self.hopeless is not None:
+            last = self._lead(self._craft("what nothing can survive", self.hopeless, x, y, seed, batch), y, seed)
         return {
             "clean": (clean > 0).to(torch.int8),
             "right": torch.cat(right, 1),
@@ -136,26 +139,34 @@ class Examination:
             "draws": standing.draws,
         }
 
-    def _attack(
-        self, trials: Sequence[Trial], x: Tensor, y: Tensor, seed: int, batch: int, standing: Standing
-    ) -> Tensor:
-        """Which images each trial leaves right: 1 or 0, and -1 where it was not tried, [n, trials]."""
+    def _attack(self, radius: int, x: Tensor, y: Tensor, seed: int, batch: Batch, standing: Standing) -> Tensor:
+        """Which images each trial at a radius leaves right: 1 or 0, and -1 where it was not tried, [n, trials]."""
+        trials = self.batteries[radius]
+        names = [
+            f"radius {radius + 1} of {len(self.batteries)}, attack {number + 1} of {len(trials)}: {trial.name}"
+            for number, trial in enumerate(trials)
+        ]
         right = torch.full((len(x), len(trials)), -1, dtype=torch.int8, device=x.device)
         points, leads = [], []
         for number, trial in enumerate(trials):
             if trial.on == ALL:
-                points.append(self.judge.craft(trial.attack, x, y, seed, batch))
+                points.append(self._craft(names[number], trial.attack, x, y, seed, batch))
                 leads.append(self._lead(points[-1], y, seed))
                 right[:, number] = leads[-1] > 0
         standing.face(torch.stack(points), torch.stack(leads))
         for number, trial in enumerate(trials):
             rows = standing.robust.nonzero().squeeze(1)
             if trial.on == SURVIVORS and len(rows):
-                point = self.judge.craft(trial.attack, x[rows], y[rows], seed, batch)
+                point = self._craft(names[number], trial.attack, x[rows], y[rows], seed, batch)
                 lead = self._lead(point, y[rows], seed)
                 right[rows, number] = (lead > 0).to(right.dtype)
                 standing.face(point[None], lead[None], rows)
         return right
+
+    def _craft(self, name: str, attack: Perturbation, x: Tensor, y: Tensor, seed: int, batch: Batch) -> Tensor:
+        """The points of an attack, kept should the audit be interrupted before its batch is done."""
+        make = functools.partial(self.judge.craft, attack, x, y, seed, batch.number)
+        return batch.part(f"seed {seed}, {name}", x, make)
 
     def _lead(self, x: Tensor, y: Tensor, seed: int) -> Tensor:
         """By how much the label's mean probability leads all others, [n]."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from advbnn.attacks.gradient import input_gradient
 from advbnn.attacks.losses import Objective, cross_entropy
+from advbnn.batchwise import Batch
 from advbnn.data.imageset import Examples
 from advbnn.data.splits import Splits
 from advbnn.evaluate import Evaluation, Options, Perturbation
@@ -91,9 +92,9 @@ class _Work:
     def __init__(self, evaluation: Evaluation, attack: Perturbation) -> None:
         self.evaluation, self.attack = evaluation, attack
 
-    def __call__(self, x: Tensor, y: Tensor, batch: int) -> dict[str, Tensor]:
+    def __call__(self, x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
         x, y = self.evaluation.prepared(x, y)
-        of_seeds = [self._values(x, y, seed, batch) for seed in self.evaluation.seed_list]
+        of_seeds = [self._values(x, y, seed, batch.number) for seed in self.evaluation.seed_list]
         return {name: torch.stack([values[name] for values in of_seeds], 1) for name in of_seeds[0]}
 
     def _values(self, x: Tensor, y: Tensor, seed: int, batch: int) -> dict[str, Tensor]:

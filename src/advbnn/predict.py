@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from advbnn.messages import unknown
+from advbnn.misfit import explaining_misfit
 from advbnn.modes import evaluating
 from advbnn.rng import seeded
 
@@ -53,7 +54,9 @@ def predict(
     _check_samples(samples)
     if rule not in RULES:
         raise unknown("rule", rule, RULES)
-    with evaluating(model), seeded(seed, x.device):
+    if not isinstance(x, Tensor):
+        raise TypeError(f"x must be a tensor, got {type(x).__name__}; torch.as_tensor makes one of an array")
+    with evaluating(model), seeded(seed, x.device), explaining_misfit(model, "x", x.shape, x.dtype):
         outputs = [_logits(model, x) for _ in range(samples)]
     _refuse_probabilities(outputs[0])
     draws = torch.stack(outputs).log_softmax(-1)  # [samples, n, classes]
@@ -91,7 +94,8 @@ class Ensemble(nn.Module):
         """log (1/m) sum_k p(y | x, w_k), [n, classes]."""
         with seeded(self.seed, x.device):
             outputs = [_logits(self.model, x) for _ in range(self.samples)]
-        if not self._checked:  # once, as a look at every pass would keep the device waiting
+        # once, as a look at every pass would keep the device waiting, and a compiler cannot look at all
+        if not self._checked and not torch.compiler.is_compiling():
             _refuse_probabilities(outputs[0])
             self._checked = True
         return torch.stack(outputs).log_softmax(-1).logsumexp(0) - math.log(self.samples)

@@ -96,6 +96,9 @@ def _hidden_randomness(found: Findings) -> Flag:
 
 
 def _discontinuity(found: Findings) -> Flag:
+    if bool(found.probes["hair"].isnan().all()):
+        words = "Not measured: with fewer digits than float32 has, rounding moves answers too. Audit a copy in float32."
+        return Flag("discontinuity", False, words, {})
     seen = "A change of a millionth of the range of the pixels changes the answers to {} images"
     words = "its output jumps, and may do so in a way that is made to be unpredictable."
     return _no_change("discontinuity", found, found.probes["hair"], seen, words)

@@ -21,7 +21,7 @@ _DRAWS = 8
 """Draws whose gradients are compared with each other."""
 
 _HAIR = 2.0**-20
-"""A change of an input in [0, 1] that nobody can see and float32 can; coarser types make their smallest change."""
+"""A change of an input in [0, 1] that nobody can see and float32 can."""
 
 _FEWEST_TO_NORMALISE = 32
 """Images whose statistics are good enough for a network that normalises by its batch."""
@@ -35,7 +35,8 @@ def probe(model: Attackable, x: Tensor, y: Tensor, threat: Threat, samples: int,
     - cosine: the mean cosine between the gradients of two draws; NaN where a draw has none.
     - repeat: how far two answers under the same seed are apart, as the total variation between them, 0 to 1.
     - reseeds: a pass sets torch's generator itself, so that a seed given to it means nothing.
-    - hair: how far the answers to inputs that differ by a hair are apart, under the same seed.
+    - hair: how far the answers to inputs that differ by a hair are apart, under the same seed; NaN in a type so coarse
+      that a hair is rounded away, and that rounding alone moves the answers.
     - batch: how far the answers to the same input in different batches are apart, under the same seed.
     - evaluation_right, training_right: the ensemble is right in evaluation mode, and in training mode.
 
@@ -110,6 +111,7 @@ def _answers(model: Attackable, x: Tensor, threat: Threat, seed: int) -> dict[st
     middle = (low + high) / 2 if math.isfinite(low + high) else 0.0
     alone = answer(x, x)
     by_a_hair = _moved(x, middle, _HAIR * (high - low if math.isfinite(high - low) else 1.0))
+    hair = _variation(alone, answer(by_a_hair, by_a_hair))
     ends = []
     for other_seed in (seed, seed + 1):
         with seeded(other_seed, x.device):
@@ -117,7 +119,7 @@ def _answers(model: Attackable, x: Tensor, threat: Threat, seed: int) -> dict[st
             ends.append(torch.get_rng_state())
     return {
         "repeat": _variation(alone, answer(x, x)),
-        "hair": _variation(alone, answer(by_a_hair, by_a_hair)),
+        "hair": torch.full_like(hair, math.nan) if _is_coarse(x) else hair,
         "batch": _variation(alone, answer(x, 2 * middle - x)),
         "reseeds": torch.full((len(x),), torch.equal(*ends), device=x.device),
     }
@@ -143,6 +145,11 @@ def _moved(x: Tensor, middle: float, hair: float) -> Tensor:
     inwards = torch.where(x > middle, -1.0, 1.0).to(x.dtype)
     moved = x + inwards * hair
     return torch.where(moved == x, torch.nextafter(x, inwards * math.inf), moved)
+
+
+def _is_coarse(x: Tensor) -> bool:
+    """Whether the network computes with fewer digits than float32 has."""
+    return torch.finfo(x.dtype).bits < 32 or torch.is_autocast_enabled(x.device.type)
 
 
 def _variation(p: Tensor, q: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from advbnn.attacks.transfer import Transfer
+from advbnn.batchwise import Batch
 from advbnn.data.imageset import Examples
 from advbnn.evaluate import CLEAN, Evaluation, Options, Perturbation
 from advbnn.records import Record, Records
@@ -83,11 +84,11 @@ class _Pairs:
     def __init__(self, source: Evaluation, targets: list[Evaluation], attack: Perturbation) -> None:
         self.source, self.targets, self.attack = source, targets, attack
 
-    def __call__(self, x: Tensor, y: Tensor, batch: int) -> dict[str, Tensor]:
+    def __call__(self, x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
         x, y = self.source.prepared(x, y)
         correct = []
         for seed in self.source.seed_list:
-            x_adv = self.source.craft(self.attack, x, y, seed, batch)
+            x_adv = self.source.craft(self.attack, x, y, seed, batch.number)
             correct.append(torch.stack([self._correct(target, x_adv, y, seed) for target in self.targets], 1))
         return {"correct": torch.stack(correct, 2)}
 

@@ -1,12 +1,13 @@
 """Whether the network knows when it is wrong: calibration and selective prediction, without and under attack."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 
+from advbnn.batchwise import Batch, Work
 from advbnn.calibration import brier_score, expected_calibration_error, negative_log_likelihood, reliability
 from advbnn.data.imageset import Examples
 from advbnn.evaluate import Attacks, Evaluation, Options, Perturbation, by_name
@@ -37,11 +38,11 @@ def uncertainty(model: nn.Module, data: Examples, attacks: Attacks = None, **opt
     return records
 
 
-def _work(evaluation: Evaluation, attack: Perturbation | None) -> Callable[[Tensor, Tensor, int], dict[str, Tensor]]:
-    def work(x: Tensor, y: Tensor, batch: int) -> dict[str, Tensor]:
+def _work(evaluation: Evaluation, attack: Perturbation | None) -> Work:
+    def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
         x, y = evaluation.prepared(x, y)
         seeds = evaluation.seed_list
-        predictions = [evaluation.classify(evaluation.craft(attack, x, y, seed, batch), seed) for seed in seeds]
+        predictions = [evaluation.classify(evaluation.craft(attack, x, y, seed, batch.number), seed) for seed in seeds]
         return {
             "labels": y,
             "correct": torch.stack([(p.label == y)[:, None] for p in predictions], 2),

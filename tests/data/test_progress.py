@@ -34,7 +34,7 @@ def test_a_live_bar_on_a_terminal(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "100")
     with progress("photos", unit) as report:
-        report(2000, 2000)
+        report(2000, 2000, "the last one")
     shown = capsys.readouterr().err
-    assert "photos" in shown
+    assert "photos, the last one" in shown
     assert ("2.0/2.0 kB" if unit == "bytes" else "2000/2000") in shown

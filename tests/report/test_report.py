@@ -76,7 +76,7 @@ def test_page_follows_light_and_dark(folder: Path) -> None:
 def test_markdown_has_every_table_and_flag(folder: Path) -> None:
     text = (folder / "report.md").read_text()
     assert "## Can these numbers be believed?" in text
-    assert re.search(r"- \*\*RSE: .* \(radius 0.015, 0.035, 0.055, 0.07\)\.\*\* Square leaves", text)
+    assert re.search(r"- \*\*RSE: .* \(linf 0.015, linf 0.035, linf 0.055, linf 0.07\)\.\*\* Square leaves", text)
     assert "| Adv-BNN | **worst case** |" in text
     assert "| from BNN | 0.82 19.3 % |" in text
     assert "| Adv-BNN | PGD-20 at 0.1 | seven | seven (98%, 0.11) | seven (98%, 0.11) |" in text

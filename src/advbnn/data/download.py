@@ -44,7 +44,7 @@ def download(
     retries: int = 5,
     timeout: float = 30.0,
     pause: float = 1.0,
-    report: Report = lambda done, total: None,
+    report: Report = lambda done, total, doing="": None,
 ) -> Path:
     """Downloads one file over HTTP.
 

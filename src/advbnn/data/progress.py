@@ -2,11 +2,16 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
-Report = Callable[[int, int | None], None]
-"""Told how much is done, and of how much (None while that is not known)."""
+
+class Report(Protocol):
+    """Told how much is done, of how much (None while that is not known), and what is under way."""
+
+    def __call__(self, done: int, total: int | None, doing: str = "") -> None: ...
+
 
 SECONDS_BETWEEN_LINES = 10.0
 
@@ -29,14 +34,18 @@ def progress(description: str, unit: str) -> Iterator[Report]:
         console=rich.console.Console(stderr=True),
     ) as shown:
         task = shown.add_task(description, total=None)
-        yield lambda done, total: shown.update(task, completed=done, total=total)
+
+        def report(done: int, total: int | None, doing: str = "") -> None:
+            shown.update(task, completed=done, total=total, description=", ".join(filter(None, [description, doing])))
+
+        yield report
 
 
 def _lines(description: str, unit: str) -> Report:
     started = last = time.monotonic()
     begun: int | None = None  # a resumed download does not begin at 0, and what was there took no time
 
-    def report(done: int, total: int | None) -> None:
+    def report(done: int, total: int | None, doing: str = "") -> None:
         nonlocal last, begun
         now = time.monotonic()
         begun = done if begun is None else begun
@@ -46,6 +55,7 @@ def _lines(description: str, unit: str) -> Report:
         of_total = f" of {total}" if total else ""
         gained = done - begun
         left = f", {(now - started) * (total - done) / gained:.0f} s left" if total and gained > 0 else ""
-        print(f"{description}: {done}{of_total} {unit}{left}", file=sys.stderr, flush=True)
+        now_at = f", now at {doing}" if doing else ""
+        print(f"{description}: {done}{of_total} {unit}{left}{now_at}", file=sys.stderr, flush=True)
 
     return report
