@@ -21,10 +21,10 @@ def predict(
 ) -> None:
     """Print the label, probability and uncertainty of each image, and "abstain" where the network is too uncertain."""
     from advbnn.abstention import cutoff
-    from advbnn.commands.judging import device_or_first_gpu, explaining_errors
     from advbnn.identity import dtype_of
     from advbnn.predict import predict as predict_batch
     from advbnn.trained import load_trained
+    from advbnn_cli.judging import device_or_first_gpu, explaining_errors
 
     with explaining_errors():
         place = device_or_first_gpu(device)

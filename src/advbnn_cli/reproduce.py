@@ -50,7 +50,6 @@ def reproduce(
     """
     import torch
 
-    from advbnn.commands.judging import command_line, device_or_first_gpu, explaining_errors
     from advbnn.engine import ENGINES
     from advbnn.interrupts import Interrupted
     from advbnn.messages import unknown
@@ -63,6 +62,7 @@ def reproduce(
     from advbnn.reproduce.tables import table1
     from advbnn.reproduce.work import load_splits
     from advbnn.reproduce.workers import device_list
+    from advbnn_cli.judging import command_line, device_or_first_gpu, explaining_errors
 
     with explaining_errors():
         if engine not in ENGINES:

@@ -9,11 +9,11 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from advbnn.cli import app
-from advbnn.commands.attacks import ATTACKS, make_attack, title
-from advbnn.commands.predict import read_images
 from advbnn.records import Records
 from advbnn.threat import Threat
+from advbnn_cli.app import app
+from advbnn_cli.attacks import ATTACKS, make_attack, title
+from advbnn_cli.predict import read_images
 from judged import bnn, digits, net
 
 QUICK = ["--limit", "120", "--samples", "2", "--seeds", "2", "--device", "cpu"]
@@ -85,11 +85,6 @@ def test_curve_varies_one_thing(runs: Path, tmp_path: Path) -> None:
         assert [record.at for record in Records.load(out).where(curve=over)] == list(at)
     clean = advbnn("curve", runs / "robust", "ensemble", "--attack", "clean", "--at", 2, *quick)
     assert clean.exit_code == 0, clean.output
-    assert (
-        "a curve over eot needs an attack"
-        in advbnn("curve", runs / "robust", "eot", "--attack", "clean", *quick).output
-    )
-    assert "over='step' is unknown" in advbnn("curve", runs / "robust", "step", *quick).output
 
 
 def test_transfer_shows_affinities(runs: Path, tmp_path: Path) -> None:
@@ -118,7 +113,6 @@ def test_engine_and_precision_can_be_chosen(runs: Path, tmp_path: Path) -> None:
     refused = advbnn(*arguments, "--engine", "graph")
     assert refused.exit_code == 1
     assert "the model is on the CPU; use 'compile' or 'auto'" in refused.output
-    assert "precision='half' is unknown" in advbnn(*arguments, "--precision", "half").output
 
 
 def test_predict_answers_and_abstains(runs: Path, images: list[Path]) -> None:

@@ -10,12 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from advbnn import data
-from advbnn.cli import app
 from advbnn.reproduce import Experiment
 from advbnn.reproduce.only_one import only_one
 from advbnn.reproduce.plan import RECORDS, RUNS
 from advbnn.runs import MODEL
 from advbnn.train import fit
+from advbnn_cli.app import app
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("jinja2")
