@@ -1,5 +1,8 @@
 """What a run shows: TensorBoard, lines and bars."""
 
+import io
+import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,8 +14,6 @@ from quick import quick, train
 def test_tensorboard_is_asked_for_by_name(
     digits: Splits[ImageSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import sys
-
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(ImportError, match=r"pip install 'advbnn\[tensorboard\]'"):
         train(digits, quick("bnn"), out=tmp_path / "run", tensorboard=True)
@@ -37,17 +38,16 @@ def test_progress_in_plain_lines(
         assert word in last
 
 
-def test_progress_on_a_terminal(digits: Splits[ImageSet], monkeypatch: pytest.MonkeyPatch) -> None:
-    import io
-    import sys
-
+def test_progress_fits_a_terminal(digits: Splits[ImageSet], monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
 
     screen = Terminal()
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", screen)
     train(digits, quick(), progress=True)
-    assert "epoch 2/2" in screen.getvalue() and "robust" in screen.getvalue()
+    lines = re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue()))
+    assert all(len(line) <= 80 for line in lines)
+    assert re.search(r"epoch 2/2 \S+ 0:00:00 clean \S+ %, robust \S+ %, loss [\d.]+ *$", "\n".join(lines).strip())
