@@ -9,14 +9,15 @@ SECONDS_BETWEEN_LINES = 10.0
 
 
 def describe(metrics: Mapping[str, Any]) -> str:
-    """One line of metrics for people."""
-    parts = [f"loss {metrics['loss']:.4g}", f"nll {metrics['nll']:.4g}"]
+    """All metrics in a line for people."""
+    parts = [brief(metrics), f"nll {metrics['nll']:.4g}"]
     if metrics["kl"]:
         parts.append(f"kl {metrics['kl']:.4g} (x {metrics['kl_weight']:.3g})")
-    return ", ".join([*parts, *_scores(metrics), f"{metrics['examples_per_second']:,.0f} examples/s"])
+    return ", ".join([*parts, f"{metrics['examples_per_second']:,.0f} examples/s"])
 
 
-def _scores(metrics: Mapping[str, Any]) -> list[str]:
+def brief(metrics: Mapping[str, Any]) -> str:
+    """Those that fit a terminal, with the time that is left."""
     parts = []
     for name in ("clean_accuracy", "robust_accuracy", "validation_accuracy"):
         if name in metrics:
@@ -24,7 +25,7 @@ def _scores(metrics: Mapping[str, Any]) -> list[str]:
     for name in ("clean_mse", "robust_mse", "validation_mse"):
         if name in metrics:
             parts.append(f"{name.replace('_', ' ')} {metrics[name]:.4g}")
-    return parts
+    return ", ".join([*parts, f"loss {metrics['loss']:.4g}"])
 
 
 class Display:
@@ -62,13 +63,13 @@ class Display:
     def metrics(self, metrics: Mapping[str, Any]) -> None:
         """New values are known."""
         if self._bar is not None:
-            self._bar.update(self._task, metrics=", ".join([*_scores(metrics), f"loss {metrics['loss']:.4g}"]))
+            self._bar.update(self._task, metrics=brief(metrics))
             return
         now, done = time.monotonic(), metrics["step"]
         if now - self._last_line < SECONDS_BETWEEN_LINES and done < self.steps:
             return
         self._last_line = now
-        self.say(f"epoch {metrics['epoch']}/{self.epochs}, {describe(metrics)}{self._left(now, done)}")
+        self.say(f"epoch {metrics['epoch']}/{self.epochs}{self._left(now, done)}, {brief(metrics)}")
 
     def say(self, text: str) -> None:
         """Something besides the metrics."""

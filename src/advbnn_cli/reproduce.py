@@ -148,7 +148,7 @@ def _announce(plan: "Plan", reproduction: "Reproduction", estimate: bool) -> tup
     if estimate:
         workers = len(reproduction.devices)
         typer.echo(
-            f"An estimate, from a few steps timed on this machine: {in_words(together(trainings, measured, workers))} "
+            f"An estimate by a few steps, timed here: {in_words(together(trainings, measured, workers))} "
             f"with {workers} process{'es' if workers > 1 else ''} on {', '.join(dict.fromkeys(reproduction.devices))}."
         )
     return trainings, measured

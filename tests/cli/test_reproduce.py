@@ -48,7 +48,7 @@ def test_the_plan_and_an_estimate_come_first(made) -> None:
     _, output = made
     assert re.search(r"to train +bnn +about \d", output)
     assert re.search(r"to measure +radius-none +about \d", output)
-    assert "An estimate, from a few steps timed on this machine" in output
+    assert "An estimate by a few steps, timed here: " in output
 
 
 def test_a_run_that_was_placed_by_hand_is_not_trained_again(made) -> None:
