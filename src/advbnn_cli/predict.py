@@ -27,6 +27,9 @@ def predict(
     from advbnn_cli.judging import device_or_first_gpu, explaining_errors
 
     with explaining_errors():
+        missing = [path for path in images if not path.is_file()]
+        if missing:
+            raise ValueError(f"there is no such file: {', '.join(map(str, missing))}")
         place = device_or_first_gpu(device)
         trained = load_trained(run, device=place)
         splits = trained.config.load_data()

@@ -67,6 +67,8 @@ def reproduce(
     with explaining_errors():
         if engine not in ENGINES:
             raise unknown("engine", engine, ENGINES)
+        if experiment not in ("all", *EXPERIMENTS):
+            raise unknown("experiment", experiment, ("all", *EXPERIMENTS))
         chosen = Experiment.choose(data, profile, like, settings or (), limit)
         folder = out or default_folder(chosen.title)
         chosen.check(folder)

@@ -44,9 +44,17 @@ def transfer(
     from advbnn.trained import load_trained
     from advbnn.transfer_matrix import affinity, transfer_matrix
     from advbnn_cli.attacks import make_attack
-    from advbnn_cli.judging import command_line, device_or_first_gpu, explaining_errors, first_rows, label_of, show
+    from advbnn_cli.judging import (
+        command_line,
+        device_or_first_gpu,
+        explaining_errors,
+        first_rows,
+        label_of,
+        show,
+        stopping_in_words,
+    )
 
-    with explaining_errors(), joined(device_or_first_gpu(device)) as (world, place):
+    with explaining_errors(), stopping_in_words(), joined(device_or_first_gpu(device)) as (world, place):
         if attack == "mean":
             raise ValueError(
                 "attack 'mean' is made on one run's mean network, not on each run in turn; "

@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
+from advbnn.evaluate import Evaluation
 from advbnn.records import Records
 from advbnn.threat import Threat
 from advbnn_cli.app import app
@@ -53,6 +54,16 @@ def test_evaluate_keeps_records_in_the_run(runs: Path) -> None:
     refused = advbnn(*arguments, "--samples", 3)
     assert refused.exit_code == 1
     assert "samples was 2 and is now 3" in refused.output
+
+
+def test_who_stops_it_is_told_how_it_goes_on(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Evaluation, "accuracy", stop)
+    stopped = advbnn("evaluate", runs / "robust", "--out", tmp_path / "records.json", *QUICK)
+    assert stopped.exit_code == 130
+    assert stopped.output == "stopped; finished batches are kept, and the same command goes on from there\n"
 
 
 def test_a_run_that_is_not_finished_is_judged_with_a_warning(runs: Path, tmp_path: Path) -> None:

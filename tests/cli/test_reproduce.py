@@ -161,6 +161,8 @@ def test_a_run_of_others_in_the_way_is_named(tmp_path) -> None:
 
 def test_other_settings_need_another_folder(made) -> None:
     out, _ = made
+    # what cannot be made in any folder is said first
+    assert "experiment='table2' is unknown" in reproduce("table2", "--data", "digits", "--out", str(out))[1]
     code, output = reproduce("table1", "--data", "digits", "--out", str(out))
     assert code == 1
     assert "give --out another folder" in output
