@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from advbnn import data
-from advbnn.attacks import PGD
+from advbnn.attacks import PGD, Transfer
 from advbnn.audit import Audit, audit
 from advbnn.battery import LEVELS, Level
 from advbnn.data import ImageSet, to_float
@@ -219,6 +219,18 @@ def test_finished_audits_are_kept_and_guarded(tmp_path: Path, monkeypatch: pytes
     assert audit(net(), images(), THREAT, "quick", out=out) == first
     with pytest.raises(ValueError, match="finished record 'quick'.*attack was"):
         audit(net(), images(), THREAT, "quick", out=out, transfer_from={"itself": net()})
+
+
+@pytest.mark.usefixtures("tiny")
+def test_the_source_of_a_given_transfer_belongs_to_the_settings(tmp_path: Path) -> None:
+    out, attack = tmp_path / "records.json", PGD(THREAT, steps=1)
+    first = audit(net(), images(), THREAT, "quick", out=out, attacks={"mine": Transfer(net(), attack)})
+    assert audit(net(), images(), THREAT, "quick", out=out, attacks={"mine": Transfer(net(), attack)}) == first
+    other = copy.deepcopy(net())
+    with torch.no_grad():
+        next(other.parameters()).add_(0.01)
+    with pytest.raises(ValueError, match="finished record 'quick'.*attack was"):
+        audit(net(), images(), THREAT, "quick", out=out, attacks={"mine": Transfer(other, attack)})
 
 
 @pytest.mark.usefixtures("tiny")

@@ -2,6 +2,7 @@
 
 import copy
 import io
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -209,6 +210,31 @@ def test_refreshing_a_bayesian_draws_fresh_weights_for_every_batch() -> None:
     means = [(bnn.sample(eps)["0.weight"] @ x.T).mean(1) for eps in bnn.noise(4, seed=1)]
     assert not torch.allclose((first @ x.T).mean(1), means[0], atol=1e-3)
     torch.testing.assert_close(bnn.net[1].running_mean, torch.stack(means).mean(0))
+
+
+def test_frozen_statistics_stay() -> None:
+    net = nn.Sequential(nn.BatchNorm1d(4), nn.BatchNorm1d(4)).train()
+    net[0].eval()
+    before = copy.deepcopy(net)
+    refresh_batchnorm(net, [torch.rand(8, 4)])
+    assert same(net[0], before[0]) and not same(net[1], before[1])
+
+
+def test_the_model_has_its_old_statistics_while_batches_are_made() -> None:
+    net = small_net()
+    wander(net)
+    before = copy.deepcopy(net)
+    batches = [torch.rand(8, 4) for _ in range(3)]
+
+    def made() -> Iterator[torch.Tensor]:
+        for x in batches:
+            assert same(net, before)
+            yield x
+        assert same(net, before)
+
+    refresh_batchnorm(net, made())
+    refresh_batchnorm(before, batches)
+    assert same(net, before)
 
 
 def test_statistics_survive_a_failure() -> None:

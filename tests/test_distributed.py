@@ -12,7 +12,7 @@ import torch
 
 from advbnn.distributed import World, joined, world
 from advbnn.trained import load_trained
-from workers import run_all, train_together
+from workers import average_together, run_all, train_together
 
 
 def outcome(folder: Path, size: int, rank: int) -> dict[str, Any]:
@@ -46,6 +46,13 @@ def test_each_process_has_its_own_noise_and_all_the_same_weights(tmp_path: Path)
     for name, weight in first["weights"].items():
         assert torch.equal(weight, second["weights"][name])
     assert not torch.allclose(alone["gradients"][0][0], first["gradients"][0][0], rtol=1e-3)
+
+
+def test_all_processes_end_with_the_same_statistics_of_averaged_weights(tmp_path: Path) -> None:
+    run_all(average_together, 2, tmp_path)
+    first, second = outcome(tmp_path, 2, 0), outcome(tmp_path, 2, 1)
+    assert any("running_mean" in name for name in first)
+    assert all(torch.equal(value, second[name]) for name, value in first.items())
 
 
 CONFIG = """

@@ -335,3 +335,8 @@ def test_an_attack_of_ones_own_finds_the_model_in_evaluation_mode_without_parame
     assert torch.equal(model[1].running_mean, statistics)
     assert all(part.training for part in model.modules())
     assert all(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())
+
+
+def test_refuses_a_network_that_returns_probabilities() -> None:
+    with pytest.raises(ValueError, match="model returned probabilities"):
+        evaluate(nn.Sequential(net(), nn.Softmax(1)), digits())

@@ -197,6 +197,37 @@ def test_says_what_it_does_not_know(model, options: dict, reason: str) -> None:
         fast(model(network()), defenses.Defense(**options))
 
 
+class KeepsItsStatistics(nn.Sequential):
+    """The usual way to freeze normalisation for good."""
+
+    def train(self, mode: bool = True) -> "KeepsItsStatistics":
+        super().train(mode)
+        self[-1].eval()
+        return self
+
+
+@pytest.mark.parametrize("begin", [True, False])
+def test_frozen_normalisation_is_left_to_the_eager_step(begin: bool) -> None:
+    net = KeepsItsStatistics(network(), nn.BatchNorm1d(10)).train(begin)
+    with pytest.raises(Unsupported, match="parts that are kept in evaluation mode"):
+        fast(net, defenses.Defense())
+    fast(net[0].eval(), defenses.Defense())  # none of it in training mode, and so all of it will be
+
+
+@pytest.mark.parametrize("wrap", [lambda net: net, bayesianize])
+def test_parameters_that_ask_for_no_gradient_stay(wrap) -> None:
+    net = network()
+    for part in net.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            part.requires_grad_(False)
+    model = wrap(net)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    fast(model, defenses.Defense(attack=ATTACK))(*batch(), SEED)
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            assert parameter.grad is None and torch.equal(parameter, before[name]), name
+
+
 def test_refuses_a_prior_that_it_would_ignore() -> None:
     loss = RobustLoss(network(), RobustELBO(), EXAMPLES, GaussianPrior(std=0.1))
     with pytest.raises(Unsupported, match="a prior over weights that are not random"):

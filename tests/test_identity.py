@@ -56,6 +56,26 @@ def test_buffers_that_are_not_saved_belong_to_the_model() -> None:
     assert len({digest(scaled(1.0)), digest(scaled(2.0)), digest(small())}) == 3
 
 
+class Tempered(nn.Module):
+    """Divides its logits by a number that is neither a parameter nor a buffer."""
+
+    def __init__(self, temperature: object) -> None:
+        super().__init__()
+        self.net, self.temperature = small(), temperature
+
+
+def test_plain_attributes_belong_to_the_model() -> None:
+    values = (1.0, 2.0, 1 + 1e-15, True, "1.0", (1.0, 2.0), (1.0, (2.0, 3.0)), [1.0, 2.0], torch.float16, torch.float32)
+    assert digest(Tempered(2.0)) == digest(Tempered(2.0)) == digest(Tempered(2.0).eval())
+    assert len({digest(nn.Sequential(Tempered(value))) for value in values}) == len(values)
+
+
+def test_attributes_of_a_layer_that_does_not_print_them_belong_to_the_model() -> None:
+    one, two = nn.MultiheadAttention(4, 1), nn.MultiheadAttention(4, 2)
+    two.load_state_dict(one.state_dict())
+    assert digest(one) != digest(two)
+
+
 def test_models_that_keep_everything_in_their_state_dict_keep_their_identity() -> None:
     model = nn.Linear(1, 1)
     nn.init.zeros_(model.weight), nn.init.zeros_(model.bias)

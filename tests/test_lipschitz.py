@@ -3,7 +3,7 @@ import math
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from advbnn import bayesianize, data
 from advbnn.attacks import PGD
@@ -14,6 +14,9 @@ from advbnn.threat import Threat
 from judged import bnn, digits, net
 
 DUAL = {"linf": 1, "l2": 2, "l1": math.inf}
+
+
+FIELDS = {"mean", "sd", "min", "max", "se", "se_images", "se_draws"}
 
 
 def linear() -> nn.Linear:
@@ -86,7 +89,7 @@ def test_records_of_train_and_test() -> None:
     for record in (train, test):
         assert record.details["per_draw"]["mean"] >= record.details["first_order"]["mean"] > 0
         assert record.details["increase"]["mean"] > 0
-        assert all(set(value) == {"mean", "sd", "min", "max", "se"} for value in record.details.values())
+        assert all(set(value) == FIELDS for value in record.details.values())
         json.dumps(record.to_dict(), allow_nan=False)
     assert test.details["loss"]["mean"] > train.details["loss"]["mean"]
 
@@ -98,6 +101,7 @@ def test_records_are_what_the_functions_give() -> None:
     first_order = local_lipschitz(net(), x, y, attack.threat, 1)[0]
     assert record.details["first_order"]["mean"] == pytest.approx(first_order.mean().item(), rel=1e-5)
     assert record.details["first_order"]["se"] == pytest.approx((first_order.std() / math.sqrt(120)).item(), rel=1e-5)
+    assert record.details["first_order"]["se_draws"] == 0
     x_adv = attack(net(), x, y)
     increase = expected_loss(net(), x_adv, y, 1) - expected_loss(net(), x, y, 1)
     assert record.details["increase"]["mean"] == pytest.approx(increase.mean().item(), rel=1e-4)
@@ -109,3 +113,27 @@ def test_the_increase_is_measured_on_the_scoring_draws() -> None:
     x, y = to_float(digits().images), digits().labels
     expected = expected_loss(bnn(), x, y, 3, scoring_seed(4)).mean().item()
     assert record.details["loss"]["mean"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_standard_error_holds_the_luck_of_the_draws() -> None:
+    attack, seeds = PGD(Threat("linf", 0.05), steps=1), 24
+    (record,) = lipschitz_records(bnn(), digits(), attack, samples=5, seeds=seeds)
+    for name, value in record.details.items():
+        assert value["se"] == pytest.approx(math.hypot(value["se_images"], value["se_draws"]))
+        # the means of 24 seeds, each of five draws of its own, show how much draws can do
+        assert 0.7 < value["sd"] / (math.sqrt(seeds) * value["se_draws"]) < 1.4, name
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
+def test_one_draw_is_as_uncertain_as_the_gradients_differ(norm: str) -> None:
+    # draws of opposite gradients: their mean is known as badly as one of them, however many images there are
+    class Coin(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            sign = 2.0 * torch.randint(2, ()) - 1 + 0.1
+            return torch.stack([sign * x.sum(1), torch.zeros(len(x))], 1)
+
+    examples = data.from_tensors(torch.full((200, 3), 0.5), torch.zeros(200, dtype=torch.int64), classes=2)
+    (record,) = lipschitz_records(Coin(), examples, PGD(Threat(norm, 0.1), steps=1), samples=20, seeds=1)
+    steepness = record.details["first_order"]
+    assert steepness["se_images"] < 1e-6 < steepness["se_draws"]
+    assert steepness["se"] > steepness["mean"] / 3

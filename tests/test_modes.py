@@ -24,6 +24,13 @@ def test_training_ends_with_the_block() -> None:
     assert [module.training for module in net.modules()] == [False, True, False]
 
 
+def test_a_model_in_training_mode_keeps_what_is_frozen() -> None:
+    net = nn.Sequential(nn.Dropout(), nn.BatchNorm1d(2)).train()
+    net[1].eval()
+    with training(net):
+        assert [module.training for module in net.modules()] == [True, True, False]
+
+
 def test_every_parameter_gets_its_own_flag_back() -> None:
     net = nn.Linear(2, 2)
     net.bias.requires_grad_(False)

@@ -119,6 +119,21 @@ def test_refuses_an_unknown_rule_and_a_model_that_returns_no_logits() -> None:
         predict(nn.Flatten(0), X)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_refuses_probabilities_whose_softmax_it_would_take(dtype: torch.dtype) -> None:
+    model = nn.Sequential(bnn(), nn.Softmax(1)).to(dtype)
+    with pytest.raises(ValueError, match=r"returned probabilities .*remove the softmax, or return its logarithm"):
+        predict(model, X.to(dtype), samples=3)
+    with pytest.raises(ValueError, match="returned probabilities"):
+        Ensemble(model.eval(), samples=3)(X.to(dtype))
+    logs = nn.Sequential(model[0], nn.LogSoftmax(1))
+    assert torch.equal(predict(logs, X.to(dtype), 3, seed=0).label, predict(model[0], X.to(dtype), 3, seed=0).label)
+
+
+def test_takes_an_empty_batch() -> None:
+    assert predict(bnn(), X[:0], samples=2).probs.shape == (0, 3)
+
+
 def test_dropout_that_its_owner_keeps_on_is_randomness() -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(12, 64), nn.ReLU(), nn.Dropout(0.5), nn.Linear(64, 3))
     x = torch.rand(4, 3, 2, 2)

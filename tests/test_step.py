@@ -219,6 +219,25 @@ def test_trades_attacks_the_divergence(network: Plain | Noisy | Variational) -> 
     assert torch.isfinite(step(x, y, 0).loss)
 
 
+def test_trades_compares_each_row_with_itself_where_memory_makes_it_work_in_parts() -> None:
+    class Tight(nn.Module):
+        def __init__(self, model: nn.Module) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, x: Tensor) -> Tensor:
+            if torch.is_grad_enabled() and len(x) > 3:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            outputs: Tensor = self.model(x)
+            return outputs
+
+    step = stepper(replace(ADV_BNN, network=Plain(), objective=RobustELBO(trades=6.0)))
+    x, y = batch()
+    whole = step._perturb(x, y, 0)
+    step.loss.model = Tight(step.loss.model)
+    torch.testing.assert_close(step._perturb(x, y, 0), whole)
+
+
 def test_learning_rate_as_a_tensor_stays_in_its_place() -> None:
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=torch.tensor(0.1))
     lr = optimizer.param_groups[0]["lr"]

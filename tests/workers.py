@@ -91,6 +91,18 @@ def train_together(rank: int, size: int, folder: Path, same_noise: bool, engine:
         dist.destroy_process_group()
 
 
+def average_together(rank: int, size: int, folder: Path) -> None:
+    """One of `size` processes that average the weights of a network with BatchNorm; leaves its state in `folder`."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
+    value = defense(
+        "adv", batch_size=32, attack={"steps": 1}, schedule=Stages(epochs=(1,)), averaging=Averaging(decay=None)
+    )
+    model = fit(value.build(classes=10, shape=(1, 8, 8), seed=0), digits(91), value, engine="eager").model
+    torch.save(model.state_dict(), folder / f"of{size}-{rank}.pt")
+    dist.destroy_process_group()
+
+
 def run_all(target: Callable[..., Any], size: int, *arguments: Any) -> None:
     """Runs target(rank, size, *arguments) in `size` processes."""
     team = [processes.Process(target=target, args=(rank, size, *arguments)) for rank in range(size)]

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from advbnn.modes import evaluating
+from advbnn.predict import are_probabilities
 from advbnn.rng import seeded
 
 
@@ -46,8 +47,7 @@ def attackable(model: nn.Module, x: Tensor) -> Attackable:
     """`model` made attackable, after a look at what it returns for a few inputs `x`."""
     with evaluating(model), seeded(0, x.device):
         outputs: Any = model(x)
-    sums_to_one = isinstance(outputs, Tensor) and torch.allclose(outputs.sum(-1), torch.ones(()).to(outputs), atol=1e-3)
-    return Attackable(model, sums_to_one and bool((outputs >= 0).all()))
+    return Attackable(model, isinstance(outputs, Tensor) and bool(are_probabilities(outputs)))
 
 
 class _FiniteGradient(torch.autograd.Function):

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Unpack
+from typing import Any, Unpack
 
 from torch import nn
 
@@ -59,12 +59,13 @@ def audit(
     for name, attack in given.items():
         _check_given(name, evaluation.planned(name, attack), threats)
     examination = Examination.plan(evaluation, threats, LEVELS[level], sources, given)
-    identities = {name: ModelIdentity.of(source).sha256[:16] for name, source in sources.items()}
+    identities = {name: _sha256(source) for name, source in sources.items()}
+    described = {name: _with_source(attack) for name, attack in given.items()}
     plan = replace(
         evaluation.plan,
         kind=WORST_CASE,
         name=level,
-        attack=f"{LEVELS[level]!r}, transfer_from={identities}, attacks={given}",
+        attack=f"{LEVELS[level]!r}, transfer_from={identities}, attacks={described}",
     )
     plans = [replace(plan, threat=t) for t in threats]
     return Audit(examination.judge.measure(plans, examination, examination.details))
@@ -128,6 +129,16 @@ def _by_radius(threat: Threat | Sequence[Threat]) -> list[Threat]:
     if not threats or len(set(threats)) < len(threats):
         raise ValueError(f"threat must be one Threat, or several with different radii; got {threats}")
     return sorted(threats, key=lambda one: one.eps)
+
+
+def _with_source(attack: Perturbation) -> Any:
+    """An attack as it is written into records: one that is made on another network, with that network."""
+    source = getattr(attack, "source", None)
+    return attack if source is None else (attack, _sha256(source))
+
+
+def _sha256(model: nn.Module) -> str:
+    return ModelIdentity.of(model).sha256[:16]
 
 
 def _check_sources(sources: Mapping[str, nn.Module]) -> None:

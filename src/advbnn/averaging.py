@@ -99,43 +99,48 @@ def refresh_batchnorm(model: nn.Module, batches: Iterable[Any]) -> None:
     """Estimate the running statistics of every BatchNorm layer anew, as the mean over `batches`.
 
     All other layers run in evaluation mode, as they will when the statistics are used; a random network draws
-    fresh weights for every batch. Modes are handed back as they were, and if anything fails so are the statistics.
+    fresh weights for every batch. The new statistics take their place when all batches are done: until then the model
+    has the old ones whenever a batch is made, for which it may be attacked. Modes are handed back as they were, and if
+    anything fails so are the statistics.
 
     Args:
-        model: any network; without BatchNorm statistics it is left alone.
+        model: any network; without BatchNorm statistics it is left alone. Of one in training mode, so are the layers
+            that are in evaluation mode.
         batches: inputs on the device of the model, or tuples such as (inputs, labels) that begin with them.
     """
     norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.running_mean is not None]
+    if model.training:
+        norms = [norm for norm in norms if norm.training]  # the owner has frozen the others
     if not norms:
         return
-    momenta = [norm.momentum for norm in norms]
-    saved = [(b, b.clone()) for norm in norms for b in norm.buffers()]
-    try:
-        with evaluating(model):
-            for norm in norms:
-                norm.reset_running_stats()
-                norm.momentum = None  # the plain mean over all batches
-                norm.training = False  # while batches are made, for which the model may be attacked
-            empty = True
-            for batch in batches:
-                _set_training(norms, True)
+    new: list[Tensor] | None = None
+    with evaluating(model):
+        for batch in batches:
+            with _collecting(norms, new) as buffers:
                 model(batch[0] if isinstance(batch, tuple | list) else batch)
-                _set_training(norms, False)
-                empty = False
-            if empty:
-                raise ValueError("batches holds no batch to estimate statistics from; an iterator may be used up")
-    except BaseException:
-        for buffer, value in saved:
-            buffer.copy_(value)
-        raise
+                new = [buffer.clone() for buffer in buffers]
+    if new is None:
+        raise ValueError("batches holds no batch to estimate statistics from; an iterator may be used up")
+    torch._foreach_copy_([buffer for norm in norms for buffer in norm.buffers()], new)
+
+
+@contextmanager
+def _collecting(norms: list[_BatchNorm], statistics: list[Tensor] | None) -> Iterator[list[Tensor]]:
+    """Within the block the layers add batches to the given statistics, or to fresh ones, as plain means."""
+    buffers = [buffer for norm in norms for buffer in norm.buffers()]
+    own = [buffer.clone() for buffer in buffers]
+    settings = [(norm.momentum, norm.training) for norm in norms]
+    try:
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.momentum, norm.training = None, True
+        if statistics is not None:
+            torch._foreach_copy_(buffers, statistics)
+        yield buffers
     finally:
-        for norm, momentum in zip(norms, momenta, strict=True):
-            norm.momentum = momentum
-
-
-def _set_training(norms: Iterable[nn.Module], training: bool) -> None:
-    for norm in norms:
-        norm.training = training
+        torch._foreach_copy_(buffers, own)
+        for norm, (momentum, training) in zip(norms, settings, strict=True):
+            norm.momentum, norm.training = momentum, training
 
 
 def _precise(parameter: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from typing import Any
 
 from advbnn import data
 from advbnn.data import Splits
-from advbnn.defenses import Defense
+from advbnn.defenses import OWN, Defense
 from advbnn.profiles import DATASETS, DEFENSES, defense
 from advbnn.tables import (
     ConfigError,
@@ -153,6 +153,8 @@ def _split(table: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 def defense_comment(value: Defense) -> str:
     """Where the numbers come from, as TOML comments."""
     lines = [f"# {value.name}, numbers of the profile {value.profile!r}"]
+    if value.architecture == OWN:
+        lines.append("# of a network of somebody's own, given to fit: it cannot be built from this file")
     if value.chosen_by_us:
         lines.append(f"# left open by its source, so chosen by this library: {', '.join(value.chosen_by_us)}")
     if value.changed:

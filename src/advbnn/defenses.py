@@ -24,6 +24,9 @@ from advbnn.tables import DERIVED
 NORM_SCALES = ("ones", "uniform")
 ATTACK_MODES = ("eval", "train")
 
+OWN = "own"
+"""In place of an architecture: a network that was built elsewhere and given to `fit`."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plain:
@@ -98,7 +101,8 @@ class Defense:
         name: what the defence is called.
         profile: whose numbers these are: `"paper"`, `"authors_code"` or `"ours"`.
         like: the dataset that they are for.
-        architecture: the network of the experiment, for `models.build`.
+        architecture: the network of the experiment, for `models.build`; `"own"` in the settings that `fit` has kept of
+            a network that is another.
         norm_scales: BatchNorm scales start at `"ones"`, or `"uniform"` in (0, 1) as in PyTorch 0.4.
         network: what becomes of the network: `Plain`, `Noisy` or `Variational`.
         attack: perturbs every batch before the update; None trains on clean data.
@@ -167,6 +171,11 @@ class Defense:
             shape: (channels, height, width) of the images.
             seed: decides the initial weights.
         """
+        if self.architecture == OWN:
+            raise ValueError(
+                "architecture='own' stands for a network of somebody's own that was given to fit, and settings alone "
+                "cannot build it; build it in Python, and give it to fit, or to load_trained(folder, net=...)"
+            )
         if len(shape) != 3 or shape[1] != shape[2]:
             raise ValueError(
                 f"shape must be (channels, height, width) of square images, got {shape}; for other inputs build a "

@@ -21,6 +21,7 @@ from advbnn.defenses import Defense
 from advbnn.distributed import ALONE, World
 from advbnn.drawing import DrawnWeights, FixedWeights
 from advbnn.folded import AttackWeights, Unfolded, attack_weights
+from advbnn.modes import training
 from advbnn.objective import Categorical, RobustLoss
 from advbnn.optimizers import Langevin
 from advbnn.posterior import Bayesian, names_in_scope
@@ -37,7 +38,7 @@ _Tensors = Mapping[str, Tensor]
 
 
 class FastStep:
-    """One training step, called like `EagerStep`, with the whole network in training mode whatever its parts are in.
+    """One training step, called like `EagerStep`, of a network that is in training mode as a whole.
 
     Args:
         loss: the robust ELBO of the model.
@@ -66,6 +67,7 @@ class FastStep:
         _check_supported(loss, defense)
         self.loss, self.optimizer, self.defense, self.processes = loss, optimizer, defense, processes
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self._not_learned = [p for p in loss.parameters() if not p.requires_grad]
         self.captured = captured
         model = loss.model
         net = model.net if isinstance(model, Bayesian) else model
@@ -76,7 +78,7 @@ class FastStep:
         self.buffers = dict(net.named_buffers())
         self.seed = torch.zeros(1, dtype=torch.int64, device=device)
         self.factor, self.share = (torch.ones((), device=device) for _ in range(2))
-        self._measuring, updating = (_twin(net, precision, training) for training in (False, True))
+        self._measuring, updating = (_twin(net, precision, mode) for mode in (False, True))
         self.attack_weights: AttackWeights
         if defense.attack_mode == "train":
             attacking = updating
@@ -155,6 +157,8 @@ class FastStep:
                 dict(zip(weights, grads, strict=True)), self.seed, stream, self.factor, first=draw == 0
             )
             nll, score = nll + term.detach() / draws, score + correct / draws
+        for parameter in self._not_learned:
+            parameter.grad = None
         self.processes.average_(p.grad for p in self.parameters if p.grad is not None)
         if self.defense.clip is not None:
             nn.utils.clip_grad_norm_(self.parameters, self.defense.clip)
@@ -304,6 +308,11 @@ def _weights_of(loss: RobustLoss, precision: torch.dtype, compiled: bool) -> Fix
     return DrawnWeights(model, precision, lambda name: weight if name in inside else 0.0, compiled)
 
 
+def _has_frozen_parts(model: nn.Module) -> bool:
+    with training(model):
+        return not all(part.training for part in model.modules())
+
+
 def _check_supported(loss: RobustLoss, defense: Defense) -> None:
     attack = defense.attack
     reasons = {
@@ -321,6 +330,7 @@ def _check_supported(loss: RobustLoss, defense: Defense) -> None:
             isinstance(part, _BatchNorm) and part.momentum is None and part.track_running_stats
             for part in loss.modules()
         ),
+        "parts that are kept in evaluation mode": _has_frozen_parts(loss.model),
         "parameters that are not float32": any(p.dtype != torch.float32 for p in loss.parameters()),
     }
     for reason, applies in reasons.items():

@@ -2,8 +2,10 @@
 
 import hashlib
 import platform
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Number
 from typing import Any
 
 import torch
@@ -14,6 +16,9 @@ from advbnn.noise import noise_levels
 from advbnn.posterior import Bayesian
 from advbnn.sgld import SampleBank
 
+_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+"""Attributes that are torch's own affair, or the mode."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelIdentity:
@@ -22,7 +27,8 @@ class ModelIdentity:
     Attributes:
         label: what its owner calls it, for tables and plots.
         kind: its class, and that of the network within.
-        sha256: over its structure and every parameter and buffer, and over the draw of an enclosing `frozen` block.
+        sha256: over its structure, every parameter and buffer, the numbers and strings that its modules keep as
+            attributes, and the draw of an enclosing `frozen` block.
     """
 
     label: str
@@ -103,6 +109,11 @@ def dtype_of(model: nn.Module) -> torch.dtype:
     return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
 
 
+def structure_of(model: nn.Module) -> list[str]:
+    """What a network is built of, line by line: its layers, its prior and its noise, and no addresses in memory."""
+    return re.sub(" at 0x[0-9a-f]+", "", f"{model!r}\nnoise={noise_levels(model)}").splitlines()
+
+
 def ranges(rows: Sequence[int]) -> str:
     """Row numbers in their order, runs of neighbours joined: [0, 1, 2, 5] is "0-2,5"."""
     runs: list[list[int]] = []
@@ -126,20 +137,35 @@ def _digest(model: nn.Module) -> str:
         if isinstance(value, Tensor):
             digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
             digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
-        else:  # a module's extra state
+        else:  # a module's extra state, or a plain attribute
             digest.update(f"{name} {value!r}".encode())
     return digest.hexdigest()
 
 
 def _unsaved(model: nn.Module) -> dict[str, Any]:
-    """What a network computes with and its state dict lacks: non-persistent buffers, and the draw it is frozen to."""
+    """What a network computes with and its state dict lacks: unsaved buffers, plain attributes, a frozen draw."""
     found: dict[str, Any] = {}
     for path, module in model.named_modules():
         for name, buffer in module.named_buffers(recurse=False):
             if name in module._non_persistent_buffers_set:
                 found[f"unsaved {path}.{name}"] = buffer
+        if not _tells_its_attributes(module):
+            attributes = {name: value for name, value in vars(module).items() if name not in _OF_EVERY_MODULE}
+            found |= {f"attribute {path}.{name}": value for name, value in attributes.items() if _is_plain(value)}
         if isinstance(module, Bayesian) and module._frozen is not None:
             found |= {f"frozen {path}.{name}": weight for name, weight in module._frozen.items()}
         if isinstance(module, SampleBank) and module._frozen is not None:
             found[f"frozen {path}"] = module._frozen
     return found
+
+
+def _tells_its_attributes(module: nn.Module) -> bool:
+    """Whether its repr, which counts already, names all that it computes with: so do the layers of torch and ours."""
+    known = type(module).__module__.partition(".")[0] in ("torch", "advbnn")
+    return known and type(module).extra_repr is not nn.Module.extra_repr
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, tuple | list):
+        return all(map(_is_plain, value))
+    return isinstance(value, Number | str | bytes | torch.dtype)

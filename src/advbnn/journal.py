@@ -7,7 +7,7 @@ from typing import Any
 
 from advbnn import checkpoint
 from advbnn.display import Display, describe
-from advbnn.runs import RunFolder
+from advbnn.runs import LAST, RunFolder
 from advbnn.spread import TAKEN_OVER, Spread
 from advbnn.training import Training
 
@@ -64,6 +64,12 @@ class Journal:
         if self.run is not None:
             self.run.save(**training.checkpoint_parts(), facts=facts)
             self._saved = time.monotonic()
+
+    def keep_last(self, training: Training) -> None:
+        """The network that the run has come to, before the best one takes its place."""
+        self.save(training)
+        if self.run is not None:
+            self.run.publish(LAST)
 
     def finish(self, training: Training) -> None:
         """The last checkpoint, and the network by itself."""

@@ -45,20 +45,13 @@ def local_lipschitz(
         samples: draws of the network.
         seed: makes the draws repeatable.
     """
-    mean, sizes = torch.zeros_like(x), torch.zeros(len(x), dtype=x.dtype, device=x.device)
-    with evaluating(model), without_parameter_gradients(model), seeded(seed, x.device):
-        for _ in range(samples):
-            gradient = input_gradient(model, x, y, Objective()).gradient
-            mean += gradient / samples
-            sizes += _dual_norm(gradient, threat) / samples
-    return threat.eps * _dual_norm(mean, threat), threat.eps * sizes
+    first_order, per_draw = _slopes(model, x, y, threat, samples, seed)
+    return first_order.mean(1), per_draw.mean(1)
 
 
-@torch.no_grad()
 def expected_loss(model: nn.Module, x: Tensor, y: Tensor, samples: int = 20, seed: int | None = None) -> Tensor:
     """E_w loss(f(x; w), y), the cross-entropy averaged over draws, [n]; arguments as above."""
-    with evaluating(model), seeded(seed, x.device):
-        return torch.stack([cross_entropy(model(x), y) for _ in range(samples)]).mean(0)
+    return _losses(model, x, y, samples, seed).mean(1)
 
 
 def lipschitz_records(
@@ -72,6 +65,9 @@ def lipschitz_records(
     The details of each record hold, as mean over the images with its standard error, and with its spread over seeds:
     `first_order` and `per_draw`, the two values of `local_lipschitz`; `loss`, the expected loss at the images; and
     `increase`, the exact difference that the attack makes to it (eq. 14), by the same draws, which it has not seen.
+
+    All images are asked about by the same few draws, whose luck more images do not make good. So the standard error
+    `se` has two parts, `se_images` and `se_draws`, each of which would be left if there were no end of the other.
 
     Args:
         model: see `evaluate`.
@@ -103,10 +99,34 @@ class _Work:
     def _values(self, x: Tensor, y: Tensor, seed: int, batch: int) -> dict[str, Tensor]:
         model, samples, draws = self.evaluation.fast, self.evaluation.samples, scoring_seed(seed)
         x_adv = self.evaluation.craft(self.attack, x, y, seed, batch)
-        first_order, per_draw = local_lipschitz(model, x, y, self.attack.threat, samples, draws)
-        loss = expected_loss(model, x, y, samples, draws)
-        increase = expected_loss(model, x_adv, y, samples, draws) - loss
+        first_order, per_draw = _slopes(model, x, y, self.attack.threat, samples, draws)
+        loss = _losses(model, x, y, samples, draws)
+        increase = _losses(model, x_adv, y, samples, draws) - loss
         return {"first_order": first_order, "per_draw": per_draw, "loss": loss, "increase": increase}
+
+
+def _slopes(
+    model: nn.Module, x: Tensor, y: Tensor, threat: Threat, samples: int, seed: int | None
+) -> tuple[Tensor, Tensor]:
+    """What each draw adds to the two values of `local_lipschitz`, which are the means of it, [n, samples] each.
+
+    To the norm of the mean gradient m this is <d|m|, g> for a draw's gradient g, since |m| = <d|m|, m>.
+    """
+    with evaluating(model), without_parameter_gradients(model), seeded(seed, x.device):
+        gradients = torch.stack([input_gradient(model, x, y, Objective()).gradient for _ in range(samples)], 1)
+    with torch.enable_grad():
+        mean = gradients.mean(1).requires_grad_()
+        (steepest,) = torch.autograd.grad(_dual_norm(mean, threat).sum(), mean)
+    along_the_mean = (gradients * steepest[:, None]).reshape(len(x), samples, -1).sum(2)
+    own = _dual_norm(gradients.flatten(0, 1), threat).view(len(x), samples)
+    return threat.eps * along_the_mean, threat.eps * own
+
+
+@torch.no_grad()
+def _losses(model: nn.Module, x: Tensor, y: Tensor, samples: int, seed: int | None) -> Tensor:
+    """The cross-entropy under each draw, [n, samples]."""
+    with evaluating(model), seeded(seed, x.device):
+        return torch.stack([cross_entropy(model(x), y) for _ in range(samples)], 1)
 
 
 def _summary(results: dict[str, Tensor]) -> list[dict[str, Any]]:
@@ -114,11 +134,16 @@ def _summary(results: dict[str, Tensor]) -> list[dict[str, Any]]:
 
 
 def _mean_and_errors(values: Tensor) -> dict[str, float]:
-    """The mean of [images, seeds], its standard error over images, and its spread over seeds."""
+    """The mean of [images, seeds, draws], its standard error with both its parts, and its spread over seeds."""
     values = values.double()
-    of_images = values.mean(1)
-    error = (of_images.std() / math.sqrt(len(of_images))).item() if len(of_images) > 1 else 0.0
-    return {**asdict(Spread.of(values.mean(0).tolist())), "se": error}
+    images, draws = _error(values.mean((1, 2))), _error(values.mean(0).flatten())
+    spread = asdict(Spread.of(values.mean((0, 2)).tolist()))
+    return {**spread, "se": math.hypot(images, draws), "se_images": images, "se_draws": draws}
+
+
+def _error(values: Tensor) -> float:
+    """The standard error of the mean; 0 for a single value, which shows nothing of it."""
+    return (values.std() / math.sqrt(len(values))).item() if len(values) > 1 else 0.0
 
 
 def _dual_norm(gradient: Tensor, threat: Threat) -> Tensor:

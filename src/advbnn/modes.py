@@ -24,9 +24,14 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def training(model: nn.Module) -> Iterator[None]:
-    """`model.train()` within the block; every submodule gets its own flag back afterwards."""
+    """Training mode within the block; every submodule gets its own flag back afterwards.
+
+    A model that is in training mode already stays as its owner has arranged it, with the parts that he keeps in
+    evaluation mode: a normalisation that is frozen stays so.
+    """
     with _modes_restored(model):
-        model.train()
+        if not model.training:
+            model.train()
         yield
 
 

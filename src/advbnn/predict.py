@@ -54,8 +54,9 @@ def predict(
     if rule not in RULES:
         raise unknown("rule", rule, RULES)
     with evaluating(model), seeded(seed, x.device):
-        log_probs = [_log_probabilities(model, x) for _ in range(samples)]
-    draws = torch.stack(log_probs)  # [samples, n, classes]
+        outputs = [_logits(model, x) for _ in range(samples)]
+    _refuse_probabilities(outputs[0])
+    draws = torch.stack(outputs).log_softmax(-1)  # [samples, n, classes]
     log_mean = draws.logsumexp(0) - math.log(samples)
     probs = log_mean.exp()
     entropy = _entropy(log_mean)
@@ -84,24 +85,43 @@ class Ensemble(nn.Module):
         _check_samples(samples)
         self.model, self.samples, self.seed = model, samples, seed
         self.training = model.training
+        self._checked = False
 
     def forward(self, x: Tensor) -> Tensor:
         """log (1/m) sum_k p(y | x, w_k), [n, classes]."""
         with seeded(self.seed, x.device):
-            log_probs = [_log_probabilities(self.model, x) for _ in range(self.samples)]
-        return torch.stack(log_probs).logsumexp(0) - math.log(self.samples)
+            outputs = [_logits(self.model, x) for _ in range(self.samples)]
+        if not self._checked:  # once, as a look at every pass would keep the device waiting
+            _refuse_probabilities(outputs[0])
+            self._checked = True
+        return torch.stack(outputs).log_softmax(-1).logsumexp(0) - math.log(self.samples)
 
     def extra_repr(self) -> str:
         """The number of draws and the seed, for `print`."""
         return f"samples={self.samples}, seed={self.seed}"
 
 
-def _log_probabilities(model: nn.Module, x: Tensor) -> Tensor:
+def are_probabilities(outputs: Tensor) -> Tensor:
+    """Whether all rows are non-negative and sum to 1, as those of a softmax and hardly ever logits; one bool."""
+    off = (outputs.sum(-1) - 1).abs().amax() if outputs.numel() else torch.ones((), device=outputs.device)
+    # a sum in bfloat16 is off by more than one in float32
+    return (off <= max(1e-3, torch.finfo(outputs.dtype).eps)) & (outputs >= 0).all()
+
+
+def _logits(model: nn.Module, x: Tensor) -> Tensor:
     logits: Any = model(x)
     if not isinstance(logits, Tensor) or logits.dim() != 2:
         came = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise ValueError(f"model must return one tensor of logits [n, classes], got {came}; wrap it to return those")
-    return logits.log_softmax(-1)
+    return logits
+
+
+def _refuse_probabilities(outputs: Tensor) -> None:
+    if bool(are_probabilities(outputs)):
+        raise ValueError(
+            "model returned probabilities (rows are non-negative and sum to 1), and their softmax would be taken: "
+            "remove the softmax, or return its logarithm"
+        )
 
 
 def _entropy(log_probs: Tensor) -> Tensor:

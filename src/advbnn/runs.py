@@ -6,6 +6,7 @@ metrics.jsonl    one line a logging interval
 log.txt          the same for people, with what happened in between
 checkpoints/     see `advbnn.checkpoint`
 model.safetensors   the trained network, once the run is finished
+last.safetensors    with early stopping, whose network is the best one: that of the last epoch
 """
 
 import json
@@ -14,7 +15,8 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ from advbnn.checkpoint import WEIGHTS, Checkpoint
 from advbnn.files import write_atomically
 
 CONFIG, FACTS, METRICS, LOG, CHECKPOINTS = "config.toml", "run.json", "metrics.jsonl", "log.txt", "checkpoints"
-MODEL = "model.safetensors"
+MODEL, LAST = "model.safetensors", "last.safetensors"
 
 INDIFFERENT = ("root", "cache", "log_every", "save_every", "tensorboard")
 """Settings that a run may change when it goes on."""
@@ -75,10 +77,10 @@ class RunFolder:
         file = self.path / METRICS
         return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
 
-    def publish(self) -> None:
-        """Puts the weights of the last checkpoint beside the config, as `model.safetensors`, if they are not there."""
-        if self.checkpoint is not None and not (self.path / MODEL).exists():
-            write_atomically(self.path / MODEL, (self.checkpoint.folder / WEIGHTS).read_bytes())
+    def publish(self, name: str = MODEL) -> None:
+        """Puts the weights of the last checkpoint beside the config, if they are not there."""
+        if self.checkpoint is not None and not (self.path / name).exists():
+            write_atomically(self.path / name, (self.checkpoint.folder / WEIGHTS).read_bytes())
 
     def write_metrics(self, line: Mapping[str, Any]) -> None:
         """Appends a line to `metrics.jsonl`."""
@@ -100,7 +102,17 @@ class RunFolder:
         before = json.loads((self.path / FACTS).read_text(encoding="utf-8"))
         if before.get("data") != facts.get("data"):
             raise RunError(f"{self.path} holds a run on other data: {before.get('data')}, now {facts.get('data')}")
+        old, new = (some.get("model", {}).get("structure") for some in (before, facts))
+        if old is not None and old != new:  # a run begun earlier does not say
+            raise RunError(
+                f"{self.path} holds a run of another network: {_first_other_line(old, new)}; choose another folder"
+            )
         self.checkpoint = checkpoint.latest(self.path / CHECKPOINTS)
+        if not self.finished and before.get("processes") != facts.get("processes"):
+            raise RunError(
+                f"{self.path} holds a run of {before.get('processes')} processes, now there are "
+                f"{facts.get('processes')}, whose noise would be another; start as many, or choose another folder"
+            )
         if not resume and not self.finished:
             step = self.checkpoint.step if self.checkpoint else 0
             raise RunError(
@@ -158,6 +170,11 @@ def _first_difference(stored: str, config: str) -> str:
     old, new = _decisive(stored), _decisive(config)
     key = next(key for key in [*old, *new] if old.get(key) != new.get(key))
     return f"{key} = {old.get(key, 'not set')!r} there, {new.get(key, 'not set')!r} now"
+
+
+def _first_other_line(old: Sequence[str], new: Sequence[str]) -> str:
+    there, now = next(pair for pair in zip_longest(old, new, fillvalue="nothing") if pair[0] != pair[1])
+    return f"{there.strip()} there, {now.strip()} now"
 
 
 def _decisive(config: str) -> dict[str, Any]:

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from advbnn.attacks import PGD
+from advbnn.attacks.base import Attack
+from advbnn.attacks.oracle import Oracle
 from advbnn.awp import perturbed
 from advbnn.defenses import Defense
 from advbnn.modes import evaluating, without_parameter_gradients
@@ -171,15 +173,32 @@ def _batch_statistics(model: nn.Module, mode: str) -> Iterator[nn.Module]:
 
 
 class _Divergence(nn.Module):
-    """Logits (0, KL(p(. | x) || p(. | x'))): their margin over class 0 is the divergence that TRADES maximises."""
+    """Logits (0, KL(p(. | x) || p(. | x'))): their margin over class 0 is the divergence that TRADES maximises.
+
+    Attributes:
+        first: the row of `outputs` that belongs to the first input.
+    """
 
     def __init__(self, model: nn.Module, likelihood: Likelihood, outputs: Tensor) -> None:
         super().__init__()
         self.model, self.likelihood, self.outputs = model, likelihood, outputs
+        self.first = 0
 
     def forward(self, x: Tensor) -> Tensor:
-        divergence = self.likelihood.divergence(self.outputs[: len(x)], self.model(x))
+        divergence = self.likelihood.divergence(self.outputs[self.first :][: len(x)], self.model(x))
         return torch.stack([torch.zeros_like(divergence), divergence], dim=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OnDivergence(Attack):
+    """An attack that tells the divergence which rows it is at: where memory runs out, they come in parts."""
+
+    attack: PGD
+    game: _Divergence
+
+    def _perturb(self, oracle: Oracle, x: Tensor, y: Tensor) -> Tensor:
+        self.game.first = oracle.rows.start
+        return self.attack._perturb(oracle, x, y)
 
 
 def _trades_attack(attack: PGD, model: nn.Module, likelihood: Likelihood, x: Tensor, seed: int) -> Tensor:
@@ -187,4 +206,13 @@ def _trades_attack(attack: PGD, model: nn.Module, likelihood: Likelihood, x: Ten
         outputs = model(x)
     labels = torch.zeros(len(x), dtype=torch.int64, device=x.device)
     game = _Divergence(model, likelihood, outputs)
-    return replace(attack, loss="margin", average="loss", batch_size=None)(game, x, labels, seed)
+    attack = replace(attack, loss="margin", average="loss")
+    ascent = _OnDivergence(
+        attack.threat,
+        loss="margin",
+        selection_samples=attack.selection_samples,
+        batch_size=attack.batch_size,
+        attack=attack,
+        game=game,
+    )
+    return ascent(game, x, labels, seed)

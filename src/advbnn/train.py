@@ -1,6 +1,6 @@
 """Training: Algorithm 1 of the paper, for every defence, on one process or many, and never lost."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,17 @@ from advbnn import checkpoint, modes
 from advbnn.checkpoint import Checkpoint
 from advbnn.config import Config
 from advbnn.data import Splits
-from advbnn.defenses import Defense
-from advbnn.display import Display
+from advbnn.defenses import OWN, Defense
+from advbnn.display import Display, describe
 from advbnn.distributed import World, world
+from advbnn.identity import structure_of
 from advbnn.interrupts import Interrupted, Interrupts
 from advbnn.journal import Journal
 from advbnn.runs import CHECKPOINTS, RunError, RunFolder, provenance
 from advbnn.training import DivergedError, Training
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class FitResult:
     """What training gave.
 
@@ -41,6 +42,12 @@ class FitResult:
     history: list[dict[str, Any]]
     noise_std: float | None
     out: Path | None
+
+    def __repr__(self) -> str:
+        parts = [f"{type(self.model).__name__} by {self.defense.name}", f"seed {self.seed}", f"{self.steps} steps"]
+        parts += [describe(line) for line in self.history[-1:]]
+        parts += [] if self.out is None else [f"in {self.out}"]
+        return f"FitResult({', '.join(parts)})"
 
 
 def fit(
@@ -67,7 +74,8 @@ def fit(
 
     Args:
         net: a plain network, which the defence makes noisy or Bayesian as it needs; or one that is so already. Trained
-            in place, but for RSE, which trains a copy.
+            in place, but for RSE, which trains a copy. If it is in training mode, parts in evaluation mode stay so:
+            their normalisation is frozen.
         data: the training set is used; the test set never is.
         defense: what to do; see `defense(...)`.
         seed: decides all randomness.
@@ -86,13 +94,14 @@ def fit(
         Interrupted: Ctrl-C or SIGTERM came; the step was finished and the state saved.
         DivergedError: the loss became NaN or infinite; the state was saved apart.
     """
+    _check_arguments(net, data)
     processes = world()
     device = torch.device(device) if device is not None else next(net.parameters()).device
     training = Training(defense.wrap(net).to(device), data.to(device), defense, seed, engine, processes, precision)
-    text = (
-        config or Config(data=data.train.name, seed=seed, engine=engine, precision=precision, defense=defense).to_toml()
-    )
-    run = _open_run(training, out, text, resume)
+    run = None
+    if out is not None and processes.leads:
+        own = Config(data=data.train.name, seed=seed, engine=engine, precision=precision, defense=defense)
+        run = _open_run(training, out, config or _true_of(own, training).to_toml(), resume)
     display = Display(training.steps_in_all, defense.schedule.total_epochs) if progress and processes.leads else None
 
     with (
@@ -115,6 +124,9 @@ def fit(
                         journal.save(training)
                         raise Interrupted(_how_to_go_on(training, out), interrupts.asked)
             training.finish()
+            if training.best is not None:
+                journal.keep_last(training)
+                training.return_to_best()
             journal.finish(training)
         except DivergedError as error:
             raise DivergedError(f"{error}; {journal.save_diverged(training)}") from error
@@ -152,9 +164,31 @@ def fit_config(
     )
 
 
-def _open_run(training: Training, out: Path | str | None, config: str, resume: bool) -> RunFolder | None:
-    if out is None or not training.world.leads:
-        return None
+def _check_arguments(net: object, data: object) -> None:
+    if not isinstance(net, nn.Module):
+        raise TypeError(f"net must be a torch.nn.Module that returns logits, got {type(net).__name__}")
+    if next(net.parameters(), None) is None:
+        raise ValueError(f"net must have parameters to train, and this {type(net).__name__} has none")
+    if not isinstance(data, Splits):
+        raise TypeError(
+            f"data must be Splits(train, test), got {type(data).__name__}; advbnn.data.load(name) gives one, and "
+            "from_tensors(images, labels) makes each of the two sets"
+        )
+
+
+def _true_of(config: Config, training: Training) -> Config:
+    """The settings; where the network is not what they would build, they say so."""
+    train, defense = training.data.train, config.defense
+    try:
+        built = defense.build(classes=len(train.classes), shape=train.shape)
+    except ValueError:  # there is none of that architecture for such data
+        built = None
+    if built is not None and structure_of(built) == structure_of(training.model):
+        return config
+    return replace(config, defense=replace(defense, architecture=OWN))
+
+
+def _open_run(training: Training, out: Path | str, config: str, resume: bool) -> RunFolder:
     train, model = training.data.train, training.model
     facts = provenance(
         training.seed,
@@ -165,7 +199,11 @@ def _open_run(training: Training, out: Path | str | None, config: str, resume: b
             "shape": list(train.shape),
             "sha256": train.fingerprint(),
         },
-        model={"kind": type(model).__name__, "parameters": sum(p.numel() for p in model.parameters())},
+        model={
+            "kind": type(model).__name__,
+            "parameters": sum(p.numel() for p in model.parameters()),
+            "structure": structure_of(model),
+        },
         processes=training.world.size,
     )
     return RunFolder(out, config, facts, resume=resume)

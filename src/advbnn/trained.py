@@ -11,7 +11,7 @@ from advbnn import checkpoint
 from advbnn.checkpoint import load_weights
 from advbnn.config import Config
 from advbnn.optimizers import Langevin
-from advbnn.runs import CHECKPOINTS, CONFIG, FACTS, MODEL, RunError
+from advbnn.runs import CHECKPOINTS, CONFIG, FACTS, LAST, MODEL, RunError
 from advbnn.sgld import SampleBank
 
 
@@ -32,7 +32,9 @@ class Trained:
     finished: bool
 
 
-def load_trained(folder: Path | str, *, net: nn.Module | None = None, device: torch.device | str = "cpu") -> Trained:
+def load_trained(
+    folder: Path | str, *, net: nn.Module | None = None, device: torch.device | str = "cpu", last: bool = False
+) -> Trained:
     """The network that a run has trained.
 
     Args:
@@ -40,6 +42,7 @@ def load_trained(folder: Path | str, *, net: nn.Module | None = None, device: to
         net: a network built like the one that was given to `fit`, for a run of a network of your own; left out, the
             defence's architecture is built.
         device: where to put it.
+        last: of a run with early stopping the network of the last epoch, in place of the best.
     """
     folder = Path(folder)
     if not (folder / CONFIG).exists() or not (folder / FACTS).exists():
@@ -56,10 +59,13 @@ def load_trained(folder: Path | str, *, net: nn.Module | None = None, device: to
         model = SampleBank(model)
     finished = (folder / MODEL).exists()
     if finished:
-        load_weights(model, folder / MODEL)
+        weights = folder / (LAST if last and config.defense.early_stopping is not None else MODEL)
+        if not weights.exists():
+            raise RunError(f"{folder} has no {LAST}: the version that trained it has kept the best weights alone")
+        load_weights(model, weights)
     else:
-        last = checkpoint.latest(folder / CHECKPOINTS)
-        if last is None:
+        newest = checkpoint.latest(folder / CHECKPOINTS)
+        if newest is None:
             raise RunError(f"{folder} has no weights yet: its run was stopped before the first checkpoint; resume it")
-        last.load_weights(model)
+        newest.load_weights(model)
     return Trained(model=model.to(device).eval(), config=config, folder=folder, finished=finished)

@@ -8,17 +8,17 @@ import torch
 from torch import Tensor, nn
 
 from advbnn.accelerate import accelerate
+from advbnn.attacks import PGD
 from advbnn.averaging import WeightAverage, refresh_batchnorm
 from advbnn.checkpoint import Checkpoint
-from advbnn.data import Batches, Examples, Splits, usual_augmentation
+from advbnn.data import Batches, Splits, usual_augmentation
 from advbnn.defenses import Defense
 from advbnn.distributed import World
 from advbnn.early_stopping import Best, validation_score
 from advbnn.engine import make_step
 from advbnn.modes import evaluating
-from advbnn.objective import Categorical, RobustLoss
+from advbnn.objective import RobustLoss
 from advbnn.optimizers import Langevin, set_learning_rate
-from advbnn.posterior import Bayesian
 from advbnn.priors import GaussianPrior
 from advbnn.rng import seeded
 from advbnn.schedules import kl_factor
@@ -26,6 +26,7 @@ from advbnn.seeds import derive_seed
 from advbnn.sgld import SampleBank, keep
 from advbnn.spread import Spread, spread_of
 from advbnn.step import step_seed
+from advbnn.suitability import check_suitable
 from advbnn.tally import Tally
 
 CLEAN_EVERY = 10
@@ -58,7 +59,7 @@ class Training:
         precision: str = "auto",
     ) -> None:
         stopping, optimizer = defense.early_stopping, defense.optimizer
-        _check(model, data.train, defense, processes)
+        check_suitable(model, data.train, defense, processes)
         if stopping is not None and data.validation is None:
             data = data.split_validation(fraction=stopping.fraction, seed=seed)
         self.model, self.data, self.defense, self.seed, self.world = model, data, defense, seed, processes
@@ -74,7 +75,9 @@ class Training:
         prior = GaussianPrior(std=optimizer.prior_std) if isinstance(optimizer, Langevin) else None
         self.loss = RobustLoss(model, defense.objective, len(data.train), prior)
         self.tally = Tally(defense.objective.likelihood.score_name, robust=defense.attack is not None)
-        self.average = WeightAverage(model, defense.averaging.decay) if defense.averaging else None
+        # all that is learned: with the noise of a Gaussian likelihood it is the loss that owns both
+        self._learned = model if self.loss.log_noise is None else self.loss
+        self.average = WeightAverage(self._learned, defense.averaging.decay) if defense.averaging else None
         self.bank = SampleBank(model) if isinstance(optimizer, Langevin) else None
         self.best = Best() if stopping is not None else None
         self._judged = model if stopping is None else accelerate(model, engine)
@@ -155,15 +158,17 @@ class Training:
             self._end_epoch()
 
     def finish(self) -> None:
-        """Puts the weights in place that the run was for: averaged, the best, or the last."""
+        """Puts the weights in place that the run has come to: their average, or the last."""
         averaging = self.defense.averaging
-        if self.best is not None and self.best.epoch:
-            self.best.copy_to(self.model)
-        elif self.average is not None and averaging is not None:
-            self.average.copy_to(self.model)
+        if self.average is not None and averaging is not None:
+            self.average.copy_to(self._learned)
             if averaging.decay is None:
-                with seeded(derive_seed(self.seed, "statistics"), self.data.train.device):
-                    refresh_batchnorm(self.model, self._perturbed_batches())
+                self._estimate_statistics()
+
+    def return_to_best(self) -> None:
+        """Puts the weights in place that early stopping has found best."""
+        if self.best is not None:
+            self.best.copy_to(self._learned)
 
     def read_tally(self) -> dict[str, float]:
         """The metrics since the last reading, and those of an epoch that has just ended."""
@@ -231,7 +236,7 @@ class Training:
         """Takes the present weights into the average, or among the samples."""
         averaging, optimizer = self.defense.averaging, self.defense.optimizer
         if self.average is not None and averaging is not None and self.epoch >= averaging.start:
-            self.average.update(self.model)
+            self.average.update(self._learned)
         if (
             self.bank is not None
             and isinstance(optimizer, Langevin)
@@ -250,7 +255,7 @@ class Training:
         if self.average is not None and not self.average.updates:
             return  # there is no average to judge yet
         self.check_finite()
-        with nullcontext() if self.average is None else self.average.applied(self.model):
+        with nullcontext() if self.average is None else self.average.applied(self._learned):
             score = validation_score(
                 self._judged,
                 validation,
@@ -261,12 +266,19 @@ class Training:
                 seed=derive_seed(self.seed, "epoch", self.epoch),
                 world=self.world,
             )
-            self.best.offer(self.model, defense.objective.likelihood.better * score, self.epoch)
+            self.best.offer(self._learned, defense.objective.likelihood.better * score, self.epoch)
 
-    def _perturbed_batches(self) -> Iterator[Tensor]:
-        """One epoch of inputs as the updates see them."""
+    def _estimate_statistics(self) -> None:
+        """Those of normalisation for the averaged weights, over one epoch, the same in all processes."""
+        # an attack wants statistics that fit the weights, and meets those of clean inputs
+        for attack in (None,) if self.defense.attack is None else (None, self.defense.attack):
+            with seeded(derive_seed(self.seed, "statistics"), self.data.train.device):
+                refresh_batchnorm(self.model, self._inputs(attack))
+            self.world.average_(self.model.buffers())
+
+    def _inputs(self, attack: PGD | None) -> Iterator[Tensor]:
+        """One epoch of inputs, perturbed if there is an attack."""
         for number, (x, y) in enumerate(self.batches.epoch(self.epoch)):
-            attack = self.defense.attack
             yield x if attack is None else attack(self.model, x, y, derive_seed(self.seed, "statistics", number))
 
     @torch.no_grad()
@@ -279,24 +291,3 @@ class Training:
             f"{what} (epoch {self.epoch_of_last_step + 1}, learning rate {self.lr:.3g}); lower optimizer.lr, limit the "
             "gradient with clip=1.0, or let the divergence grow with objective.kl_warmup='linear', and train anew"
         )
-
-
-def _check(model: nn.Module, examples: Examples, defense: Defense, processes: World) -> None:
-    regression, likelihood = examples.targets.is_floating_point(), defense.objective.likelihood
-    if regression == isinstance(likelihood, Categorical):
-        kind, remedy = ("real numbers", "Gaussian") if regression else ("class labels", "Categorical")
-        raise ValueError(
-            f"{examples.name} has {kind} for targets, which a {type(likelihood).__name__} likelihood cannot explain; "
-            f"set objective.likelihood to {remedy}()"
-        )
-    bayesian = any(isinstance(part, Bayesian) for part in model.modules())
-    if bayesian and isinstance(defense.optimizer, Langevin):
-        raise ValueError("Langevin dynamics samples the weights of a plain network, and the model is Bayesian already")
-    decay = getattr(defense.optimizer, "weight_decay", 0.0)
-    if bayesian and decay:
-        raise ValueError(
-            f"optimizer.weight_decay={decay} would pull the standard deviations of random weights towards 1; the "
-            "divergence from the prior takes its place, set weight_decay to 0"
-        )
-    if processes.size > 1 and isinstance(defense.optimizer, Langevin):
-        raise ValueError("Langevin dynamics runs in one process; start one chain a process, each with its own seed")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from advbnn_cli.options import LEVELS, BatchSize, Device, Engine, Norm, Out, Precision, Radii, named
+from advbnn_cli.options import LEVELS, BatchSize, Device, Engine, Last, Norm, Out, Precision, Radii, named
 
 if TYPE_CHECKING:
     from advbnn.audit import Audit
@@ -29,6 +29,7 @@ def audit(
     ] = None,
     batch_size: BatchSize = 250,
     out: Out = None,
+    last: Last = False,
     device: Device = None,
     engine: Engine = "auto",
     precision: Precision = "full",
@@ -45,7 +46,7 @@ def audit(
 
     how = Options(samples=samples, seeds=seeds, batch_size=batch_size, engine=engine, precision=precision)
     few = FEW_HUNDRED if limit is None and level == "quick" else limit
-    with judged(run, device, few, out, how) as (trained, test, options, leads):
+    with judged(run, device, few, out, how, last) as (trained, test, options, leads):
         place = next(trained.model.parameters()).device
         found = audit_model(
             trained.model,

@@ -11,6 +11,7 @@ from advbnn_cli.options import (
     Device,
     Engine,
     Eot,
+    Last,
     Limit,
     Norm,
     Out,
@@ -44,6 +45,7 @@ def curve(
     limit: Limit = None,
     batch_size: BatchSize = 250,
     out: Out = None,
+    last: Last = False,
     device: Device = None,
     engine: Engine = "auto",
     precision: Precision = "full",
@@ -61,7 +63,7 @@ def curve(
         raise typer.BadParameter(f"a curve over {over} takes whole numbers, got {', '.join(map(str, at or ()))}")
     whole = [int(value) for value in at or ()]
     how = Options(seeds=seeds, batch_size=batch_size, engine=engine, precision=precision)
-    with judged(run, device, limit, out, how) as (trained, test, options, leads):
+    with judged(run, device, limit, out, how, last) as (trained, test, options, leads):
         # over radii any radius will do to make the attack
         any_radius = over == "radius" or attack == CLEAN
         radius = eps if eps is not None else 1.0 if any_radius else training_radius(trained)

@@ -11,6 +11,7 @@ from advbnn_cli.options import (
     Device,
     Engine,
     Eot,
+    Last,
     Limit,
     Norm,
     Out,
@@ -34,6 +35,7 @@ def evaluate(
     limit: Limit = None,
     batch_size: BatchSize = 250,
     out: Out = None,
+    last: Last = False,
     device: Device = None,
     engine: Engine = "auto",
     precision: Precision = "full",
@@ -49,7 +51,7 @@ def evaluate(
     from advbnn_cli.judging import judged, show, training_radius
 
     how = Options(samples=samples, seeds=seeds, batch_size=batch_size, engine=engine, precision=precision)
-    with judged(run, device, limit, out, how) as (trained, test, options, leads):
+    with judged(run, device, limit, out, how, last) as (trained, test, options, leads):
         evaluation = Evaluation(trained.model, test, **options)
         names = attack or [CLEAN, "paper"]
         records = evaluation.accuracy(CLEAN, None) if CLEAN in names else Records()

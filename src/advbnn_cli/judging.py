@@ -41,7 +41,9 @@ class Judged(NamedTuple):
 
 
 @contextmanager
-def judged(run: Path, device: str | None, limit: int | None, out: Path | None, how: Options) -> Iterator[Judged]:
+def judged(
+    run: Path, device: str | None, limit: int | None, out: Path | None, how: Options, last: bool = False
+) -> Iterator[Judged]:
     """A run on a device, to be judged on its first `limit` test images; what goes wrong is explained in one line.
 
     Args:
@@ -50,15 +52,16 @@ def judged(run: Path, device: str | None, limit: int | None, out: Path | None, h
         limit: as for `first_rows`.
         out: the file of records; that of the run when None.
         how: further options of the evaluation.
+        last: as for `load_trained`; in records such a network is called "(last)".
     """
     with explaining_errors(), stopping_in_words(), joined(device_or_first_gpu(device)) as (world, place):
-        trained = load_trained(run, device=place)
+        trained = load_trained(run, device=place, last=last)
         if not trained.finished and world.leads:
             typer.echo(f"warning: {run} is not finished; this is about its last checkpoint", err=True)
         test = trained.config.load_data().test
         options = Options(
             rows=first_rows(test, limit),
-            label=label_of(run),
+            label=f"{label_of(run)} (last)" if last else label_of(run),
             out=out or run / RECORDS,
             progress=True,
             command=command_line(),

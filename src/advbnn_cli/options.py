@@ -70,6 +70,9 @@ Seeds = Annotated[int, typer.Option(help="Repetitions, each with randomness of i
 Limit = Annotated[int | None, typer.Option(help="Only the first so many test images.")]
 BatchSize = Annotated[int, typer.Option(help="Images attacked at a time.")]
 Out = Annotated[Path | None, typer.Option(help="The file of records; records.json in the run if left out.")]
+Last = Annotated[
+    bool, typer.Option("--last", help="With early stopping: the weights of the last epoch, in place of the best.")
+]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; the first GPU if there is one.")]
 Engine = Annotated[str, named(ENGINES, "How the network runs: auto, eager, compile or graph.")]
 Precision = Annotated[

@@ -66,6 +66,16 @@ def test_who_stops_it_is_told_how_it_goes_on(runs: Path, tmp_path: Path, monkeyp
     assert stopped.output == "stopped; finished batches are kept, and the same command goes on from there\n"
 
 
+def test_the_last_weights_are_judged_under_a_name_of_their_own(runs: Path, tmp_path: Path) -> None:
+    run = tmp_path / "plain"
+    shutil.copytree(runs / "plain", run)
+    arguments = ["evaluate", run, "--attack", "clean", *QUICK]
+    assert advbnn(*arguments).exit_code == 0
+    shown = advbnn(*arguments, "--last")
+    assert shown.exit_code == 0, shown.output
+    assert [record.model.label for record in Records.load(run / "records.json")] == ["plain", "plain (last)"]
+
+
 def test_a_run_that_is_not_finished_is_judged_with_a_warning(runs: Path, tmp_path: Path) -> None:
     unfinished = tmp_path / "unfinished"
     shutil.copytree(runs / "plain", unfinished)

@@ -1,3 +1,6 @@
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 
@@ -85,6 +88,8 @@ def test_to_the_same_device_copies_nothing() -> None:
         ({"images": torch.zeros(6, 1, 4, 5)}, TypeError, "images must be uint8"),
         ({"images": torch.zeros(6, 4, 5, dtype=torch.uint8)}, TypeError, "images must be uint8"),
         ({"images": torch.zeros(0, 1, 4, 5, dtype=torch.uint8)}, TypeError, "none of them 0"),
+        ({"images": np.zeros((6, 1, 4, 5), np.uint8)}, TypeError, r"images must be a tensor, got ndarray; torch\.as_t"),
+        ({"labels": [0] * 6}, TypeError, "labels must be a tensor, got list"),
         ({"labels": torch.zeros(6)}, TypeError, "labels must be int64"),
         ({"labels": torch.zeros(6, dtype=torch.int32)}, TypeError, r"labels\.long"),
         ({"labels": torch.zeros(5, dtype=torch.int64)}, ValueError, "one target per input"),
@@ -94,7 +99,7 @@ def test_to_the_same_device_copies_nothing() -> None:
     ],
 )
 def test_refuses_what_is_not_a_set_of_labelled_images(
-    change: dict[str, torch.Tensor], error: type[Exception], message: str
+    change: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     toy = images()
     fields = {"images": toy.images, "labels": toy.labels, **change}
@@ -142,6 +147,10 @@ class TestFromTensors:
     ) -> None:
         with pytest.raises(ValueError, match=message):
             from_tensors(inputs, targets, **options)
+
+    def test_refuses_what_is_no_tensor(self) -> None:
+        with pytest.raises(TypeError, match="targets must be a tensor, got list"):
+            from_tensors(torch.zeros(2, 3), [0, 1])  # type: ignore[arg-type]
 
     def test_refuses_integer_inputs(self) -> None:
         with pytest.raises(TypeError, match="inputs must be floating point"):

@@ -145,6 +145,34 @@ def test_radius_curve_has_the_worst_case_beside_it() -> None:
     assert "Adv-BNN: 90.6 % at 0, 32.6 % at 0.07." in figure.alt
 
 
+def test_the_worst_case_of_a_norm_is_beside_an_attack_in_that_norm() -> None:
+    def in_l2(found: Records) -> list[Record]:
+        return [
+            replace(r, name=f"{r.name} l2", attack="PGD()", threat=Threat("l2", 10 * r.threat.eps), at=10 * (r.at or 0))
+            for r in found
+            if r.threat is not None
+        ]
+
+    linf = made_up.radius_curves() + made_up.audits()
+    for others in (in_l2(linf), in_l2(made_up.audits())):
+        figures = section(compose(made_up.clean() + Records(others) + linf), "radius").figures
+        for figure in figures:
+            scale = 10 if "l2" in figure.name else 1
+            dashed = [line for line in figure.draw.args[1] if line.dashed]
+            assert [list(line.x) for line in dashed] == [
+                [0.0, *(scale * eps for eps in made_up.BATTERY_RADII)] for _ in made_up.LABELS
+            ]
+
+
+def test_flags_of_two_norms_are_told_apart() -> None:
+    found = made_up.audits().where(label="rse", eps=0.015)
+    both = found + [replace(r, threat=Threat("l2", 0.015)) for r in found]
+    report = compose(both)
+    assert [row[2].text for row in report.tables()["evidence"].rows[:2]] == ["l2 0.015", "linf 0.015"]
+    assert {row[1].text for row in report.tables()["battery"].rows} == {"l2 0.015", "linf 0.015"}
+    assert section(report, "checks").notices[0].title.endswith("(l2 0.015, linf 0.015)")
+
+
 def test_curves_have_a_panel_for_each_condition_and_their_numbers() -> None:
     report = compose(made_up.other_curves())
     assert [f.name for f in section(report, "ensemble").figures] == [
@@ -184,13 +212,13 @@ def test_flags_are_told_in_words_with_what_follows() -> None:
     found = section(compose(made_up.audits()), "checks")
     rse, adv_bnn = found.notices
     title = TITLES["black_box"]
-    assert rse.title == f"RSE: {title[0].lower()}{title[1:]} (radius 0.015, 0.035, 0.055, 0.07)"
+    assert rse.title == f"RSE: {title[0].lower()}{title[1:]} (linf 0.015, linf 0.035, linf 0.055, linf 0.07)"
     assert rse.words == "Square leaves 7.0 % right, PGD 14.0 %. Who knows less does better."
     assert "Believe the lower number" in rse.advice
-    assert adv_bnn.title.endswith("(radius 0.055, 0.07)")
+    assert adv_bnn.title.endswith("(linf 0.055, linf 0.07)")
     report = compose(made_up.audits())
     assert cell(report, "flags", TITLES["black_box"], "RSE") == ("raised", "")
-    assert cell(report, "flags", TITLES["single_draw"], "Adv-BNN") == ("raised", "at 0.055, 0.07")
+    assert cell(report, "flags", TITLES["single_draw"], "Adv-BNN") == ("raised", "at linf 0.055, linf 0.07")
     assert cell(report, "flags", TITLES["probabilities"], "RSE") == ("no", "")
 
 

@@ -1,18 +1,23 @@
 """Training end to end: what it learns, what decides it, and what it refuses."""
 
+import copy
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from typer.testing import CliRunner
 
 from advbnn import data
 from advbnn.attacks import PGD
-from advbnn.config import Config
+from advbnn.config import Config, load_config
 from advbnn.data import ImageSet, Splits
+from advbnn.distributed import ALONE
 from advbnn.noise import noise_levels
 from advbnn.objective import Gaussian, RobustELBO
 from advbnn.optimizers import Adam
@@ -24,7 +29,8 @@ from advbnn.threat import Threat
 from advbnn.train import fit, fit_config
 from advbnn.trained import load_trained
 from advbnn.training import Training
-from quick import quick, same, train
+from advbnn_cli.app import app
+from quick import quick, same, train, weights
 
 
 def test_engine_and_precision_are_handed_on_and_written_down(digits: Splits[ImageSet], tmp_path: Path) -> None:
@@ -126,9 +132,26 @@ def test_a_network_and_a_defence_of_your_own(digits: Splits[ImageSet], tmp_path:
     result = fit(own(), digits, value, out=tmp_path / "run")
     loaded = load_trained(tmp_path / "run", net=own())
     assert same(loaded.model, result.model) and loaded.config.defense.name == "mine"
-    assert loaded.config.defense == replace(value, chosen_by_us=(), changed=())
-    with pytest.raises(ValueError, match="VGG"):  # its architecture, not the network that was given
+    assert loaded.config.defense == replace(value, architecture="own", chosen_by_us=(), changed=())
+    with pytest.raises(ValueError, match=r"architecture='own' stands for .* load_trained\(folder, net=...\)"):
         load_trained(tmp_path / "run")
+
+
+def test_settings_of_a_network_of_your_own_do_not_train_another(digits: Splits[ImageSet], tmp_path: Path) -> None:
+    value = quick("bnn")
+    net = value.build(classes=10, shape=(1, 8, 8))
+    for folder, model in (("own", nn.Sequential(nn.Flatten(), nn.Linear(64, 10))), ("built", net)):
+        fit(model, digits, value, out=tmp_path / folder)
+        text = (tmp_path / folder / "config.toml").read_text()
+        # the data of this test is a part of the digits, which no settings name
+        (tmp_path / f"{folder}.toml").write_text(text.replace(digits.train.name, "digits"))
+    assert "somebody's own" in (tmp_path / "own.toml").read_text()
+    assert 'architecture = "mlp"' in (tmp_path / "built.toml").read_text()
+    with pytest.raises(ValueError, match="architecture='own' stands for a network of somebody's own"):
+        fit_config(load_config(tmp_path / "own.toml"), digits, out=tmp_path / "again", resume=False, device=None)
+    refused = CliRunner().invoke(app, ["train", str(tmp_path / "own.toml"), "--out", str(tmp_path / "again")])
+    assert refused.exit_code == 1 and "architecture='own'" in refused.output
+    assert not (tmp_path / "again").exists()
 
 
 def test_likelihood_and_targets_must_fit(digits: Splits[ImageSet]) -> None:
@@ -137,3 +160,65 @@ def test_likelihood_and_targets_must_fit(digits: Splits[ImageSet]) -> None:
     real = data.from_tensors(torch.rand(20, 3), torch.rand(20, 1))
     with pytest.raises(ValueError, match=r"real numbers for targets.*set objective.likelihood to Gaussian\(\)"):
         fit(nn.Linear(3, 1), Splits(real, real), quick("none"))
+
+
+def test_frozen_normalisation_stays_frozen(digits: Splits[ImageSet]) -> None:
+    net = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 10), nn.BatchNorm1d(10))
+    net[1].eval()
+    result = fit(net, digits, quick("adv_bnn"))
+    assert int(net[1].num_batches_tracked) == 0 and int(net[3].num_batches_tracked) == 10
+    assert [part.training for part in net.modules()] == [True, True, False, True, True]
+    fit(result.model.eval(), digits, quick("adv_bnn"))  # none of it in training mode: all of it is trained
+    assert int(net[1].num_batches_tracked) == 10
+
+
+def test_a_result_is_shown_in_a_line(digits: Splits[ImageSet], tmp_path: Path) -> None:
+    shown = repr(train(digits, quick("adv_bnn"), out=tmp_path / "run"))
+    assert re.fullmatch(r"FitResult\(Bayesian by adv_bnn, seed 0, 10 steps, .*, robust .*, loss .*, in .*run\)", shown)
+    assert len(shown) < 250 + len(str(tmp_path)) and "\n" not in shown
+
+
+def few(inputs: Tensor, labels: Tensor) -> Splits[Any]:
+    examples = data.from_tensors(inputs, labels, name="mine")
+    return Splits(examples, examples)
+
+
+FLAT = torch.rand(20, 12)
+LABELS = torch.arange(20) % 4
+
+
+@pytest.mark.parametrize(
+    ("net", "splits", "error", "message"),
+    [
+        (
+            nn.Sequential(nn.Flatten(), nn.Linear(48, 4)),
+            few(torch.rand(20, 3, 2, 2), LABELS),
+            ValueError,
+            r"net cannot take the inputs of mine, torch.float32 of shape \[2, 3, 2, 2\]: mat1 and mat2 .*give fit a",
+        ),
+        (nn.Conv2d(1, 4, 3), few(torch.rand(20, 3, 8, 8), LABELS), ValueError, r"shape \[2, 3, 8, 8\]: .*channels"),
+        (nn.Linear(12, 4), few(FLAT.double(), LABELS), TypeError, r"torch.float64 of .*its weights are torch.float32"),
+        (nn.Linear(12, 3), few(FLAT, LABELS), ValueError, r"the label 3, but the model has 3 classes, numbered from 0"),
+        (nn.Flatten(0), few(FLAT, LABELS), ValueError, "net must have parameters to train"),
+        (nn.Linear(12, 4), few(FLAT, LABELS).train, TypeError, r"data must be Splits\(train, test\), got TensorSet"),
+        (nn.Linear(12, 4), (FLAT, LABELS), TypeError, r"data must be Splits.*got tuple; .*from_tensors"),
+        (lambda x: x, few(FLAT, LABELS), TypeError, "net must be a torch.nn.Module .* got function"),
+        (nn.Sequential(nn.Linear(12, 4), nn.Softmax(1)), few(FLAT, LABELS), ValueError, "returned probabilities"),
+    ],
+)
+@pytest.mark.parametrize("name", ["none", "bnn"])
+def test_a_network_that_does_not_fit_the_data_is_refused(
+    net: Any, splits: Any, error: type[Exception], message: str, name: str
+) -> None:
+    with pytest.raises(error, match=message):
+        fit(copy.deepcopy(net), splits, quick(name))
+
+
+def test_a_look_at_the_network_leaves_no_trace(digits: Splits[ImageSet]) -> None:
+    net = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 10)).eval()
+    net[1].train()
+    before, state = weights(net), torch.get_rng_state()
+    Training(net, digits, quick("none"), seed=0, engine="eager", processes=ALONE)
+    assert all(torch.equal(a, b) for a, b in zip(weights(net), before, strict=True))
+    assert [part.training for part in net.modules()] == [False, False, True, False]
+    assert torch.equal(torch.get_rng_state(), state)

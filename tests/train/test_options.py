@@ -1,5 +1,6 @@
 """Early stopping, averages, Langevin dynamics and the other options, also when a run goes on."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from advbnn.data import ImageSet, Splits
+from advbnn import training as training_module
+from advbnn.data import ImageSet, Splits, from_tensors
 from advbnn.defenses import Averaging
 from advbnn.early_stopping import Best, EarlyStopping
+from advbnn.objective import Gaussian, RobustELBO
 from advbnn.optimizers import Langevin
 from advbnn.posterior import bayesianize
 from advbnn.predict import predict
+from advbnn.rng import seeded
+from advbnn.runs import RunError
 from advbnn.schedules import Constant, Cosine
 from advbnn.sgld import SampleBank
 from advbnn.train import fit
@@ -46,6 +51,83 @@ def test_early_stopping_keeps_the_best_and_never_sees_the_test_set(
         0.7,
     ]
     assert len(seen[0]) == 18 and seen[0].name == "digits[72 of 1297][18 of 72]"
+
+
+def test_an_attack_meets_the_averaged_weights_with_statistics_of_theirs(
+    digits: Splits[ImageSet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value = quick("adv", architecture="small_cnn", averaging=Averaging(decay=None))
+    met: list[list[Tensor]] = []
+    refresh = training_module.refresh_batchnorm
+
+    def watched(model: nn.Module, batches: Iterable[Tensor]) -> None:
+        def noted() -> Iterator[Tensor]:
+            for x in batches:
+                met.append([buffer.clone() for buffer in model.buffers()])
+                yield x
+
+        refresh(model, noted())
+
+    monkeypatch.setattr(training_module, "refresh_batchnorm", watched)
+    train(digits, value)
+    clean, attacked = met[:5], met[5:]
+    assert len(attacked) == 5
+    for buffers in attacked:  # all by the same network, whose statistics are not those of the last weights
+        assert all(torch.equal(a, b) for a, b in zip(buffers, attacked[0], strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(attacked[0], clean[0], strict=True))
+
+
+@pytest.mark.parametrize("averaging", [None, Averaging(decay=0.5)])
+def test_the_best_epoch_has_its_own_noise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, averaging: Averaging | None
+) -> None:
+    errors = iter(range(9))
+    monkeypatch.setattr("advbnn.training.validation_score", lambda *_, **__: float(next(errors)))
+    with seeded(0):
+        examples = from_tensors(torch.rand(40, 3), torch.rand(40, 1))
+    value = quick(
+        "none",
+        objective=RobustELBO(likelihood=Gaussian(learned=True)),
+        averaging=averaging,
+        early_stopping=EarlyStopping(),
+    )
+
+    def noise(epochs: int, out: Path | None) -> float | None:
+        how = replace(value, schedule=Constant(epochs=epochs))
+        with seeded(0):
+            net = nn.Linear(3, 1)
+        return fit(net, Splits(examples, examples), how, out=out).noise_std
+
+    best = noise(3, tmp_path / "run")
+    assert best == noise(1, None) != 1.0
+    assert noise(3, tmp_path / "run") == best  # a finished run says so again
+
+
+@pytest.mark.parametrize("averaging", [None, Averaging(decay=0.5)])
+def test_the_last_epoch_is_kept_beside_the_best(
+    digits: Splits[ImageSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, averaging: Averaging | None
+) -> None:
+    value = quick("bnn", averaging=averaging, schedule=Constant(epochs=3))
+    stopping = replace(value, early_stopping=EarlyStopping(fraction=0.25))
+    judged: list[list[Tensor]] = []
+
+    def score(model: nn.Module, *_: Any, **__: Any) -> float:
+        judged.append(weights(model))
+        return -float(len(judged))
+
+    monkeypatch.setattr("advbnn.training.validation_score", score)
+    train(digits, stopping, out=tmp_path / "run")
+    best, last = load_trained(tmp_path / "run").model, load_trained(tmp_path / "run", last=True).model
+    for model, expected in ((best, judged[0]), (last, judged[2])):
+        assert all(torch.equal(a, b) for a, b in zip(weights(model), expected, strict=True))
+    (tmp_path / "run" / "last.safetensors").unlink()
+    with pytest.raises(RunError, match=r"has no last\.safetensors: .* has kept the best weights alone"):
+        load_trained(tmp_path / "run", last=True)
+
+    train(digits, value, out=tmp_path / "to the end")
+    assert not (tmp_path / "to the end" / "last.safetensors").exists()
+    end = load_trained(tmp_path / "to the end")
+    assert same(load_trained(tmp_path / "to the end", last=True).model, end.model)
 
 
 def test_validation_by_attack_and_average(digits: Splits[ImageSet]) -> None:

@@ -1,6 +1,7 @@
 """Runs that stop: by a signal, by divergence, by a full disk, or because they are finished."""
 
 import errno
+import json
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -8,15 +9,18 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from advbnn import checkpoint
 from advbnn.checkpoint import CheckpointError, CheckpointWarning
 from advbnn.data import ImageSet, Splits
 from advbnn.interrupts import Interrupted
 from advbnn.optimizers import SGD
+from advbnn.posterior import bayesianize
+from advbnn.priors import GaussianPrior, Prior
 from advbnn.runs import RunError
 from advbnn.schedules import Constant
+from advbnn.train import fit
 from advbnn.trained import load_trained
 from advbnn.training import DivergedError, Training
 from quick import quick, same, train, weights
@@ -100,6 +104,50 @@ def test_a_folder_of_something_else_is_refused(digits: Splits[ImageSet], tmp_pat
         train(digits, quick("bnn"), out=tmp_path / "full")
     with pytest.raises(RunError, match="not a run folder"):
         load_trained(tmp_path / "full")
+
+
+def test_a_run_of_another_network_is_refused(digits: Splits[ImageSet], tmp_path: Path) -> None:
+    def go(activation: nn.Module, prior: Prior) -> None:
+        net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), activation)
+        fit(bayesianize(net, prior=prior), digits, quick("bnn"), out=tmp_path / "run", resume=True)
+
+    go(nn.Tanh(), GaussianPrior(std=0.1))
+    with pytest.raises(RunError, match=r"another network: prior=GaussianPrior\(std=0.1.* there, .*std=0.2.* now"):
+        go(nn.Tanh(), GaussianPrior(std=0.2))
+    with pytest.raises(RunError, match=r"another network: \(2\): Tanh\(\) there, \(2\): ELU.* now; choose another"):
+        go(nn.ELU(), GaussianPrior(std=0.1))
+
+    facts = json.loads((tmp_path / "run" / "run.json").read_text())
+    del facts["model"]["structure"]  # begun earlier
+    (tmp_path / "run" / "run.json").write_text(json.dumps(facts))
+    go(nn.ELU(), GaussianPrior(std=0.1))
+
+
+def test_a_prior_by_a_function_is_the_same_when_the_run_goes_on(digits: Splits[ImageSet], tmp_path: Path) -> None:
+    for _ in range(2):
+        prior = GaussianPrior(std=lambda name, _: 0.1)  # elsewhere in memory each time
+        net = bayesianize(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), prior=prior)
+        assert fit(net, digits, quick("bnn"), out=tmp_path / "run", resume=True).steps == 10
+
+
+def test_a_run_goes_on_with_as_many_processes(
+    digits: Splits[ImageSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a power cut")
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
+        patch.setattr(Training, "advance", fail)
+        train(digits, quick("bnn"), out=tmp_path / "run")
+    file = tmp_path / "run" / "run.json"
+    facts = json.loads(file.read_text())
+    file.write_text(json.dumps({**facts, "processes": 2}))
+    with pytest.raises(RunError, match=r"a run of 2 processes, now there are 1.*start as many"):
+        train(digits, quick("bnn"), out=tmp_path / "run", resume=True)
+    file.write_text(json.dumps(facts))
+    train(digits, quick("bnn"), out=tmp_path / "run", resume=True)
+    file.write_text(json.dumps({**facts, "processes": 2}))
+    train(digits, quick("bnn"), out=tmp_path / "run")  # finished, which any number may look at
 
 
 def test_a_run_from_before_a_setting_existed_is_the_same_run(digits: Splits[ImageSet], tmp_path: Path) -> None:

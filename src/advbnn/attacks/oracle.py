@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from advbnn.attacks.gradient import Answer, Slope, ask, input_gradient
 from advbnn.attacks.losses import Objective, gaussian_nll, margin
+from advbnn.predict import are_probabilities
 from advbnn.rng import seeded
 from advbnn.threat import Threat
 
@@ -209,7 +210,7 @@ def check_outputs(outputs: Any, x: Tensor, y: Tensor, classifies: bool) -> None:
     if classifies and outputs.ndim != 2:
         raise ValueError(f"model must return logits of shape [n, classes], got {tuple(outputs.shape)}")
     # brought over together, to wait for the device once
-    sums_to_one = ((outputs.sum(-1) - 1).abs() <= 1e-3).all() & (outputs >= 0).all()
+    sums_to_one = are_probabilities(outputs)
     highest = y.max() if classifies else torch.zeros_like(sums_to_one)
     has_nan, probabilities, label = torch.stack(
         [outputs.isnan().any().long(), sums_to_one.long(), highest.long()]

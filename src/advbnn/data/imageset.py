@@ -125,6 +125,7 @@ class ImageSet(_InMemory):
     name: str
 
     def __post_init__(self) -> None:
+        _check_tensors(self.name, images=self.images, labels=self.labels)
         if self.images.dtype != torch.uint8 or self.images.ndim != 4 or 0 in self.images.shape:
             raise TypeError(
                 f"{self.name}: images must be uint8 of shape [N, channels, height, width], none of them 0, "
@@ -162,6 +163,7 @@ class TensorSet(_InMemory):
     name: str
 
     def __post_init__(self) -> None:
+        _check_tensors(self.name, inputs=self.inputs, targets=self.targets)
         if not self.inputs.is_floating_point() or self.inputs.ndim < 2 or 0 in self.inputs.shape:
             raise TypeError(
                 f"{self.name}: inputs must be floating point of shape [N, ...], none of them 0, "
@@ -194,6 +196,7 @@ def from_tensors(
         classes: the class names, or how many there are; left out, the largest label decides.
         name: which set this is, for records.
     """
+    _check_tensors(name, inputs=inputs, targets=targets)
     if targets.is_floating_point():
         if classes is not None:
             raise ValueError(f"{name}: classes={classes!r} with floating-point targets; use targets.long()")
@@ -245,6 +248,15 @@ def _rows_of_mask(mask: Tensor, total: int) -> Tensor:
 def subset_name(name: str, part: int, whole: int) -> str:
     """The name of `part` of `whole` examples: a number measured on a part must not pass for one on all."""
     return name if part == whole else f"{name}[{part} of {whole}]"
+
+
+def _check_tensors(name: str, **given: object) -> None:
+    for argument, value in given.items():
+        if not isinstance(value, Tensor):
+            raise TypeError(
+                f"{name}: {argument} must be a tensor, got {type(value).__name__}; "
+                f"torch.as_tensor({argument}) makes one of an array or a list"
+            )
 
 
 def _check_targets(name: str, inputs: Tensor, targets: Tensor, classes: tuple[str, ...]) -> None:

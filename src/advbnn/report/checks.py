@@ -6,7 +6,7 @@ from advbnn.flags import TITLES, Flag
 from advbnn.records import Record, Records
 from advbnn.report.audited import attacks_of, flags_of
 from advbnn.report.looks import Look
-from advbnn.report.measured import radius
+from advbnn.report.measured import ball, ball_title
 from advbnn.report.section import Notice, Section
 from advbnn.report.tables import NOTHING, Cell, Table, percent
 
@@ -35,8 +35,8 @@ _FOLLOWS = {
 }
 _RAISED, _NOT_RAISED = "raised", "no"
 
-_Flags = dict[str, list[tuple[float, Flag]]]
-"""By name, the flags of each radius."""
+_Flags = dict[str, list[tuple[str, Flag]]]
+"""By name, the flags of each norm and radius, such as "linf 0.035"."""
 
 
 def checks_section(worst: Records, looks: Mapping[str, Look]) -> Section | None:
@@ -53,7 +53,7 @@ def checks_section(worst: Records, looks: Mapping[str, Look]) -> Section | None:
         _notice(look, name, raised)
         for look, by_name in flags.items()
         for name, of_radii in by_name.items()
-        if (raised := [(eps, flag) for eps, flag in of_radii if flag.raised])
+        if (raised := [(where, flag) for where, flag in of_radii if flag.raised])
     ]
     if not notices:
         notices = [Notice(title="No flag is raised", words="The audit found no sign that its attacks had failed.")]
@@ -69,16 +69,15 @@ def checks_section(worst: Records, looks: Mapping[str, Look]) -> Section | None:
 
 def _flags(worst: Sequence[Record]) -> _Flags:
     by_name: _Flags = {}
-    for record in sorted(worst, key=radius):
+    for record in sorted(worst, key=ball):
         for flag in flags_of(record):
-            by_name.setdefault(flag.name, []).append((radius(record), flag))
+            by_name.setdefault(flag.name, []).append((ball_title(record), flag))
     return by_name
 
 
-def _notice(look: Look, name: str, raised: Sequence[tuple[float, Flag]]) -> Notice:
-    radii = ", ".join(f"{eps:.4g}" for eps, _ in raised)
+def _notice(look: Look, name: str, raised: Sequence[tuple[str, Flag]]) -> Notice:
     return Notice(
-        title=f"{look.title}: {_lower(_title(name))} (radius {radii})",
+        title=f"{look.title}: {_lower(_title(name))} ({', '.join(where for where, _ in raised)})",
         # at the largest radius; the others are in the table of the evidence
         words=raised[-1][1].evidence,
         advice=_FOLLOWS.get(name, ""),
@@ -97,10 +96,10 @@ def _overview(flags: Mapping[Look, _Flags]) -> Table:
     )
 
 
-def _verdict(of_radii: Sequence[tuple[float, Flag]] | None) -> Cell:
+def _verdict(of_radii: Sequence[tuple[str, Flag]] | None) -> Cell:
     if of_radii is None:
         return NOTHING
-    raised = [f"{eps:.4g}" for eps, flag in of_radii if flag.raised]
+    raised = [where for where, flag in of_radii if flag.raised]
     if not raised:
         return Cell(_NOT_RAISED)
     return Cell(_RAISED, "" if len(raised) == len(of_radii) else f"at {', '.join(raised)}", strong=True)
@@ -111,13 +110,13 @@ def _evidence(flags: Mapping[Look, _Flags]) -> Table:
         [
             Cell(look.title),
             Cell(_title(name)),
-            Cell(f"{eps:.4g}"),
+            Cell(where),
             Cell(_RAISED if flag.raised else _NOT_RAISED, strong=flag.raised),
             Cell(flag.evidence),
         ]
         for look, by_name in flags.items()
         for name, of_radii in by_name.items()
-        for eps, flag in of_radii
+        for where, flag in of_radii
     ]
     columns = ["model", "sign", "radius", "found", "evidence"]
     return Table(name="evidence", caption="The evidence for and against every sign.", columns=columns, rows=rows)
@@ -126,8 +125,8 @@ def _evidence(flags: Mapping[Look, _Flags]) -> Table:
 def _battery(worst: Records, looks: Mapping[str, Look]) -> Table:
     rows = []
     for label, look in looks.items():
-        for record in sorted(worst.where(label=label), key=radius):
-            where = [Cell(look.title), Cell(f"{radius(record):.4g}")]
+        for record in sorted(worst.where(label=label), key=ball):
+            where = [Cell(look.title), Cell(ball_title(record))]
             for entry in attacks_of(record):
                 right, asked = sum(entry["correct"]), sum(entry["n"])
                 share = f"{percent(right / asked)} %" if entry["on"] == "all" and asked else ""

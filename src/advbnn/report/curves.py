@@ -7,7 +7,7 @@ from functools import partial
 from advbnn.records import Record, Records
 from advbnn.report import plots
 from advbnn.report.looks import Look
-from advbnn.report.measured import clean_of, condition, draws_of, images_of, is_authors_attack, labels_of, radius
+from advbnn.report.measured import ball, clean_of, condition, draws_of, images_of, is_authors_attack, labels_of, radius
 from advbnn.report.section import Figure, Section
 from advbnn.report.tables import NOTHING, Cell, Table, percent, percent_range
 
@@ -60,15 +60,12 @@ def radius_section(records: Records, worst: Records, looks: Mapping[str, Look]) 
         panels.setdefault(f"{record.name}{norm}", []).append(record)
     if not panels:
         return None
-    # beside the paper's attack, if that is there
-    beside = next((title for title, panel in panels.items() if is_authors_attack(panel[-1])), next(iter(panels)))
-    dashed = [line for look in looks.values() if (line := _worst_line(records, worst, look)) is not None]
+    dashed = _worst_lines(records, worst, looks, panels)
     names = _names("radius", panels)
     figures = [
-        _figure(names[title], "radius", title, panel, looks, dashed if title == beside else ())
-        for title, panel in panels.items()
+        _figure(names[title], "radius", title, panel, looks, dashed.get(title, ())) for title, panel in panels.items()
     ]
-    words = [_RADIUS, _WORST] if worst else [_RADIUS]
+    words = [_RADIUS, _WORST] if any(dashed.values()) else [_RADIUS]
     return Section(name="radius", title="Accuracy against the radius of the attack", words=words, figures=figures)
 
 
@@ -141,8 +138,21 @@ def _line(look: Look, points: Sequence[Record]) -> plots.Line:
     )
 
 
-def _worst_line(records: Records, worst: Records, look: Look) -> plots.Line | None:
-    points = {radius(r): 100 * r.accuracy for r in worst.where(label=look.label)}
+def _worst_lines(
+    records: Records, worst: Records, looks: Mapping[str, Look], panels: Mapping[str, Sequence[Record]]
+) -> dict[str, list[plots.Line]]:
+    """The lines of the worst case by the title of their panel: one for each norm, with the paper's attack if it can."""
+    beside: dict[str, str] = {}
+    for title, panel in sorted(panels.items(), key=lambda item: not is_authors_attack(item[1][-1])):
+        beside.setdefault(ball(panel[-1])[0], title)
+    return {
+        title: [line for look in looks.values() if (line := _worst_line(records, worst, norm, look)) is not None]
+        for norm, title in beside.items()
+    }
+
+
+def _worst_line(records: Records, worst: Records, norm: str, look: Look) -> plots.Line | None:
+    points = {radius(r): 100 * r.accuracy for r in worst.where(label=look.label) if ball(r)[0] == norm}
     if not points:
         return None
     clean = clean_of(records, look.label)

@@ -4,7 +4,7 @@ import json
 import math
 import re
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -46,17 +46,14 @@ class Number:
     trainings: int = 1
 
     @classmethod
-    def of(cls, records: Iterable[Record]) -> "Number | None":
-        """The number that records of one measurement, one a training, have in common; None without records."""
-        found = list(records)
-        if not found:
-            return None
-        values = [100 * record.accuracy for record in found]
+    def of(cls, records: Sequence[Record]) -> "Number":
+        """The number that records of one measurement, one a training, have in common."""
+        values = [100 * record.accuracy for record in records]
         return cls(
             mean=statistics.fmean(values),
-            low=statistics.fmean(100 * record.interval[0] for record in found),
-            high=statistics.fmean(100 * record.interval[1] for record in found),
-            images=min(record.n for record in found),
+            low=statistics.fmean(100 * record.interval[0] for record in records),
+            high=statistics.fmean(100 * record.interval[1] for record in records),
+            images=min(record.n for record in records),
             spread=statistics.stdev(values) if len(values) > 1 else 0.0,
             trainings=len(values),
         )
@@ -170,8 +167,7 @@ class Evidence:
     def alpha(self, name: str) -> dict[float, Number]:
         """The accuracy of Adv-BNN under the attack of a name, or clean, by alpha in falling order."""
         found = {r.at: r for r in self.records.where(curve="alpha", name=name) if r.at is not None}
-        numbers = {at: Number.of([found[at]]) for at in sorted(found, reverse=True)}
-        return {at: number for at, number in numbers.items() if number is not None}
+        return {at: Number.of([found[at]]) for at in sorted(found, reverse=True)}
 
     def steepness(self, defense: str, part: str) -> Mapping[str, Any] | None:
         """The details of the local Lipschitz value on `"train"` or `"test"` images."""
@@ -194,7 +190,8 @@ class Evidence:
         self, defense: str, fits: Callable[[Record], bool], among: Iterable[Record] | None = None
     ) -> Number | None:
         source = self.records if among is None else among
-        return Number.of(record for record in source if _is(record, defense) and fits(record))
+        found = [record for record in source if _is(record, defense) and fits(record)]
+        return Number.of(found) if found else None
 
 
 def _is(record: Record, defense: str) -> bool:

@@ -17,7 +17,6 @@ from advbnn.reproduce.verdicts import (
     exceeds,
     no_gain,
     of_difference,
-    of_moved,
     share,
     small,
 )
@@ -107,12 +106,13 @@ def attack_is_strong_enough(evidence: Evidence) -> Judgement:
         verdict, words = UNMEASURED, "Adv-BNN was not attacked in both ways."
     else:
         lost, eps, one_draw, many = max(pairs, key=lambda pair: pair[0])
-        paired = one_draw.images == many.images  # the first ones always, so the same if they are as many
-        verdict = small(lost, of_moved(lost, many.images) if paired else of_difference(one_draw, many), 2, 5)
+        chance = of_difference(one_draw, many)
+        verdict = small(lost, chance, 2, 5)
         left = f"{one_draw.mean:.1f} %, averaged gradients {many.mean:.1f} %"
         words = f"At {eps:.4g} the paper's attack leaves Adv-BNN {left}"
         audited = evidence.worst("adv_bnn", eps)
-        words += f", the worst case {audited.mean:.1f} %." if audited is not None else "."
+        words += f", the worst case {audited.mean:.1f} %" if audited is not None else ""
+        words += f"; up to {chance:.1f} points of this may be chance."
     return verdict, words
 
 
@@ -203,48 +203,49 @@ def few_draws_suffice(evidence: Evidence) -> Judgement:
     """Figure 4 left: ten to twenty forward passes."""
     few, enough = paper.ENOUGH_DRAWS
     gaps: dict[int, list[float]] = {few: [], enough: []}
-    images = 0
+    chances: list[float] = []
     for eps in (0.0, *evidence.experiment.protocol.study_radii):
         curve = evidence.curve("ensemble", eps)
         for size in gaps:
             if curve and size in curve:
-                last = curve[max(curve)]
-                images = last.n
-                gaps[size].append(100 * abs(last.accuracy - curve[size].accuracy))
+                of_size, largest = (Number.of([curve[at]]) for at in (size, max(curve)))
+                gaps[size].append(abs(largest.mean - of_size.mean))
+                chances.append(of_difference(largest, of_size))
     if not gaps[few] or not gaps[enough]:
         verdict, words = UNMEASURED, "Accuracy by the size of the ensemble is not known."
     else:
         one = 1 + 1e-9  # a point, but for rounding
         verdict = REPRODUCED if max(gaps[few]) <= one else PARTLY if max(gaps[enough]) <= one else NOT
-        if small(max(gaps[few]), of_moved(max(gaps[few]), images), one, 5) == UNDECIDED:
+        if small(max(gaps[few]), max(chances), one, 5) == UNDECIDED:
             verdict = UNDECIDED
         words = (
             f"Against the largest ensemble, {few} draws are off by at most {max(gaps[few]):.1f} points and {enough} "
-            f"draws by {max(gaps[enough]):.1f}, over {_count(len(gaps[few]), 'radius', 'radii')}."
+            f"draws by {max(gaps[enough]):.1f}, over {_count(len(gaps[few]), 'radius', 'radii')}; "
+            f"up to {max(chances):.1f} may be chance."
         )
     return verdict, words
 
 
 def more_steps_do_not_help(evidence: Evidence) -> Judgement:
     """Figure 4 right: the accuracy stays where it is from 20 steps on."""
-    drops: list[tuple[float, float, float, float, int]] = []
+    drops: list[tuple[float, float, float, float, float]] = []
     for eps in evidence.experiment.protocol.study_radii:
-        records = evidence.curve("steps", eps)
-        curve = {at: 100 * record.accuracy for at, record in records.items()}
+        curve = {at: Number.of([record]) for at, record in evidence.curve("steps", eps).items()}
         if curve and max(curve) > paper.ENOUGH_STEPS:
             begin = min(curve, key=lambda at: abs(at - paper.ENOUGH_STEPS))
-            lost = curve[begin] - min(curve[at] for at in curve if at >= begin)
-            drops.append((lost, eps, begin, max(curve), records[begin].n))
+            lowest = min((curve[at] for at in curve if at >= begin), key=lambda number: number.mean)
+            lost, chance = curve[begin].mean - lowest.mean, of_difference(curve[begin], lowest)
+            drops.append((lost, eps, begin, max(curve), chance))
     if not drops:
         verdict, words = UNMEASURED, "Accuracy by the steps of the attack is not known."
     else:
-        lost, eps, begin, end, images = max(drops)
+        lost, eps, begin, end, chance = max(drops)
         far_enough = end >= paper.MOST_STEPS
-        verdict = small(lost, of_moved(lost, images), 2, 5)
+        verdict = small(lost, chance, 2, 5)
         verdict = PARTLY if verdict == REPRODUCED and not far_enough else verdict
         words = (
-            f"From {begin:.0f} steps to {end:.0f} the accuracy of Adv-BNN falls by at most {lost:.1f} points, "
-            f"at {eps:.4g}{'' if far_enough else '; longer attacks were not made'}."
+            f"From {begin:.0f} steps to {end:.0f} the accuracy of Adv-BNN falls by at most {lost:.1f} points, at "
+            f"{eps:.4g}; up to {chance:.1f} may be chance{'' if far_enough else '; longer attacks were not made'}."
         )
     return verdict, words
 
@@ -263,10 +264,12 @@ def lipschitz_on_test_images(evidence: Evidence) -> Judgement:
         so, contrary = [exceeds(a, b) for a, b in pairs], [exceeds(b, a) for a, b in pairs]
         verdict = share(so) if any(so) else NOT if any(contrary) else UNDECIDED
         shown = {key: f"{value['mean']:.3g} {PLUS_MINUS} {2 * value['se']:.2g}" for key, value in values.items()}
+        # records of earlier versions have the one part alone
+        over = "images and draws" if all("se_draws" in value for value in values.values()) else "images alone"
         words = (
             f"Adversarial training {shown['adv', 'train']} on training and {shown['adv', 'test']} on test images; "
             f"Adv-BNN {shown['adv_bnn', 'train']} and {shown['adv_bnn', 'test']}: nats within the radius of training, "
-            "by the mean gradient, with twice the standard error."
+            f"by the mean gradient, with twice the standard error over {over}."
         )
     return verdict, words
 

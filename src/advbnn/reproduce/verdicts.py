@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from advbnn.intervals import clopper_pearson
 from advbnn.reproduce import paper
 from advbnn.reproduce.evidence import Number
 
@@ -15,18 +14,13 @@ ENOUGH_IMAGES = 100
 
 
 def of_difference(a: Number, b: Number) -> float:
-    """What the difference of two numbers, in points, may owe to chance (Newcombe): their ends that face each other."""
+    """What the difference of two numbers, in points, may owe to chance (Newcombe): their ends that face each other.
+
+    This is so for different images. Where both numbers are of the same images it is more than chance can do, as those
+    that are easy once are easy again. By how much is not known: records count images, and do not say which ones.
+    """
     upper, lower = (a, b) if a.mean >= b.mean else (b, a)
     return math.hypot(upper.below, lower.above)
-
-
-def of_moved(lost: float, images: int) -> float:
-    """What a loss in points may owe to chance if the same network was asked about the same images before and after.
-
-    Only images that fell count then; they are taken to be as many as the loss shows. It is never less than one image.
-    """
-    low, high = clopper_pearson(min(images, round(max(lost, 0.0) / 100 * images)), images)
-    return max(50 * (high - low), 100 / images)
 
 
 def exceeds(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
