@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from advbnn.attacks import PGD
-from advbnn.commands.train import train
 from advbnn.config import Config, load_config, parse_settings
 from advbnn.data import DataError
 from advbnn.defenses import Averaging
@@ -20,6 +19,7 @@ from advbnn.reproduce.evidence import Evidence
 from advbnn.tables import ConfigError, merged, nested, parse_literal, to_toml
 from advbnn.threat import Threat
 from advbnn.trained import load_trained
+from advbnn_cli.train import train
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 
@@ -99,6 +99,8 @@ def test_settings_on_the_command_line(tmp_path: Path) -> None:
         ('defense = "adv"\naugment = 1', [], "augment: expected true or false, got 1"),
         ('defense = "adv"\nattack = 3', [], "attack: expected a table, got 3"),
         ('defense = "adv"', ["schedule.epochs=x"], "schedule.epochs: expected a whole number, got 'x'"),
+        ('defense = "adv"', ["attack.eps=8/255"], "key='attack.eps' is unknown; did you mean 'attack.threat.eps'"),
+        ('defense = "adv"', ["attack.threat.eps=8/0"], "attack.threat.eps: expected a number, got '8/0'"),
         ('defense = "adv"', ["objective.alpha=2"], r"objective: alpha must lie in \(0, 1\], got 2"),
         ('defense = "adv"', ["seed"], "--set takes key=value"),
         ('defense = "adv"', ["=3"], "--set takes key=value"),

@@ -13,7 +13,6 @@ from torch import nn
 from advbnn import data
 from advbnn import training as training_module
 from advbnn.attacks import PGD
-from advbnn.commands.train import train
 from advbnn.data import ImageSet, Splits
 from advbnn.defenses import Averaging, Defense
 from advbnn.distributed import world
@@ -24,10 +23,11 @@ from advbnn.step import step_seed
 from advbnn.threat import Threat
 from advbnn.train import fit
 from advbnn.training import Training
+from advbnn_cli.train import train
 
 processes = multiprocessing.get_context("forkserver")
 # imported once, so that each process starts at once; torch imports its compiler when an optimizer is first used
-processes.set_forkserver_preload(["torch._dynamo", "advbnn.commands.train", "advbnn.profiles", "advbnn.train"])
+processes.set_forkserver_preload(["torch._dynamo", "advbnn_cli.train", "advbnn.profiles", "advbnn.train"])
 
 
 def digits(count: int = 96) -> Splits[ImageSet]:

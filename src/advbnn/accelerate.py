@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from advbnn.attackable import Attackable
 from advbnn.captured import Pass, Recording, check_capturable
 from advbnn.compiling import compiled_apart
-from advbnn.engine import ENGINES
+from advbnn.engine import ENGINES, PRECISIONS
 from advbnn.identity import device_of
 from advbnn.messages import unknown
 from advbnn.modes import without_parameter_gradients
@@ -24,8 +24,6 @@ from advbnn.passes import StructuredPass, run_plainly
 from advbnn.posterior import Bayesian
 from advbnn.rng import seeded
 from advbnn.sgld import SampleBank
-
-PRECISIONS = ("full", "bf16")
 
 _WORTH = 3
 """How often a kind of batch must be seen before a fast form is made for it; twice as often for each that is dropped."""

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import shutil
+import textwrap
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -143,8 +144,10 @@ def load_weights(model: nn.Module, file: Path | str) -> None:
     try:
         load_model(model, str(file))
     except RuntimeError as error:
+        reason = textwrap.shorten(str(error), 200, placeholder=" ...")
         raise CheckpointError(
-            f"{file} does not fit the network: {error}. Build the network as it was built for the run"
+            f"{file} does not fit the network: {reason} Build the network as it was built for the run; a run of a "
+            "network of your own is judged from Python, by load_trained(folder, net=...)"
         ) from error
 
 

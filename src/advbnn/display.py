@@ -9,18 +9,23 @@ SECONDS_BETWEEN_LINES = 10.0
 
 
 def describe(metrics: Mapping[str, Any]) -> str:
-    """One line of metrics for people."""
-    parts = [f"loss {metrics['loss']:.4g}", f"nll {metrics['nll']:.4g}"]
+    """All metrics in a line for people."""
+    parts = [brief(metrics), f"nll {metrics['nll']:.4g}"]
     if metrics["kl"]:
         parts.append(f"kl {metrics['kl']:.4g} (x {metrics['kl_weight']:.3g})")
+    return ", ".join([*parts, f"{metrics['examples_per_second']:,.0f} examples/s"])
+
+
+def brief(metrics: Mapping[str, Any]) -> str:
+    """Those that fit a terminal, with the time that is left."""
+    parts = []
     for name in ("clean_accuracy", "robust_accuracy", "validation_accuracy"):
         if name in metrics:
             parts.append(f"{name.removesuffix('_accuracy')} {100 * metrics[name]:.1f} %")
     for name in ("clean_mse", "robust_mse", "validation_mse"):
         if name in metrics:
             parts.append(f"{name.replace('_', ' ')} {metrics[name]:.4g}")
-    parts.append(f"{metrics['examples_per_second']:,.0f} examples/s")
-    return ", ".join(parts)
+    return ", ".join([*parts, f"loss {metrics['loss']:.4g}"])
 
 
 class Display:
@@ -58,13 +63,13 @@ class Display:
     def metrics(self, metrics: Mapping[str, Any]) -> None:
         """New values are known."""
         if self._bar is not None:
-            self._bar.update(self._task, metrics=describe(metrics))
+            self._bar.update(self._task, metrics=brief(metrics))
             return
         now, done = time.monotonic(), metrics["step"]
         if now - self._last_line < SECONDS_BETWEEN_LINES and done < self.steps:
             return
         self._last_line = now
-        self.say(f"epoch {metrics['epoch']}/{self.epochs}, {describe(metrics)}{self._left(now, done)}")
+        self.say(f"epoch {metrics['epoch']}/{self.epochs}{self._left(now, done)}, {brief(metrics)}")
 
     def say(self, text: str) -> None:
         """Something besides the metrics."""
@@ -83,11 +88,14 @@ class Display:
 def _bar() -> Any:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.table import Column
 
+    # 80 columns have to do; on fewer the metrics are cut short, and not the time that is left
     return Progress(
         TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
-        TextColumn("{task.fields[metrics]}"),
+        BarColumn(bar_width=10),
         TimeRemainingColumn(),
+        TextColumn("{task.fields[metrics]}", table_column=Column(no_wrap=True, ratio=1)),
         console=Console(stderr=True),
+        expand=True,
     )

@@ -20,7 +20,7 @@ from advbnn.step import EagerStep, StepRecord
 from advbnn.unsupported import Unsupported
 
 ENGINES = ("eager", "compile", "graph", "auto")
-PRECISIONS = ("auto", "full", "bf16")
+PRECISIONS = ("full", "bf16")
 
 log = logging.getLogger("advbnn")
 
@@ -131,8 +131,8 @@ def make_step(
     """
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)
-    if precision not in PRECISIONS:
-        raise unknown("precision", precision, PRECISIONS)
+    if precision not in ("auto", *PRECISIONS):
+        raise unknown("precision", precision, ("auto", *PRECISIONS))
     on_gpu = next(loss.parameters()).is_cuda
     if engine == "eager" or (engine == "auto" and not on_gpu):
         if precision == "bf16":

@@ -22,7 +22,7 @@ NONE = "none"
 DERIVED = types.MappingProxyType({"derived": True})
 """Metadata of a field that follows from others, so that no table sets it."""
 
-_FRACTION = re.compile(r"\d+/\d+")
+_FRACTION = re.compile(r"\d+/0*[1-9]\d*")
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", types.NoneType: f'"{NONE}"'}
 
 
@@ -45,6 +45,10 @@ def updated(value: T, table: Mapping[str, Any], path: str = "") -> T:
     changes = {}
     for name, new in table.items():
         if name not in names:
+            parts = [part for part in names if name in _names_within(getattr(value, part))]
+            if parts:
+                hint = _join(path, _join(parts[0], name))
+                raise ConfigError(f"key={_join(path, name)!r} is unknown; did you mean {hint!r}?")
             raise unknown_key(_join(path, name), [_join(path, known) for known in names])
         changes[name] = _convert(hints[name], getattr(value, name), new, _join(path, name))
     result: T = _make(lambda: dataclasses.replace(value, **changes), path)  # type: ignore[type-var]
@@ -198,6 +202,10 @@ def _default(cls: Any) -> Any:
     """An instance with every default; a field without one, if it is a dataclass itself, with its defaults."""
     hints = typing.get_type_hints(cls)
     return cls(**{name: _default(hints[name]) for name in _needed(cls)})
+
+
+def _names_within(value: Any) -> list[str]:
+    return field_names(value) if dataclasses.is_dataclass(value) else []
 
 
 def _needed(cls: Any) -> list[str]:

@@ -6,7 +6,7 @@ from advbnn.data import load
 
 
 def test_an_unknown_name_gets_the_nearest() -> None:
-    with pytest.raises(ValueError, match=r"'cifar-10' is unknown.*did you mean 'cifar10'\?, or an existing"):
+    with pytest.raises(ValueError, match=r"'cifar-10' is unknown.*did you mean 'cifar10'\? \(and there is no"):
         load("cifar-10")
 
 

@@ -8,13 +8,13 @@ import typer
 from typer.testing import CliRunner
 
 import made_up_records as made_up
-from advbnn.commands.report import report
-from advbnn.commands.tables import tables
 from advbnn.config import Config
 from advbnn.data import ImageSet
 from advbnn.evaluate import evaluate
 from advbnn.records import Records
 from advbnn.train import fit
+from advbnn_cli.report import report
+from advbnn_cli.tables import tables
 from elements import Elements
 
 

@@ -49,7 +49,7 @@ def load(
     if source not in NAMES:
         if not Path(source).is_dir():
             error = unknown("source", str(source), NAMES)
-            raise ValueError(f"{error}, or an existing image folder")
+            raise ValueError(f"{error} (and there is no image folder {Path(source).absolute()})")
         return load_folder(source, size=size, cache=cache)
     if source != "imagenet143" and (size is not None or cache is not None):
         raise ValueError(f"size and cache apply to image folders and imagenet143, not to {source!r}; leave them out")
@@ -59,7 +59,7 @@ def load(
     if root is None:
         raise ValueError(
             f"root is needed for {source!r}: the folder that holds its files; "
-            "pass it or set the environment variable ADVBNN_DATA"
+            "pass it (advbnn train: --set root=FOLDER) or set the environment variable ADVBNN_DATA"
         )
     match source:
         case "cifar10":

@@ -50,7 +50,6 @@ def reproduce(
     """
     import torch
 
-    from advbnn.commands.judging import command_line, device_or_first_gpu, explaining_errors
     from advbnn.engine import ENGINES
     from advbnn.interrupts import Interrupted
     from advbnn.messages import unknown
@@ -63,10 +62,13 @@ def reproduce(
     from advbnn.reproduce.tables import table1
     from advbnn.reproduce.work import load_splits
     from advbnn.reproduce.workers import device_list
+    from advbnn_cli.judging import command_line, device_or_first_gpu, explaining_errors
 
     with explaining_errors():
         if engine not in ENGINES:
             raise unknown("engine", engine, ENGINES)
+        if experiment not in ("all", *EXPERIMENTS):
+            raise unknown("experiment", experiment, ("all", *EXPERIMENTS))
         chosen = Experiment.choose(data, profile, like, settings or (), limit)
         folder = out or default_folder(chosen.title)
         chosen.check(folder)
@@ -148,7 +150,7 @@ def _announce(plan: "Plan", reproduction: "Reproduction", estimate: bool) -> tup
     if estimate:
         workers = len(reproduction.devices)
         typer.echo(
-            f"An estimate, from a few steps timed on this machine: {in_words(together(trainings, measured, workers))} "
+            f"An estimate by a few steps, timed here: {in_words(together(trainings, measured, workers))} "
             f"with {workers} process{'es' if workers > 1 else ''} on {', '.join(dict.fromkeys(reproduction.devices))}."
         )
     return trainings, measured

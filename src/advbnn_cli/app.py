@@ -1,20 +1,19 @@
-"""The command `advbnn`: one function of `advbnn.commands` for each subcommand."""
+"""The command `advbnn` and its subcommands."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-import advbnn
-from advbnn.commands.audit import audit
-from advbnn.commands.curve import curve
-from advbnn.commands.evaluate import evaluate
-from advbnn.commands.predict import predict
-from advbnn.commands.report import report
-from advbnn.commands.reproduce import reproduce
-from advbnn.commands.tables import tables
-from advbnn.commands.train import train
-from advbnn.commands.transfer import transfer
+from advbnn_cli.audit import audit
+from advbnn_cli.curve import curve
+from advbnn_cli.evaluate import evaluate
+from advbnn_cli.predict import predict
+from advbnn_cli.report import report
+from advbnn_cli.reproduce import reproduce
+from advbnn_cli.tables import tables
+from advbnn_cli.train import train
+from advbnn_cli.transfer import transfer
 
 app = typer.Typer(name="advbnn", no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
 for command in (train, evaluate, audit, curve, transfer, predict, report, tables, reproduce):
@@ -30,16 +29,18 @@ def download(
     root: Annotated[Path, typer.Option(help="The folder to put it in; give it to training as root or ADVBNN_DATA.")],
 ) -> None:
     """Download a dataset, with resumption and checksum."""
-    try:
-        where = advbnn.data.fetch(name, root)
-    except ValueError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from None
+    from advbnn.data import fetch
+    from advbnn_cli.judging import explaining_errors
+
+    with explaining_errors():
+        where = fetch(name, root)
     typer.echo(f"{where} is complete and verified")
 
 
 def _show_version(wanted: bool) -> None:
     if wanted:
+        import advbnn
+
         typer.echo(f"advbnn {advbnn.__version__}")
         raise typer.Exit
 

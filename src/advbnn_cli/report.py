@@ -25,11 +25,11 @@ def report(
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; the first GPU if there is one.")] = None,
 ) -> None:
     """Write a page with tables and plots of everything that was measured of some runs."""
-    from advbnn.commands.judging import explaining_errors
     from advbnn.records import Records
     from advbnn.report import write_report
     from advbnn.report.headline import middle_threat
     from advbnn.report.measured import check_one_data_set
+    from advbnn_cli.judging import explaining_errors
 
     with explaining_errors():
         if images < 0:
@@ -46,10 +46,10 @@ def report(
 
 def read_records(source: Path) -> "Records":
     """The records of a run folder or of a file."""
-    from advbnn.commands.judging import RECORDS
     from advbnn.records import Records
     from advbnn.reproduce.experiment import FILE
     from advbnn.runs import CONFIG
+    from advbnn_cli.judging import RECORDS
 
     if source.is_file():
         return Records.load(source)
@@ -69,9 +69,9 @@ def read_records(source: Path) -> "Records":
 def _attacked(runs: Sequence[Path], threat: "Threat", count: int, device: str | None) -> list["AttackedImage"]:
     """The first test images of each run, attacked with averaged gradients."""
     from advbnn.attacks import PGD
-    from advbnn.commands.judging import device_or_first_gpu, label_of
     from advbnn.report import attacked_images
     from advbnn.trained import load_trained
+    from advbnn_cli.judging import device_or_first_gpu, label_of
 
     shown = []
     for run in runs:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from advbnn.commands.options import BatchSize, Device, Engine, Last, Norm, Out, Precision
+from advbnn_cli.options import LEVELS, BatchSize, Device, Engine, Last, Norm, Out, Precision, Radii, named
 
 if TYPE_CHECKING:
     from advbnn.audit import Audit
@@ -15,12 +15,8 @@ FEW_HUNDRED = 200
 
 def audit(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
-    level: Annotated[
-        str, typer.Option(help="quick (a minute on a laptop), standard or thorough (a paper).")
-    ] = "standard",
-    eps: Annotated[
-        list[float] | None, typer.Option(help="Radius. May be repeated; the radius of training if left out.")
-    ] = None,
+    level: Annotated[str, named(LEVELS, "quick (a minute on a laptop), standard or thorough (a paper).")] = "standard",
+    eps: Radii = None,
     norm: Norm = "linf",
     transfer_from: Annotated[
         list[Path] | None, typer.Option(help="Another run, whose adversarial examples are tried too. May be repeated.")
@@ -43,10 +39,10 @@ def audit(
     Started by torchrun, it works on as many processes as that has started. An interrupted audit goes on where it was.
     """
     from advbnn.audit import audit as audit_model
-    from advbnn.commands.judging import judged, label_of, training_radius
     from advbnn.evaluate import Options
     from advbnn.threat import Threat
     from advbnn.trained import load_trained
+    from advbnn_cli.judging import judged, label_of, training_radius
 
     how = Options(samples=samples, seeds=seeds, batch_size=batch_size, engine=engine, precision=precision)
     few = FEW_HUNDRED if limit is None and level == "quick" else limit

@@ -1,4 +1,4 @@
-"""The names that the command line has for attacks."""
+"""The attacks behind the names that the command line has for them."""
 
 from typing import Any
 
@@ -8,8 +8,7 @@ from advbnn.attacks import APGD, CW, FGSM, NES, PGD, Attack, Square, Transfer, p
 from advbnn.messages import unknown
 from advbnn.posterior import Bayesian
 from advbnn.threat import Threat
-
-ATTACKS = ("paper", "fgsm", "pgd", "apgd", "apgd-dlr", "mean", "cw", "square", "nes")
+from advbnn_cli.options import ATTACKS
 
 
 def make_attack(

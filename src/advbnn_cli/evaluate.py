@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from advbnn.commands.options import (
+from advbnn_cli.options import (
+    Attacks,
     BatchSize,
     Device,
     Engine,
@@ -15,6 +16,7 @@ from advbnn.commands.options import (
     Norm,
     Out,
     Precision,
+    Radii,
     Samples,
     Seeds,
     Steps,
@@ -23,16 +25,8 @@ from advbnn.commands.options import (
 
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
-    attack: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="clean, paper (the authors' PGD), fgsm, pgd, apgd, apgd-dlr, mean (PGD on the mean network), cw, "
-            "square or nes. May be repeated; clean and paper if left out."
-        ),
-    ] = None,
-    eps: Annotated[
-        list[float] | None, typer.Option(help="Radius. May be repeated; the radius of training if left out.")
-    ] = None,
+    attack: Attacks = None,
+    eps: Radii = None,
     norm: Norm = "linf",
     steps: Steps = None,
     eot: Eot = 1,
@@ -50,11 +44,11 @@ def evaluate(
 
     Records that are in the file already are not made again, and an interrupted evaluation goes on where it was.
     """
-    from advbnn.commands.attacks import make_attack, title
-    from advbnn.commands.judging import judged, show, training_radius
     from advbnn.evaluate import CLEAN, Evaluation, Options
     from advbnn.records import Records
     from advbnn.threat import Threat
+    from advbnn_cli.attacks import make_attack, title
+    from advbnn_cli.judging import judged, show, training_radius
 
     how = Options(samples=samples, seeds=seeds, batch_size=batch_size, engine=engine, precision=precision)
     with judged(run, device, limit, out, how, last) as (trained, test, options, leads):

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from advbnn.commands.options import (
+from advbnn_cli.options import (
+    ATTACKS,
     BatchSize,
     Device,
     Engine,
@@ -18,6 +19,9 @@ from advbnn.commands.options import (
     Samples,
     Seeds,
     Steps,
+    named,
+    numeric,
+    one_of,
 )
 
 OVER = ("radius", "ensemble", "steps", "eot")
@@ -25,12 +29,14 @@ OVER = ("radius", "ensemble", "steps", "eot")
 
 def curve(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
-    over: Annotated[str, typer.Argument(help="What varies: radius, ensemble, steps or eot.")],
+    over: Annotated[
+        str, typer.Argument(parser=one_of(OVER), metavar="over", help="What varies: radius, ensemble, steps or eot.")
+    ],
     at: Annotated[
-        list[float] | None, typer.Option(help="A value. May be repeated; those of the paper if left out.")
+        list[float] | None, numeric("NUMBER", "A value. May be repeated; those of the paper if left out.")
     ] = None,
-    attack: Annotated[str, typer.Option(help="As for evaluate; for ensemble also clean.")] = "paper",
-    eps: Annotated[float | None, typer.Option(help="Radius; the radius of training if left out.")] = None,
+    attack: Annotated[str, named(("clean", *ATTACKS), "As for evaluate; clean for ensemble alone.")] = "paper",
+    eps: Annotated[float | None, numeric("RADIUS", "Such as 8/255; the radius of training if left out.")] = None,
     norm: Norm = "linf",
     steps: Steps = None,
     eot: Eot = 1,
@@ -46,26 +52,26 @@ def curve(
 ) -> None:
     """Measure the accuracy of a run over the radius, the size of the ensemble, or the attack's steps or draws."""
     from advbnn import curves
-    from advbnn.commands.attacks import make_attack, title
-    from advbnn.commands.judging import judged, show, training_radius
     from advbnn.evaluate import CLEAN, Options
-    from advbnn.messages import unknown
     from advbnn.threat import Threat
+    from advbnn_cli.attacks import make_attack, title
+    from advbnn_cli.judging import judged, show, training_radius
 
+    if attack == CLEAN and over != "ensemble":
+        raise typer.BadParameter(f"a curve over {over} needs an attack, got 'clean'")
+    if over != "radius" and not all(value.is_integer() for value in at or ()):
+        raise typer.BadParameter(f"a curve over {over} takes whole numbers, got {', '.join(map(str, at or ()))}")
+    whole = [int(value) for value in at or ()]
     how = Options(seeds=seeds, batch_size=batch_size, engine=engine, precision=precision)
     with judged(run, device, limit, out, how, last) as (trained, test, options, leads):
-        whole = [round(value) for value in at or ()]
         # over radii any radius will do to make the attack
-        radius = eps or (1.0 if over == "radius" or attack == CLEAN else training_radius(trained))
+        any_radius = over == "radius" or attack == CLEAN
+        radius = eps if eps is not None else 1.0 if any_radius else training_radius(trained)
         chosen = None if attack == CLEAN else make_attack(attack, trained.model, Threat(norm, radius), steps, eot)
         name = attack if chosen is None or over in ("steps", "eot") else title(attack, chosen)
-        if over == "ensemble":
+        if over == "ensemble" or chosen is None:
             sizes = whole or curves.ENSEMBLE_SIZES
             records = curves.ensemble_curve(trained.model, test, chosen, sizes, name=name, **options)
-        elif over not in OVER:
-            raise unknown("over", over, OVER)
-        elif chosen is None:
-            raise ValueError(f"a curve over {over} needs an attack, got 'clean'")
         else:
             options["samples"] = samples
             if over == "radius":

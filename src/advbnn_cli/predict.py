@@ -21,12 +21,15 @@ def predict(
 ) -> None:
     """Print the label, probability and uncertainty of each image, and "abstain" where the network is too uncertain."""
     from advbnn.abstention import cutoff
-    from advbnn.commands.judging import device_or_first_gpu, explaining_errors
     from advbnn.identity import dtype_of
     from advbnn.predict import predict as predict_batch
     from advbnn.trained import load_trained
+    from advbnn_cli.judging import device_or_first_gpu, explaining_errors
 
     with explaining_errors():
+        missing = [path for path in images if not path.is_file()]
+        if missing:
+            raise ValueError(f"there is no such file: {', '.join(map(str, missing))}")
         place = device_or_first_gpu(device)
         trained = load_trained(run, device=place)
         splits = trained.config.load_data()

@@ -54,7 +54,7 @@ def judged(
         how: further options of the evaluation.
         last: as for `load_trained`; in records such a network is called "(last)".
     """
-    with explaining_errors(), joined(device_or_first_gpu(device)) as (world, place):
+    with explaining_errors(), stopping_in_words(), joined(device_or_first_gpu(device)) as (world, place):
         trained = load_trained(run, device=place, last=last)
         if not trained.finished and world.leads:
             typer.echo(f"warning: {run} is not finished; this is about its last checkpoint", err=True)
@@ -79,6 +79,16 @@ def explaining_errors() -> Iterator[None]:
     except (ValueError, TypeError, RunError, CheckpointError, DivergedError, ImportError, OSError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
+
+
+@contextmanager
+def stopping_in_words() -> Iterator[None]:
+    """Whoever stops an evaluation is told how it goes on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("stopped; finished batches are kept, and the same command goes on from there", err=True)
+        raise typer.Exit(130) from None
 
 
 def device_or_first_gpu(device: str | None) -> str:

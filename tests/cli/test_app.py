@@ -1,10 +1,13 @@
-"""The command line: every subcommand is there, explains itself, and turns errors into one clear line."""
+"""The command line: every subcommand is there, explains itself at once, and turns errors into one clear line."""
+
+import subprocess
+import sys
 
 import pytest
 from typer.testing import CliRunner
 
 import advbnn
-from advbnn.cli import app
+from advbnn_cli.app import app
 
 runner = CliRunner()
 
@@ -17,6 +20,21 @@ def test_every_command_explains_itself(command: str) -> None:
     result = runner.invoke(app, [*command.split(), "--help"])
     assert result.exit_code == 0
     assert "Usage" in result.output
+
+
+@pytest.mark.parametrize(("arguments", "status"), [(["--help"], 0), (["audit", "--help"], 0), (["trian"], 2)])
+def test_help_does_not_wait_for_torch(arguments: list[str], status: int) -> None:
+    code = """
+import sys
+from advbnn_cli.app import app
+try:
+    app(sys.argv[1:])
+except SystemExit as ended:
+    sys.exit("torch was imported" if "torch" in sys.modules else ended.code)
+"""
+    ended = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+    assert ended.returncode == status, ended.stderr
+    assert "Usage" in ended.stdout + ended.stderr
 
 
 def test_version() -> None:

@@ -16,8 +16,8 @@ def tables(
     ] = False,
 ) -> None:
     """Fill the marked tables of documents from records."""
-    from advbnn.commands.judging import explaining_errors
     from advbnn.report.blocks import refresh
+    from advbnn_cli.judging import explaining_errors
 
     with explaining_errors():
         missing = [document for document in documents if not document.is_file()]

@@ -21,11 +21,11 @@ def train(
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; the first GPU if there is one.")] = None,
 ) -> None:
     """Train a network as a TOML file says; started by torchrun, on as many processes as that has started."""
-    from advbnn.commands.judging import device_or_first_gpu, explaining_errors
     from advbnn.config import load_config
     from advbnn.distributed import joined
     from advbnn.interrupts import Interrupted
     from advbnn.train import fit_config
+    from advbnn_cli.judging import device_or_first_gpu, explaining_errors
 
     with explaining_errors():
         chosen = load_config(config, settings or ())

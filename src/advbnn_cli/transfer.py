@@ -5,14 +5,28 @@ from typing import Annotated
 
 import typer
 
-from advbnn.commands.options import BatchSize, Device, Engine, Eot, Limit, Norm, Precision, Samples, Seeds, Steps
+from advbnn_cli.options import (
+    ATTACKS,
+    BatchSize,
+    Device,
+    Engine,
+    Eot,
+    Limit,
+    Norm,
+    Precision,
+    Samples,
+    Seeds,
+    Steps,
+    named,
+    numeric,
+)
 
 
 def transfer(
     runs: Annotated[list[Path], typer.Argument(help="Two or more run folders, all of the same data.")],
-    eps: Annotated[float, typer.Option(help="Radius.")],
+    eps: Annotated[float, numeric("RADIUS", "Such as 0.031 or 8/255.")],
     out: Annotated[Path, typer.Option(help="The file of records.")],
-    attack: Annotated[str, typer.Option(help="As for evaluate, but not mean.")] = "paper",
+    attack: Annotated[str, named(ATTACKS, "As for evaluate, but neither clean nor mean.")] = "paper",
     norm: Norm = "linf",
     steps: Steps = None,
     eot: Eot = 1,
@@ -25,14 +39,22 @@ def transfer(
     precision: Precision = "full",
 ) -> None:
     """Measure how well attacks on each run work on the others: accuracies and affinity, for all pairs of runs."""
-    from advbnn.commands.attacks import make_attack
-    from advbnn.commands.judging import command_line, device_or_first_gpu, explaining_errors, first_rows, label_of, show
     from advbnn.distributed import joined
     from advbnn.threat import Threat
     from advbnn.trained import load_trained
     from advbnn.transfer_matrix import affinity, transfer_matrix
+    from advbnn_cli.attacks import make_attack
+    from advbnn_cli.judging import (
+        command_line,
+        device_or_first_gpu,
+        explaining_errors,
+        first_rows,
+        label_of,
+        show,
+        stopping_in_words,
+    )
 
-    with explaining_errors(), joined(device_or_first_gpu(device)) as (world, place):
+    with explaining_errors(), stopping_in_words(), joined(device_or_first_gpu(device)) as (world, place):
         if attack == "mean":
             raise ValueError(
                 "attack 'mean' is made on one run's mean network, not on each run in turn; "

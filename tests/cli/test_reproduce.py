@@ -10,12 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from advbnn import data
-from advbnn.cli import app
 from advbnn.reproduce import Experiment
 from advbnn.reproduce.only_one import only_one
 from advbnn.reproduce.plan import RECORDS, RUNS
 from advbnn.runs import MODEL
 from advbnn.train import fit
+from advbnn_cli.app import app
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("jinja2")
@@ -48,7 +48,7 @@ def test_the_plan_and_an_estimate_come_first(made) -> None:
     _, output = made
     assert re.search(r"to train +bnn +about \d", output)
     assert re.search(r"to measure +radius-none +about \d", output)
-    assert "An estimate, from a few steps timed on this machine" in output
+    assert "An estimate by a few steps, timed here: " in output
 
 
 def test_a_run_that_was_placed_by_hand_is_not_trained_again(made) -> None:
@@ -161,6 +161,8 @@ def test_a_run_of_others_in_the_way_is_named(tmp_path) -> None:
 
 def test_other_settings_need_another_folder(made) -> None:
     out, _ = made
+    # what cannot be made in any folder is said first
+    assert "experiment='table2' is unknown" in reproduce("table2", "--data", "digits", "--out", str(out))[1]
     code, output = reproduce("table1", "--data", "digits", "--out", str(out))
     assert code == 1
     assert "give --out another folder" in output

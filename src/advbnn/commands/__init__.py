@@ -1,1 +1,0 @@
-"""What the subcommands of `advbnn` do, as plain functions."""

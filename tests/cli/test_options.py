@@ -1,0 +1,70 @@
+"""Options: what is meant is understood, and what cannot be is refused before anything is loaded."""
+
+import re
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from advbnn import battery, engine, threat
+from advbnn_cli import options
+from advbnn_cli.app import app
+
+
+def advbnn(*arguments: str) -> Any:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def sentence(output: str) -> str:
+    """What stands in the box of an error, in one line."""
+    return " ".join(output.replace("\u2502", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("0.031", 0.031), ("8/255", 8 / 255), ("0", 0.0), ("1e-3", 1e-3), ("inf", float("inf"))]
+)
+def test_numbers_are_decimal_or_fractions(text: str, value: float) -> None:
+    assert options.number(text) == value
+
+
+@pytest.mark.parametrize("text", ["8/0", "abc", "-0.1", "-1/2", "nan", "", "8/", "/255", "1/2/3"])
+def test_what_is_no_number_of_0_or_more_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="is not a number of 0 or more, such as 0.031 or 8/255"):
+        options.number(text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["evaluate", "RUN", "--eps", "8/0"], "'--eps': '8/0' is not a number of 0 or more"),
+        (["evaluate", "RUN", "--attack", "pdg"], "'--attack': name='pdg' is unknown: .* did you mean 'pgd'?"),
+        (["evaluate", "RUN", "--norm", "l3"], "'--norm': name='l3' is unknown"),
+        (["evaluate", "RUN", "--engine", "warp"], "'--engine': name='warp' is unknown"),
+        (["evaluate", "RUN", "--precision", "half"], "'--precision': name='half' is unknown"),
+        (["audit", "RUN", "--level", "fast"], "'--level': name='fast' is unknown"),
+        (["audit", "RUN", "--eps", "abc"], "'--eps': 'abc' is not"),
+        (["curve", "RUN", "step"], "'over': name='step' is unknown: .* did you mean 'steps'?"),
+        (["curve", "RUN", "steps", "--at", "2.5"], "a curve over steps takes whole numbers, got 2.5"),
+        (["curve", "RUN", "eot", "--attack", "clean"], "a curve over eot needs an attack, got 'clean'"),
+        (["transfer", "A", "B", "--out", "x.json", "--eps", "-1"], "'--eps': '-1' is not"),
+        (["transfer", "A", "B", "--out", "x.json", "--eps", "1", "--attack", "clean"], "'--attack': name='clean' is"),
+    ],
+)
+def test_mistakes_are_found_before_the_run_is_looked_for(arguments: list[str], message: str) -> None:
+    """The runs that are named here do not exist, and nothing is said of that."""
+    refused = advbnn(*arguments)
+    assert refused.exit_code == 2
+    assert re.search(message, sentence(refused.output))
+
+
+def test_a_fraction_gets_as_far_as_the_run() -> None:
+    for arguments in (["evaluate", "RUN"], ["audit", "RUN"], ["curve", "RUN", "radius", "--at", "4/255"]):
+        assert "RUN is not a run folder" in advbnn(*arguments, "--eps", "8/255").output
+
+
+def test_names_are_those_of_the_library() -> None:
+    assert set(options.NORMS) == set(threat.NORMS)
+    assert set(options.LEVELS) == set(battery.LEVELS)
+    assert set(options.ENGINES) == set(engine.ENGINES)
+    assert set(options.PRECISIONS) == set(engine.PRECISIONS)
