@@ -125,6 +125,7 @@ class ImageSet(_InMemory):
     name: str
 
     def __post_init__(self) -> None:
+        _settle(self, self.images, self.labels)
         if self.images.dtype != torch.uint8 or self.images.ndim != 4 or 0 in self.images.shape:
             raise TypeError(
                 f"{self.name}: images must be uint8 of shape [N, channels, height, width], none of them 0, "
@@ -162,6 +163,7 @@ class TensorSet(_InMemory):
     name: str
 
     def __post_init__(self) -> None:
+        _settle(self, self.inputs, self.targets)
         if not self.inputs.is_floating_point() or self.inputs.ndim < 2 or 0 in self.inputs.shape:
             raise TypeError(
                 f"{self.name}: inputs must be floating point of shape [N, ...], none of them 0, "
@@ -194,6 +196,7 @@ def from_tensors(
         classes: the class names, or how many there are; left out, the largest label decides.
         name: which set this is, for records.
     """
+    _check_tensors(name, inputs, targets)
     if targets.is_floating_point():
         if classes is not None:
             raise ValueError(f"{name}: classes={classes!r} with floating-point targets; use targets.long()")
@@ -245,6 +248,20 @@ def _rows_of_mask(mask: Tensor, total: int) -> Tensor:
 def subset_name(name: str, part: int, whole: int) -> str:
     """The name of `part` of `whole` examples: a number measured on a part must not pass for one on all."""
     return name if part == whole else f"{name}[{part} of {whole}]"
+
+
+def _settle(examples: _InMemory, inputs: Tensor, targets: Tensor) -> None:
+    """Refuse what is no tensor, and make a tuple of the classes: two sets are of the same only if these are equal."""
+    _check_tensors(examples.name, inputs, targets)
+    object.__setattr__(examples, "classes", tuple(examples.classes))
+
+
+def _check_tensors(name: str, inputs: Tensor, targets: Tensor) -> None:
+    for role, value in (("inputs", inputs), ("targets", targets)):
+        if not isinstance(value, Tensor):
+            raise TypeError(
+                f"{name}: {role} must be a tensor, got {type(value).__name__}; torch.as_tensor makes one of an array"
+            )
 
 
 def _check_targets(name: str, inputs: Tensor, targets: Tensor, classes: tuple[str, ...]) -> None:
