@@ -2,10 +2,9 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from advbnn.calibration import brier_score, expected_calibration_error, negative_log_likelihood, reliability
+from advbnn.predict import predict
 
 PROBS = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.6, 0.3], [0.2, 0.3, 0.5], [0.9, 0.05, 0.05]], dtype=torch.float64)
 LABELS = torch.tensor([0, 1, 1, 2])
@@ -45,18 +44,26 @@ def test_expected_calibration_error_by_hand() -> None:
     assert expected_calibration_error(PROBS, LABELS, bins=2) == pytest.approx(expected)
 
 
-@given(st.integers(0, 1000), st.integers(1, 20))
-def test_bars_and_error_tell_the_same_story(seed: int, bins: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    probs = torch.randn(50, 4, generator=generator, dtype=torch.float64).mul(2).softmax(1)
+def test_a_probability_that_rounding_put_above_one_changes_nothing() -> None:
+    """The mean over seven draws of a certain network is such a one: exp(logsumexp(0, ..., 0) - log 7)."""
+    net = torch.nn.Linear(2, 2)
+    with torch.no_grad():
+        net.weight.copy_(torch.tensor([[20.0, 0.0], [0.0, 20.0]]))
+    x = torch.rand(200, 2, generator=torch.Generator().manual_seed(0)).mul_(4)
+    probs, labels = predict(net, x, samples=7).probs, torch.zeros(200, dtype=torch.int64)
+    assert probs.max() > 1
+    error = expected_calibration_error(probs.clamp_max(1), labels)
+    assert expected_calibration_error(probs, labels) == pytest.approx(error, abs=1e-6)
+
+
+@pytest.mark.parametrize("bins", [1, 2, 7, 15, 20])
+def test_expected_calibration_error_is_that_of_torchmetrics(bins: int) -> None:
+    classification = pytest.importorskip("torchmetrics.functional.classification")
+    generator = torch.Generator().manual_seed(bins)
+    probs = torch.randn(50, 4, generator=generator).mul(2).softmax(1)
     labels = torch.randint(4, (50,), generator=generator)
-    bars = reliability(probs, labels, bins)
-    gaps = [
-        count / 50 * abs(confidence - accuracy)
-        for count, confidence, accuracy in zip(bars.count, bars.confidence, bars.accuracy, strict=True)
-        if count
-    ]
-    assert sum(gaps) == pytest.approx(expected_calibration_error(probs, labels, bins), abs=1e-6)
+    expected = classification.multiclass_calibration_error(probs, labels, num_classes=4, n_bins=bins, norm="l1")
+    assert expected_calibration_error(probs, labels, bins) == pytest.approx(float(expected), abs=1e-6)
 
 
 def test_a_calibrated_forecast_has_no_error_and_the_best_scores() -> None:
@@ -76,3 +83,20 @@ def test_refuses_what_does_not_fit() -> None:
             function(PROBS, LABELS[:2])
         with pytest.raises(ValueError, match="n at least 1"):
             function(PROBS[:0], LABELS[:0])
+        for logits in (PROBS.log(), PROBS * 2, PROBS * math.nan):
+            with pytest.raises(ValueError, match=r"probs must be probabilities.*softmax"):
+                function(logits, LABELS)
+        for labels in (LABELS + 1, LABELS - 1, LABELS.int()):
+            with pytest.raises(ValueError, match="labels must be int64 class numbers, 0 to 2"):
+                function(PROBS, labels)
+    for binned in (expected_calibration_error, reliability):
+        with pytest.raises(ValueError, match="bins must be at least 1, got 0"):
+            binned(PROBS, LABELS, bins=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_takes_probabilities_in_half_precision(dtype: torch.dtype) -> None:
+    probs = torch.randn(300, 143, generator=torch.Generator().manual_seed(0)).to(dtype).softmax(1)
+    labels = probs.argmax(1)
+    exact = negative_log_likelihood(probs.double() / probs.double().sum(1, keepdim=True), labels)
+    assert negative_log_likelihood(probs, labels) == pytest.approx(exact, rel=0.02)

@@ -24,6 +24,16 @@ def test_certainty_of_a_wrong_class_is_the_best_there_is() -> None:
     assert Evasion()(certain, torch.tensor([0])).item() == pytest.approx(0, abs=1e-6)
 
 
+def test_a_class_that_is_ruled_out_counts_as_if_it_were_not_there() -> None:
+    outputs, y = torch.tensor([[2.0, 1.0, 0.5], [0.2, 0.5, 0.3]], dtype=torch.float64), torch.tensor([0, 0])
+    gradients = []
+    for ruled_out in (torch.full((2, 1), -math.inf), torch.empty(2, 0)):
+        leaf = outputs.clone().requires_grad_()
+        values = Evasion()(torch.cat([leaf, ruled_out], 1), y)
+        gradients.append(torch.autograd.grad(values.sum(), leaf)[0])
+    torch.testing.assert_close(*gradients)
+
+
 def test_looks_more_certain_than_plain_pgd_and_stays_in_the_ball() -> None:
     x, y = to_float(digits().images), digits().labels
     threat = Threat("linf", 0.3)

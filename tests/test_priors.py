@@ -120,6 +120,8 @@ def test_refuses_a_std_that_is_none(std: float) -> None:
             make(std=std)
     with pytest.raises(ValueError, match="'w' must be positive"):
         GaussianPrior(std=lambda name, p: std).kl("w", torch.zeros(1), torch.zeros(1))
+    with pytest.raises(ValueError, match="'w' must be positive and finite"):
+        GaussianPrior(std=lambda name, p: torch.tensor([0.1, std])).kl("w", torch.zeros(2), torch.zeros(2))
 
 
 def test_refuses_other_bad_settings() -> None:

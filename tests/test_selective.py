@@ -37,7 +37,9 @@ def test_knowing_ones_errors_is_best_and_the_reverse_is_worst() -> None:
     assert aurc(unsure, correct) > 0.5
 
 
-@pytest.mark.parametrize(("coverage", "expected"), [(0.01, 1), (0.1, 1), (0.2, 2), (0.7, 7), (0.71, 8), (1.0, 10)])
+@pytest.mark.parametrize(
+    ("coverage", "expected"), [(1e-12, 1), (0.01, 1), (0.1, 1), (0.2, 2), (0.7, 7), (0.71, 8), (1.0, 10)]
+)
 def test_threshold_answers_just_enough(coverage: float, expected: float) -> None:
     uncertainty = torch.arange(10, 0, -1).double()
     assert threshold(uncertainty, coverage) == expected
@@ -54,3 +56,8 @@ def test_refuses_bad_input() -> None:
         aurc(torch.ones(3), torch.ones(3))
     with pytest.raises(ValueError, match="n at least 1"):
         aurc(torch.ones(0), torch.ones(0).bool())
+    uncertain = torch.tensor([0.1, float("nan"), 0.3])
+    with pytest.raises(ValueError, match="uncertainty holds NaN"):
+        threshold(uncertain, 0.9)
+    with pytest.raises(ValueError, match="uncertainty holds NaN"):
+        aurc(uncertain, torch.ones(3, dtype=torch.bool))

@@ -8,6 +8,9 @@ from torch.nn import functional
 
 BINS = 15
 
+_ROUNDING = 0.01
+"""How far from 1 the sum of a row may be; bfloat16 has three digits."""
+
 
 def negative_log_likelihood(probs: Tensor, labels: Tensor) -> float:
     """Mean of -log p(y), in nats. A probability too small for its type counts as the smallest that it can hold."""
@@ -24,13 +27,14 @@ def brier_score(probs: Tensor, labels: Tensor) -> float:
 def expected_calibration_error(probs: Tensor, labels: Tensor, bins: int = BINS) -> float:
     """Mean distance between confidence and accuracy over bins of equal width, weighed by their size (l1 ECE).
 
-    It depends on the number of bins, and is biased upwards for few images: compare only equal settings.
+    It is what the bars of `reliability` show. It depends on the number of bins, and is biased upwards for few images:
+    compare only equal settings.
     """
-    _of_labels(probs, labels)
-    from advbnn.metrics import torchmetrics_classification
-
-    measure = torchmetrics_classification().multiclass_calibration_error
-    return float(measure(probs, labels, num_classes=probs.shape[1], n_bins=bins, norm="l1"))
+    # of our own: torchmetrics takes everything for logits if rounding has put a single probability above 1
+    bars = reliability(probs, labels, bins)
+    filled = zip(bars.count, bars.confidence, bars.accuracy, strict=True)
+    gaps = (size * abs(sure - right) for size, sure, right in filled if sure is not None and right is not None)
+    return sum(gaps) / len(labels)
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,8 @@ class Reliability:
 def reliability(probs: Tensor, labels: Tensor, bins: int = BINS) -> Reliability:
     """Confidence (the largest probability) against accuracy, in `bins` bins of equal width."""
     _of_labels(probs, labels)
+    if bins < 1:
+        raise ValueError(f"bins must be at least 1, got {bins}; 15 is usual")
     confidence, predicted = probs.double().max(1)
     right = (predicted == labels).double()
     edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64, device=probs.device)
@@ -74,4 +80,8 @@ def _of_labels(probs: Tensor, labels: Tensor) -> Tensor:
             f"expected probs [n, classes] and labels [n] with n at least 1, got {list(probs.shape)} and "
             f"{list(labels.shape)}"
         )
+    if bool((probs < 0).any()) or not bool(((probs.sum(1) - 1).abs() <= _ROUNDING).all()):
+        raise ValueError("probs must be probabilities, rows that are not negative and sum to 1; of logits, softmax(1)")
+    if labels.dtype != torch.int64 or not bool(((labels >= 0) & (labels < probs.shape[1])).all()):
+        raise ValueError(f"labels must be int64 class numbers, 0 to {probs.shape[1] - 1}, as probs has so many columns")
     return probs.gather(1, labels[:, None]).squeeze(1)

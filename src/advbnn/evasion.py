@@ -25,7 +25,8 @@ class Evasion(Objective):
     def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The objective of each example, [n]."""
         log_p = outputs.log_softmax(1)
-        entropy = -(log_p.exp() * log_p).sum(1)
+        # a class that is ruled out, with a logit of -inf, adds nothing to the entropy: 0 log 0 = 0
+        entropy = -(log_p.exp() * log_p.masked_fill(log_p == -torch.inf, 0)).sum(1)
         wrong = log_p.scatter(1, y[:, None], -torch.inf).amax(1)
         return wrong - self.weight * torch.where(log_p.argmax(1) != y, entropy, 0)
 

@@ -138,7 +138,7 @@ def choose(value: PerParameter, name: str, parameter: Tensor, default: float | N
 def std_for(argument: str, value: PerParameter, name: str, parameter: Tensor) -> float | Tensor:
     """`choose`, with the result checked to be a standard deviation."""
     std = choose(value, name, parameter)
-    valid = bool((std > 0).all()) if isinstance(std, Tensor) else 0 < std < math.inf
+    valid = bool(((std > 0) & std.isfinite()).all()) if isinstance(std, Tensor) else 0 < std < math.inf
     if not valid:
         raise ValueError(f"{argument} for parameter {name!r} must be positive and finite, got {std}")
     return std

@@ -43,8 +43,9 @@ def threshold(uncertainty: Tensor, coverage: float) -> float:
         raise ValueError(f"coverage must be a share in (0, 1], got {coverage}; 0.9 answers nine of ten")
     if uncertainty.ndim != 1 or len(uncertainty) == 0:
         raise ValueError(f"uncertainty must be one number a prediction, [n], got shape {list(uncertainty.shape)}")
+    _refuse_nan(uncertainty)
     # the product is a hair above the whole number that is meant, at times
-    answered = math.ceil(coverage * len(uncertainty) - 1e-9)
+    answered = max(1, math.ceil(coverage * len(uncertainty) - 1e-9))
     return uncertainty.sort().values[answered - 1].item()
 
 
@@ -54,3 +55,9 @@ def _check(uncertainty: Tensor, correct: Tensor) -> None:
             f"expected uncertainty [n] and correct, bool, [n], with n at least 1; got {list(uncertainty.shape)} and "
             f"{correct.dtype} {list(correct.shape)}"
         )
+    _refuse_nan(uncertainty)
+
+
+def _refuse_nan(uncertainty: Tensor) -> None:
+    if bool(uncertainty.isnan().any()):
+        raise ValueError("uncertainty holds NaN, which is neither more nor less than others; look at the predictions")

@@ -195,7 +195,8 @@ class SampleBank(nn.Module):
         differences = _signatures(tensors) ^ _signatures(_tensors(self.net))
         if differences:
             raise ValueError(f"net must be built like the bank's own; they differ in {min(differences)[0]!r}")
-        self.samples.append(tree_of((name, tensor.detach().clone()) for name, tensor in tensors.items()))
+        sample = tree_of((name, tensor.detach().clone()) for name, tensor in tensors.items())
+        self.samples.append(sample.train(self.training))
 
     def sample(self, index: int | None = None) -> dict[str, Tensor]:
         """One stored sample by name, without copying; a random one when `index` is None."""

@@ -56,6 +56,16 @@ def test_what_lies_outside_the_ball_is_moved_into_it(net, digits):
     torch.testing.assert_close(bounded[inside], free[inside])
 
 
+@pytest.mark.parametrize("norm", ["l2", "linf"])
+def test_float16_can_hold_an_image_that_does_not_fall(norm):
+    """The published search takes c from 0.001 to 100,000, which float16 does not reach."""
+    net, _, x, _ = two_classes()
+    net.bias.data += torch.tensor([100.0, 0.0])
+    y = torch.zeros(len(x), dtype=torch.int64)
+    x_adv = attacks.CW(Threat(norm, 0.5), steps=2)(net.half(), x.half(), y)
+    assert x_adv.dtype == torch.float16 and x_adv.isfinite().all()
+
+
 def test_success_on_a_random_network_is_that_of_the_ensemble():
     torch.manual_seed(0)
     net, _, x, y = two_classes()

@@ -89,6 +89,31 @@ def test_the_loss_of_a_mean_probability_survives_probabilities_that_float32_cann
     torch.testing.assert_close(slope.gradient, torch.full((1, 2), 150.0))
 
 
+class RulesOutTheLast(nn.Module):
+    """A random network that gives its last class a logit of -inf, and that without this class."""
+
+    def __init__(self, ruled_out: bool) -> None:
+        super().__init__()
+        self.net, self.ruled_out = random_net(outputs=4), ruled_out
+
+    def forward(self, x):
+        outputs = self.net(x)
+        return outputs + torch.tensor([0, 0, 0, -torch.inf]) if self.ruled_out else outputs[:, :3]
+
+
+@pytest.mark.parametrize("average", ["loss", "probability", "logits"])
+@pytest.mark.parametrize("loss", ["ce", "margin", "dlr"])
+def test_a_class_that_is_ruled_out_counts_as_if_it_were_not_there(loss, average):
+    (x, _), y = examples(), torch.tensor([0, 2, 1])
+    slopes = []
+    for ruled_out in (True, False):
+        with seeded(0):
+            objective = Objective(loss=loss, average=average)
+            slopes.append(input_gradient(RulesOutTheLast(ruled_out), x, y, objective, K))
+    torch.testing.assert_close(slopes[0].gradient, slopes[1].gradient)
+    torch.testing.assert_close(slopes[0].values, slopes[1].values)
+
+
 class Watched(nn.Module):
     """Counts the graphs of earlier draws that are alive when a new one begins."""
 

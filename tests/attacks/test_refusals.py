@@ -61,6 +61,12 @@ def test_bad_calls_are_refused_with_the_remedy(name, case):
         ATTACKS[name](LINF)(*arguments)
 
 
+@pytest.mark.parametrize("name", [n for n in ATTACKS if n != "cw"])
+def test_a_target_that_is_no_number_is_not_blamed_on_the_model(name):
+    with pytest.raises(ValueError, match="y holds NaN or infinity"):
+        ATTACKS[name](LINF, loss="nll")(NET, X, torch.full((len(X), CLASSES), math.nan))
+
+
 @pytest.mark.parametrize("name", GRADIENT_ATTACKS)
 def test_a_model_without_a_gradient_is_refused(name):
     with pytest.raises(ValueError, match="no gradient with respect to x.*black-box"):

@@ -196,6 +196,20 @@ class TestCache:
         assert len(loaded.train) == 11
         assert "made from other images" in caplog.text
 
+    def test_a_bitmap_that_was_drawn_over_does_not_hide_behind_its_size(
+        self, image_folder: Path, tmp_path: Path
+    ) -> None:
+        bitmap, cache = image_folder / "train" / "cat" / "new.bmp", tmp_path / "cache"
+        save(bitmap, np.full((12, 12, 3), 1, np.uint8))
+        before = self.load(image_folder, cache).train
+        size, time = bitmap.stat().st_size, bitmap.stat().st_mtime_ns
+        save(bitmap, np.full((12, 12, 3), 201, np.uint8))
+        os.utime(bitmap, ns=(time + 1, time + 1))  # clocks are coarse, tests are fast
+        assert bitmap.stat().st_size == size
+        after = self.load(image_folder, cache).train
+        assert 1 in before.images and 201 not in before.images
+        assert 201 in after.images and 1 not in after.images
+
     def test_failure_leaves_no_files(self, image_folder: Path, tmp_path: Path) -> None:
         (image_folder / "train" / "dog" / "1.png").write_bytes(b"")
         with pytest.raises(DataError, match=r"1\.png"):

@@ -107,7 +107,20 @@ def test_refuses_what_is_not_a_set_of_labelled_images(
         ImageSet(**fields, classes=toy.classes, name="toy")
 
 
+def test_a_list_of_classes_is_as_good_as_a_tuple() -> None:
+    toy = images()
+    same = ImageSet(toy.images, toy.labels, list("abc"), "toy")  # type: ignore[arg-type]
+    assert same.classes == toy.classes and same.fingerprint() == toy.fingerprint()
+
+
 class TestFromTensors:
+    def test_refuses_arrays_with_the_remedy(self) -> None:
+        inputs, targets = torch.zeros(2, 3), torch.tensor([0, 1])
+        with pytest.raises(TypeError, match=r"mine: inputs must be a tensor, got ndarray; torch.as_tensor"):
+            from_tensors(inputs.numpy(), targets, name="mine")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="targets must be a tensor, got list"):
+            TensorSet(inputs, [0, 1], ("a", "b"), "mine")  # type: ignore[arg-type]
+
     def test_uint8_images_become_an_image_set(self) -> None:
         made = from_tensors(torch.zeros(4, 3, 8, 8, dtype=torch.uint8), torch.tensor([0, 2, 1, 0]))
         assert isinstance(made, ImageSet)

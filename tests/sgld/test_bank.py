@@ -179,3 +179,10 @@ def test_what_a_bank_cannot_do_is_refused() -> None:
     checkpointed.add()
     with pytest.raises(RuntimeError, match="checkpointing"):
         checkpointed(x)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_new_sample_is_in_the_mode_of_the_bank(training: bool) -> None:
+    bank = SampleBank(nn.Sequential(nn.Linear(2, 2), nn.Tanh())).train(training)
+    bank.add()
+    assert all(part.training is training for part in bank.modules())

@@ -155,6 +155,8 @@ class Attack(ABC):
         if not self.objective.classifies:
             if not y.is_floating_point():
                 raise TypeError(f"loss='nll' compares y with a real output, got {y.dtype}; for classes use loss='ce'")
+            if not bool(y.isfinite().all()):
+                raise ValueError("y holds NaN or infinity; leave out those examples")
             return y.to(x.device)
         if y.ndim != 1:
             raise ValueError(

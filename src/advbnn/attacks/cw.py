@@ -55,7 +55,8 @@ class CW(Attack):
     def _perturb(self, oracle: Oracle, x: Tensor, y: Tensor) -> Tensor:
         tanh_space = _TanhSpace(x, self.threat.bounds)
         nearest, distance = x, torch.full((len(x),), torch.inf, dtype=torch.float64, device=x.device)
-        failed = torch.zeros(len(x), dtype=x.dtype, device=x.device)
+        # tenfold at every failure, c soon leaves the range of float16
+        failed = torch.zeros(len(x), dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
         succeeded = torch.full_like(failed, torch.inf)
         c = torch.full_like(failed, self.first_c)
         tau = torch.full_like(failed, min(self.threat.eps, self.threat.bounds[1] - self.threat.bounds[0]))

@@ -105,6 +105,8 @@ def _gradient_of_loss_of_mean(network: Network, x: Tensor, y: Tensor, objective:
     with torch.no_grad(), seeded(seed, x.device):
         mean = ask((network(x) for _ in range(eot)), y, objective).prediction
     values, _, slope = _differentiate(lambda z: _single(z, y, objective), mean)
+    # a class that the network rules out, with a logit of -inf, has no share: exp(-inf - 0), not exp(-inf + inf)
+    level = mean.masked_fill(mean == -torch.inf, 0)
 
     def share(z: Tensor) -> Answer:
         output = network(z)
@@ -112,7 +114,7 @@ def _gradient_of_loss_of_mean(network: Network, x: Tensor, y: Tensor, objective:
             return Answer((output * slope).reshape(len(z), -1).sum(1), output)
         log_p = output.log_softmax(1)
         # d(log mean p) / d(log p_k) = p_k / sum_j p_j, with no probability ever leaving the log scale
-        return Answer((log_p * slope * (log_p.detach() - mean).exp()).sum(1), output)
+        return Answer(((log_p - level).exp() * slope).sum(1), output)
 
     gradient = torch.zeros_like(x)
     with seeded(seed, x.device):

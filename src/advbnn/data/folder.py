@@ -145,6 +145,17 @@ def read_images(listing: Listing, size: int | None, name: str, cache: Path | Non
     if cache is None:
         images = build()
     else:
-        identity = {"recipe": recipe(size), "images": len(listing.files), "listing": listing.fingerprint()}
+        identity = {
+            "recipe": recipe(size),
+            "images": len(listing.files),
+            "listing": listing.fingerprint(),
+            "written": _when_written(listing),
+        }
         images = cached(cache / f"{name}-{size}-{split}.npy", identity, build)
     return ImageSet(torch.from_numpy(images), torch.tensor(listing.labels), listing.classes, name)
+
+
+def _when_written(listing: Listing) -> str:
+    """SHA-256 of the times at which the files were written: a bitmap keeps its size whatever is drawn on it."""
+    times = (str(path.stat().st_mtime_ns) for path in listing.paths())
+    return hashlib.sha256("\n".join(times).encode()).hexdigest()

@@ -126,6 +126,7 @@ class ImageSet(_InMemory):
 
     def __post_init__(self) -> None:
         _check_tensors(self.name, images=self.images, labels=self.labels)
+        _settle_classes(self)
         if self.images.dtype != torch.uint8 or self.images.ndim != 4 or 0 in self.images.shape:
             raise TypeError(
                 f"{self.name}: images must be uint8 of shape [N, channels, height, width], none of them 0, "
@@ -164,6 +165,7 @@ class TensorSet(_InMemory):
 
     def __post_init__(self) -> None:
         _check_tensors(self.name, inputs=self.inputs, targets=self.targets)
+        _settle_classes(self)
         if not self.inputs.is_floating_point() or self.inputs.ndim < 2 or 0 in self.inputs.shape:
             raise TypeError(
                 f"{self.name}: inputs must be floating point of shape [N, ...], none of them 0, "
@@ -248,6 +250,11 @@ def _rows_of_mask(mask: Tensor, total: int) -> Tensor:
 def subset_name(name: str, part: int, whole: int) -> str:
     """The name of `part` of `whole` examples: a number measured on a part must not pass for one on all."""
     return name if part == whole else f"{name}[{part} of {whole}]"
+
+
+def _settle_classes(examples: _InMemory) -> None:
+    """Makes a tuple of the classes: two sets are of the same only if these are equal."""
+    object.__setattr__(examples, "classes", tuple(examples.classes))
 
 
 def _check_tensors(name: str, **given: object) -> None:
