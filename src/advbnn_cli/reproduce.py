@@ -24,6 +24,9 @@ def reproduce(
     out: Annotated[Path | None, typer.Option(help="The folder of it all; reproduced/DATA-PROFILE if left out.")] = None,
     defenses: Annotated[str | None, typer.Option(help="Such as adv,adv_bnn; all five if left out.")] = None,
     seeds: Annotated[int, typer.Option(help="Trainings of each defence, with seeds 0, 1, ...")] = 1,
+    beside: Annotated[
+        Path | None, typer.Option(help="A reproduction whose other defences are to be compared with these.")
+    ] = None,
     limit: Annotated[int | None, typer.Option(help="Only the first so many test images.")] = None,
     settings: Annotated[
         list[str] | None,
@@ -56,6 +59,7 @@ def reproduce(
     from advbnn.profiles import DEFENSES
     from advbnn.report.measured import labels_of
     from advbnn.reproduce import EXPERIMENTS, Evidence, Experiment, Reproduction, write_all
+    from advbnn.reproduce.experiment import BESIDE, FILE, check_beside, stored
     from advbnn.reproduce.only_one import only_one
     from advbnn.reproduce.plan import make_plan
     from advbnn.reproduce.reproduction import default_folder
@@ -72,6 +76,8 @@ def reproduce(
         chosen = Experiment.choose(data, profile, like, settings or (), limit)
         folder = out or default_folder(chosen.title)
         chosen.check(folder)
+        if beside is not None:
+            check_beside(chosen, beside)
         place = device_or_first_gpu(device)
         plan = make_plan(
             chosen,
@@ -93,7 +99,10 @@ def reproduce(
         if dry_run:
             return
         with only_one(folder):
-            chosen.write(folder, test_images=len(load_splits(plan.runs[0].config).test))
+            facts = stored(folder)[1] if (folder / FILE).exists() else {}
+            if beside is not None:
+                facts[BESIDE] = os.path.relpath(beside, folder)
+            chosen.write(folder, **facts | {"test_images": len(load_splits(plan.runs[0].config).test)})
             try:
                 outcome = reproduction.carry_out(*seconds, typer.echo)
             except Interrupted as stop:

@@ -122,6 +122,7 @@ def test_a_dry_run_touches_nothing(tmp_path) -> None:
         (["table1", "--data", "digits", "--set", "attack=none"], "makes another defence of adv"),
         (["fig3", "--data", "digits", "--defenses", "adv"], "nothing to make: fig3"),
         (["fig2", "--data", "digits", "--defenses", "adv,madry"], "madry"),
+        (["table1", "--data", "digits", "--beside", "nowhere"], "nowhere holds no reproduction"),
     ],
 )
 def test_mistakes_are_one_clear_line(tmp_path, arguments: list[str], message: str) -> None:
@@ -166,3 +167,15 @@ def test_other_settings_need_another_folder(made) -> None:
     code, output = reproduce("table1", "--data", "digits", "--out", str(out))
     assert code == 1
     assert "give --out another folder" in output
+
+
+def test_defences_of_another_reproduction_stand_beside_and_stay(made, tmp_path) -> None:
+    out, _ = made
+    fewer = [*OPTIONS[:-6], "--defenses", "rse", *OPTIONS[-4:], "--no-estimate", "--out", str(tmp_path)]
+    code, first = reproduce("table1", *fewer, "--beside", str(out))
+    assert code == 0, first
+    _, second = reproduce("table1", *fewer)
+    for output in (first, second):
+        assert re.search(r"RSE +PGD-20 +\d", output)
+        assert re.search(r"BNN +PGD-20 +\d", output)
+    assert f"No defence, BNN: the trainings of {out.name}." in (tmp_path / "results.md").read_text()

@@ -5,7 +5,7 @@ import math
 import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from advbnn.evaluate import CLEAN
 from advbnn.profiles import DEFENSES
 from advbnn.records import Record, Records
 from advbnn.report.audited import worst_cases
-from advbnn.reproduce.experiment import Experiment, stored
+from advbnn.reproduce.experiment import BESIDE, Experiment, check_beside, stored
 from advbnn.reproduce.paper import table1
 from advbnn.reproduce.plan import RANDOM, RECORDS, RUNS
 from advbnn.reproduce.protocol import AUTHORS
@@ -91,16 +91,27 @@ class Evidence:
         records: all records.
         paper: the rows of Table 1 for the same data; empty where the paper has none.
         trainings: of the runs, by their labels.
+        borrowed: the defences that another reproduction has measured, and its folder's name.
     """
 
     experiment: Experiment
     records: Records
     paper: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     trainings: Mapping[str, Training] = field(default_factory=dict)
+    borrowed: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def read(cls, out: Path) -> "Evidence":
-        """What there is in the folder of a reproduction."""
+        """What there is in the folder of a reproduction, and in the one that it is to be compared with."""
+        experiment, facts = stored(out)
+        own = cls._of_folder(out)
+        if BESIDE not in facts:
+            return own
+        check_beside(experiment, out / facts[BESIDE])
+        return own.beside(cls._of_folder(out / facts[BESIDE]), (out / facts[BESIDE]).resolve().name)
+
+    @classmethod
+    def _of_folder(cls, out: Path) -> "Evidence":
         experiment, facts = stored(out)
         kept: dict[tuple[Any, ...], Record] = {}
         for file in sorted((out / RECORDS).glob("*.json")):
@@ -111,6 +122,17 @@ class Evidence:
             records=Records(kept.values()),
             paper=table1(experiment.data, int(facts.get("test_images", 0))),
             trainings=_trainings(out),
+        )
+
+    def beside(self, other: "Evidence", name: str) -> "Evidence":
+        """With the defences that only `other` has measured; of attacks from one on another, those of our own alone."""
+        mine = {defense for record in self.records if (defense := _defense(record.model.label))}
+        lent = [r for r in other.records if r.kind != "transfer" and _defense(r.model.label) not in (*mine, None)]
+        return replace(
+            self,
+            records=Records([*self.records, *lent]),
+            trainings={**{k: v for k, v in other.trainings.items() if _defense(k) not in mine}, **self.trainings},
+            borrowed={defense: name for defense in DEFENSES if any(_defense(r.model.label) == defense for r in lent)},
         )
 
     @cached_property
@@ -196,6 +218,12 @@ class Evidence:
 
 def _is(record: Record, defense: str) -> bool:
     return re.fullmatch(rf"{defense}(-seed\d+)?", record.model.label) is not None
+
+
+def _defense(label: str) -> str | None:
+    """The defence that a network of this label has."""
+    name = label.partition("-")[0]
+    return name if name in DEFENSES else None
 
 
 def _radius(record: Record) -> float:

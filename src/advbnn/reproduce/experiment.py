@@ -18,6 +18,9 @@ EXPERIMENTS = ("table1", "fig2", "fig3", "fig4", "lipschitz", "alpha")
 
 FILE = "reproduction.json"
 
+BESIDE = "beside"
+"""The fact that names, from its own folder, the reproduction that one is to be compared with."""
+
 _OF_THE_DIVERGENCE = tuple(f"objective.{name}" for name in ("alpha", "kl_scope", "kl_warmup", "kl_warmup_epochs"))
 
 _OWN = ("data", "defense", "profile", "like", "root", "seed", "engine")
@@ -174,6 +177,21 @@ def stored(out: Path) -> tuple[Experiment, dict[str, Any]]:
     return Experiment(**own | {"settings": tuple(own["settings"])}), {
         name: value for name, value in content.items() if name not in names
     }
+
+
+def check_beside(experiment: Experiment, folder: Path) -> None:
+    """Makes sure that the reproduction in a folder is of the same data, measured in the same way."""
+    other = stored(folder)[0]
+    for name, mine, theirs in (
+        ("data", source(experiment.data), source(other.data)),
+        ("like", experiment.like, other.like),
+        ("limit", experiment.limit, other.limit),
+    ):
+        if mine != theirs:
+            raise ValueError(
+                f"{folder} cannot stand beside this reproduction: {name} is {theirs!r} there and {mine!r} here; give "
+                "--beside one of the same data, measured in the same way"
+            )
 
 
 def source(data: str) -> str:

@@ -94,6 +94,9 @@ def _caption(evidence: Evidence) -> str:
     step = evidence.experiment.protocol.step_size
     parts.append(f"{AUTHORS} is the authors' attack: from the image itself, one draw of the weights a step of {step}.")
     parts.append("For networks that are not random there is nothing to average.")
+    for folder in dict.fromkeys(evidence.borrowed.values()):
+        lent = [TITLES[defense] for defense, name in evidence.borrowed.items() if name == folder]
+        parts.append(f"{', '.join(lent)}: the trainings of {folder}.")
     return " ".join(parts)
 
 
