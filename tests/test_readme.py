@@ -19,7 +19,7 @@ def test_the_example_runs_as_written(capsys: pytest.CaptureFixture[str]) -> None
     torch.manual_seed(0)
     scope: dict[str, object] = {}
     exec(example, scope)
-    assert "mutual_information" in capsys.readouterr().out
+    assert capsys.readouterr().out.startswith("tensor([")  # labels
     import advbnn
 
     data = scope["data"]

@@ -164,7 +164,7 @@ def test_the_gain_in_the_worst_case(points: float, expected: str) -> None:
 def test_images_that_were_not_decided_are_no_proof_against_a_gain() -> None:
     behind = evidence(audits(P, shifted(adv_bnn=-30), undecided=N // 2))
     assert verdict("better_worst", behind) == UNDECIDED
-    assert "Of Adv-BNN's images 50 to 50 % could not be decided" in claim("better_worst", behind).evidence
+    assert "Of Adv-BNN's images 50 % could not be decided" in claim("better_worst", behind).evidence
     ahead = evidence(audits(P, as_in_the_paper, undecided=N // 2))
     assert verdict("better_worst", ahead) == REPRODUCED
     assert "decided" not in claim("better_worst", evidence(audits(P, as_in_the_paper))).evidence

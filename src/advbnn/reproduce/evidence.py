@@ -15,7 +15,7 @@ from advbnn.profiles import DEFENSES
 from advbnn.records import Record, Records
 from advbnn.report.audited import worst_cases
 from advbnn.reproduce.experiment import BESIDE, Experiment, check_beside, stored
-from advbnn.reproduce.paper import table1
+from advbnn.reproduce.paper import LATER, table1
 from advbnn.reproduce.plan import RANDOM, RECORDS, RUNS
 from advbnn.reproduce.protocol import AUTHORS
 from advbnn.runs import FACTS, METRICS
@@ -173,6 +173,11 @@ class Evidence:
         if defense not in self.paper:
             return None
         return dict(zip((0.0, *self.radii), self.paper[defense], strict=True)).get(eps)
+
+    @cached_property
+    def later(self) -> Mapping[str, tuple[float, ...]]:
+        """What later work found along averaged gradients, at the radii but 0; empty where the paper has no numbers."""
+        return LATER.get(self.experiment.data, {}) if self.paper else {}
 
     @cached_property
     def affinity(self) -> dict[str, dict[str, float | None]]:

@@ -84,9 +84,8 @@ def gain_in_the_worst_case(evidence: Evidence) -> Judgement:
     pairs = _pairs(evidence, evidence.worst)
     shares = [evidence.undecided("adv_bnn", eps) for eps, _, _ in pairs]
     if any(shares):
-        words += (
-            f" Of Adv-BNN's images {min(shares):.0f} to {max(shares):.0f} % could not be decided and count as fallen."
-        )
+        span = " to ".join(dict.fromkeys(f"{least_or_most:.0f}" for least_or_most in (min(shares), max(shares))))
+        words += f" Of Adv-BNN's images {span} % could not be decided and count as fallen."
     could_be = [
         ours.mean + more - theirs.mean > of_difference(ours, theirs)
         for more, (_, ours, theirs) in zip(shares, pairs, strict=True)

@@ -11,7 +11,7 @@ from advbnn.reproduce.plan import RANDOM
 from advbnn.reproduce.protocol import AUTHORS
 from advbnn.reproduce.verdicts import UNDECIDED, UNMEASURED
 
-PAPER, WORST = "the paper", "worst case"
+PAPER, LATER, WORST = "the paper", "later work, draws averaged", "worst case"
 
 
 def table1(evidence: Evidence) -> Table:
@@ -21,7 +21,9 @@ def table1(evidence: Evidence) -> Table:
     for defense in evidence.measured or ("adv", "adv_bnn"):
         title = Cell(TITLES[defense])
         if defense in evidence.paper:
-            rows.append([title, Cell(PAPER), *(Cell(f"{value:.1f}") for value in evidence.paper[defense])])
+            rows.append([title, Cell(PAPER), *_cells(evidence.paper[defense])])
+        if defense in evidence.later:
+            rows.append([title, Cell(LATER), NOTHING, *_cells(evidence.later[defense])])
         rows.append([title, Cell(AUTHORS), *(_cell(evidence.authors(defense, eps)) for eps in radii)])
         if defense in RANDOM:
             cells = [_cell(evidence.averaged(defense, eps)) for eps in evidence.radii]
@@ -94,10 +96,16 @@ def _caption(evidence: Evidence) -> str:
     step = evidence.experiment.protocol.step_size
     parts.append(f"{AUTHORS} is the authors' attack: from the image itself, one draw of the weights a step of {step}.")
     parts.append("For networks that are not random there is nothing to average.")
+    if any(defense in evidence.later for defense in evidence.measured):
+        parts.append("Later work is that on IG-BNN (2022), which attacked the authors' own network.")
     for folder in dict.fromkeys(evidence.borrowed.values()):
         lent = [TITLES[defense] for defense, name in evidence.borrowed.items() if name == folder]
         parts.append(f"{', '.join(lent)}: the trainings of {folder}.")
     return " ".join(parts)
+
+
+def _cells(values: Sequence[float]) -> list[Cell]:
+    return [Cell(f"{value:.1f}") for value in values]
 
 
 def _several(evidence: Evidence) -> bool:
