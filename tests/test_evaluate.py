@@ -72,12 +72,13 @@ def test_scores_come_from_draws_that_no_attack_has_seen() -> None:
 def test_is_what_its_parts_give_by_hand() -> None:
     x, y = to_float(digits().images), digits().labels
     record = evaluate(bnn(), digits(), ATTACK, samples=4, seeds=(7,), batch_size=50, rule="vote")[0]
-    correct = 0
+    right: list[bool] = []
     for number, (a, b) in enumerate(zip(x.split(50), y.split(50), strict=True)):
         x_adv = ATTACK(bnn(), a, b, seed=crafting_seed(7, number))
-        correct += int((predict(bnn(), x_adv, 4, scoring_seed(7), "vote").label == b).sum())
-    assert record.correct == (correct,)
-    assert 0 < correct < 120
+        right += (predict(bnn(), x_adv, 4, scoring_seed(7), "vote").label == b).tolist()
+    assert record.right.tolist() == right
+    assert record.correct == (sum(right),)
+    assert 0 < sum(right) < 120
 
 
 def test_a_record_says_everything() -> None:
@@ -196,6 +197,7 @@ def test_a_killed_evaluation_goes_on_where_it_was(tmp_path: Path) -> None:
     resumed = evaluate(blank(), digits(), {"clean": None, "shift": attack}, **options(), out=out)
     assert len(attack.calls) == 4 * 2  # of five batches, for two seeds each
     assert resumed == evaluate(blank(), digits(), {"clean": None, "shift": Shift()}, **options())
+    assert [len(record.outcomes) for record in resumed] == [2, 2]  # for each seed, and equal as all else
     assert resumed.only(name="shift").seconds > 0
     assert list(tmp_path.iterdir()) == [out]
 

@@ -6,8 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from torch import Tensor
 
-from advbnn.intervals import accuracy_interval, clopper_pearson
+from advbnn.intervals import accuracy_interval, clopper_pearson, paired_interval
 
 
 @pytest.mark.parametrize(
@@ -63,6 +64,73 @@ def test_covers_the_accuracy_of_a_random_classifier_in_simulation() -> None:
         low, high = by_mean(sum(correct))
         covered += low <= 1 / 3 <= high
     assert covered / trials >= 0.95 - 2 * math.sqrt(0.05 * 0.95 / trials)
+
+
+def sides(both: int, first: int, second: int, neither: int) -> tuple[Tensor, Tensor]:
+    """Which images are right on either side, given how many are right on which."""
+    counts = torch.tensor([both, first, second, neither])
+    right = torch.tensor([[1.0, 1.0], [1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]).repeat_interleave(counts, 0)
+    return right[:, 0], right[:, 1]
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        # p - q and the root by hand: -6/23 and sqrt(10/23 - 36/529), -10/163 and sqrt(24/163 - 100/163^2), over n + 2
+        ((1, 1, 7, 12), (-6 / 23, math.sqrt((10 / 23 - 36 / 529) / 23))),
+        ((59, 6, 16, 80), (-10 / 163, math.sqrt((24 / 163 - 100 / 163**2) / 163))),
+        ((500, 0, 0, 500), (0, math.sqrt(2) / 1002)),  # no image differs: some others of the kind may
+        ((0, 10, 0, 0), (10 / 12, math.sqrt(1 - (10 / 12) ** 2) / math.sqrt(12))),
+    ],
+)
+def test_the_paired_interval_by_hand(table: tuple[int, int, int, int], expected: tuple[float, float]) -> None:
+    middle, error = expected
+    ends = (middle - 1.959964 * error, min(1.0, middle + 1.959964 * error))
+    assert paired_interval(*sides(*table)) == pytest.approx(ends, abs=1e-6)
+    first, second = sides(*table)
+    assert paired_interval(second, first) == pytest.approx((-ends[1], -ends[0]), abs=1e-6)
+
+
+def test_only_images_that_differ_count_in_a_paired_interval() -> None:
+    assert paired_interval(*sides(90, 5, 2, 3)) == paired_interval(*sides(3, 5, 2, 90))
+    low, high = paired_interval(*sides(600, 20, 10, 370))
+    alone = clopper_pearson(620, 1000)
+    assert high - low < (alone[1] - alone[0]) / 2
+
+
+@pytest.mark.parametrize("n", [10, 40])
+def test_the_paired_interval_covers_the_difference_as_often_as_it_says(n: int) -> None:
+    tables = [(b, c) for b in range(n + 1) for c in range(n + 1 - b)]
+    ends = [paired_interval(*sides(0, b, c, n - b - c)) for b, c in tables]
+    covered = []
+    for p, q in ((0.01, 0.01), (0.05, 0.01), (0.1, 0.1), (0.2, 0.05), (0.3, 0.3), (0.6, 0.1)):
+        mass = stats.multinomial.pmf([(b, c, n - b - c) for b, c in tables], n, (p, q, 1 - p - q))
+        covered.append(sum(m for m, (low, high) in zip(mass, ends, strict=True) if low <= p - q <= high))
+    assert min(covered) > 0.94
+    assert sum(covered) / len(covered) > 0.95
+
+
+def test_several_seeds_are_covered_by_the_paired_interval_in_simulation() -> None:
+    # an attack that lowers each image's own chance of being right; two seeds look at one side and three at the other
+    generator = torch.Generator().manual_seed(0)
+    n, trials, covered = 100, 400, 0
+    for _ in range(trials):
+        chance = torch.rand(n, generator=generator)
+        first, second = (
+            (torch.rand(seeds, n, generator=generator) < share * chance).double().mean(0)
+            for seeds, share in ((2, 1.0), (3, 0.8))
+        )
+        low, high = paired_interval(first, second)
+        assert low < (first.mean() - second.mean()).item() < high
+        covered += low <= 0.1 <= high
+    assert covered / trials >= 0.95 - 2 * math.sqrt(0.05 * 0.95 / trials)
+
+
+def test_a_paired_interval_refuses_different_images_and_an_impossible_confidence() -> None:
+    with pytest.raises(ValueError, match=r"shares of the same images, got shapes \(3,\), \(4,\)"):
+        paired_interval(torch.ones(3), torch.ones(4))
+    with pytest.raises(ValueError, match="confidence must lie between 0 and 1, got 95"):
+        paired_interval(torch.ones(3), torch.ones(3), 95)
 
 
 @pytest.mark.parametrize(("successes", "n"), [(1, 0), (-1, 5), (6, 5)])

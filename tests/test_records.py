@@ -5,9 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from advbnn.identity import DataIdentity, ModelIdentity
 from advbnn.intervals import clopper_pearson
+from advbnn.outcomes import pack
 from advbnn.records import Record, Records, Spread
 from advbnn.threat import Threat
 
@@ -50,6 +52,41 @@ def test_survives_json_exactly() -> None:
     assert (loaded.seconds, loaded.command) == (12.5, "advbnn evaluate run")
     unbounded = replace(RECORD, threat=Threat("l2", math.inf))
     assert Record.from_dict(json.loads(json.dumps(unbounded.to_dict(), allow_nan=False))) == unbounded
+
+
+def with_outcomes() -> Record:
+    """The record, and which images were right: under each seed the first ones."""
+    return replace(RECORD, outcomes=tuple(pack(torch.arange(RECORD.n) < k) for k in RECORD.correct))
+
+
+def test_outcomes_survive_json_and_are_no_setting() -> None:
+    record = with_outcomes()
+    assert Record.from_dict(json.loads(json.dumps(record.to_dict()))) == record
+    assert record.settings() == RECORD.settings()
+    assert record != RECORD
+    assert record.right.sum().item() == pytest.approx(276 / 3)
+    assert record.right[[89, 90, 91, 94, 95]].tolist() == pytest.approx([1, 2 / 3, 1 / 3, 1 / 3, 0])
+    assert Records([record]).rows() == Records([RECORD]).rows()  # no table has room for them
+
+
+def test_a_record_of_before_outcomes_is_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "records.json"
+    Records([RECORD]).save(path)
+    before = path.read_bytes()
+    assert b"outcomes" not in before
+    loaded = Records.load(path)
+    assert (loaded[0], loaded[0].outcomes) == (RECORD, ())
+    loaded.save(path)
+    assert path.read_bytes() == before
+    with pytest.raises(ValueError, match="PGD .attack. does not say which images were right"):
+        loaded[0].right  # noqa: B018
+
+
+def test_refuses_outcomes_that_cannot_be_those_of_the_counts() -> None:
+    record = with_outcomes()
+    for outcomes in (record.outcomes[:2], record.outcomes[::-1]):
+        with pytest.raises(ValueError, match="PGD: outcomes are of other counts than correct=.90, 91, 95."):
+            replace(record, outcomes=outcomes)
 
 
 def test_a_record_without_accuracy_says_what_it_has() -> None:

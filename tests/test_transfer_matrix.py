@@ -55,7 +55,7 @@ def test_affinity_by_hand(matrix: Records) -> None:
         ("bnn", "from net"): 100,
         ("bnn", "from bnn"): 90,
     }
-    records = Records(replace(r, correct=(counts[r.model.label, r.name],) * 2) for r in matrix)
+    records = Records(replace(r, correct=(counts[r.model.label, r.name],) * 2, outcomes=()) for r in matrix)
     # an attack that does not even hurt its own target leaves nothing to divide by
     assert affinity(records) == {"net": {"net": 1.0, "bnn": None}, "bnn": {"net": 0.5, "bnn": None}}
 

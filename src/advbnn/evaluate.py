@@ -29,6 +29,7 @@ from advbnn.identity import DataIdentity, ModelIdentity, device_of, dtype_of, pr
 from advbnn.messages import unknown
 from advbnn.misfit import explaining_misfit
 from advbnn.modes import evaluating, without_parameter_gradients
+from advbnn.outcomes import pack
 from advbnn.predict import RULES, Prediction, predict
 from advbnn.records import Record, Records, check_same_settings
 from advbnn.seeds import crafting_seed, scoring_seed
@@ -266,17 +267,18 @@ class Evaluation:
                 store=store,
                 description=shown,
             )
-        counts = results["correct"].sum(0).tolist() if "correct" in results else [()] * len(plans)
+        rights = results.get("correct", torch.empty(0, len(plans), 0)).unbind(1)
         further: Sequence[Mapping[str, Any]] = [{}] * len(plans) if details is None else details(results)
         records = Records(
             replace(
                 plan,
-                correct=tuple(correct),
+                correct=tuple(right.sum(0).tolist()),
+                outcomes=tuple(pack(of_seed) for of_seed in right.unbind(1)),
                 details=more,
                 seconds=seconds / len(plans),
                 versions={**plan.versions, "engine": engine_of(self.fast)},
             )
-            for plan, correct, more in zip(plans, counts, further, strict=True)
+            for plan, right, more in zip(plans, rights, further, strict=True)
         )
         if self.out is not None and store is not None and world().leads:
             records.save(self.out)

@@ -11,15 +11,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, overload
 
+import torch
+from torch import Tensor
+
 from advbnn.files import write_atomically
 from advbnn.identity import DataIdentity, ModelIdentity
 from advbnn.intervals import accuracy_interval
 from advbnn.messages import unknown
+from advbnn.outcomes import unpack
 from advbnn.threat import Threat
 
 SCHEMA = 1
 
-_RESULTS = ("correct", "details", "seconds", "versions", "command")
+_RESULTS = ("correct", "outcomes", "details", "seconds", "versions", "command")
 """The fields that do not say how a measurement is made but what came of it."""
 
 
@@ -63,6 +67,8 @@ class Record:
         curve: what varies along the curve that this record is a point of, such as `"radius"`; empty if of none.
         at: the place on that curve.
         correct: the number of images classified correctly, for each seed; empty if accuracy was not asked about.
+        outcomes: which images these are, for each seed, as `outcomes.pack` writes them; empty in records of earlier
+            versions, which counted them only.
         details: further results, as JSON values.
         seconds: the time that it took, of all processes together.
         versions: of the software, and the device.
@@ -85,6 +91,7 @@ class Record:
     curve: str = ""
     at: float | None = None
     correct: tuple[int, ...] = ()
+    outcomes: tuple[str, ...] = field(default=(), repr=False)
     details: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = field(default=0.0, compare=False)
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -95,6 +102,8 @@ class Record:
             raise ValueError(f"{self.name}: {len(self.correct)} counts in correct for {len(self.seeds)} seeds")
         if self.correct and not 0 <= min(self.correct) <= max(self.correct) <= self.n:
             raise ValueError(f"{self.name}: correct must lie in 0..{self.n}, the number of images; got {self.correct}")
+        if self.outcomes and tuple(int(unpack(one, self.n).sum()) for one in self.outcomes) != self.correct:
+            raise ValueError(f"{self.name}: outcomes are of other counts than correct={self.correct}; () has none")
 
     @property
     def n(self) -> int:
@@ -118,6 +127,13 @@ class Record:
     def accuracy(self) -> float:
         """The share of images classified correctly, the mean over the seeds."""
         return self.spread.mean
+
+    @property
+    def right(self) -> Tensor:
+        """How often each image was right, as the share of the seeds, [n]; `paired_interval` compares two of these."""
+        if not self.outcomes:
+            raise ValueError(f"{self.name} ({self.kind}) does not say which images were right; measure it anew")
+        return torch.stack([unpack(one, self.n) for one in self.outcomes]).double().mean(0)
 
     @cached_property
     def interval(self) -> tuple[float, float]:
@@ -149,10 +165,12 @@ class Record:
             values["threat"] = Threat(norm, float(eps), (float(low), float(high)))
         for name in ("seeds", "correct"):
             values[name] = tuple(stored[name])
+        values["outcomes"] = tuple(stored.get("outcomes", ()))
         return cls(**values)
 
     def _stored(self) -> dict[str, Any]:
-        return {f.name: _json(getattr(self, f.name)) for f in fields(self)}
+        stored = {f.name: _json(getattr(self, f.name)) for f in fields(self)}
+        return stored if self.outcomes else {name: value for name, value in stored.items() if name != "outcomes"}
 
 
 class Records(Sequence[Record]):
@@ -208,8 +226,8 @@ class Records(Sequence[Record]):
         return self._by_key.get(like.key)
 
     def rows(self) -> list[dict[str, Any]]:
-        """One flat row a record, all with the same columns, for tables."""
-        flat = [dict(_flat(record.to_dict())) for record in self]
+        """One flat row a record, all with the same columns, for tables; outcomes are not for these."""
+        flat = [{k: v for k, v in _flat(record.to_dict()) if k != "outcomes"} for record in self]
         columns = dict.fromkeys(name for row in flat for name in row)
         return [{name: row.get(name) for name in columns} for row in flat]
 

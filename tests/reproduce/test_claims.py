@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from advbnn.records import Records
+from advbnn.records import Record, Records
 from advbnn.reproduce import Claim, Evidence, judged
-from advbnn.reproduce.evidence import Training
-from advbnn.reproduce.verdicts import NOT, PARTLY, REPRODUCED, UNDECIDED, UNMEASURED
+from advbnn.reproduce.evidence import Number, Training
+from advbnn.reproduce.verdicts import NOT, PARTLY, REPRODUCED, UNDECIDED, UNMEASURED, of_difference
 from made_up_reproductions import (
     CIFAR10,
     DIGITS,
@@ -21,6 +21,7 @@ from made_up_reproductions import (
     ensemble_curves,
     everything,
     evidence,
+    knowing_images,
     radius_records,
     steepness,
     steps_curves,
@@ -135,6 +136,57 @@ def test_few_images_that_are_right_as_often_as_before_may_be_others() -> None:
         many, few = claim(name, evidence(records)), claim(name, _on(200, evidence(records)))
         assert (many.verdict, few.verdict) == (REPRODUCED, UNDECIDED)
         assert "may be chance" in few.evidence
+
+
+def test_images_that_are_known_to_be_the_same_are_no_others() -> None:
+    level = {"draws": ensemble_curves(P, lambda size: 0.0), "steps": steps_curves(P, lambda count: 0.0)}
+    for name, records in level.items():
+        few = _on(200, evidence(records))
+        same, others = claim(name, knowing_images(few)), claim(name, knowing_images(few, moved=20))
+        assert (same.verdict, others.verdict) == (REPRODUCED, UNDECIDED)
+        assert "up to 1.4 may be chance" in same.evidence  # 196 sqrt(2) / 202: another image may differ yet
+        assert "up to 6.3 may be chance" in others.evidence  # 196 sqrt(42) / 202: 20 fell and 20 rose
+
+
+@pytest.mark.parametrize(
+    ("name", "records", "expected"),
+    [
+        ("draws", ensemble_curves(P, lambda size: 0.12 / size), REPRODUCED),
+        ("steps", steps_curves(P, lambda count: 0.04 if count > 100 else 0), PARTLY),
+    ],
+)
+def test_figure_4_is_decided_by_the_images_that_differ(name: str, records: list[Record], expected: str) -> None:
+    found = _on(1000, evidence(records))
+    assert verdict(name, found) == UNDECIDED
+    assert verdict(name, knowing_images(found)) == expected
+
+
+@pytest.mark.parametrize("n", [1, 5, 10])
+def test_a_handful_of_known_images_decides_as_little_about_small_losses(n: int) -> None:
+    few = knowing_images(_on(n, everything()))
+    found = {one.name: one.verdict for one in judged(few)}
+    assert {found[name] for name in ("attack", "bnn", "clean", "alpha", "draws", "steps")} <= {UNDECIDED, UNMEASURED}
+
+
+def test_chance_is_paired_where_both_numbers_are_of_the_same_known_images() -> None:
+    counted = evidence(radius_records(P, as_in_the_paper, ["adv", "adv_bnn"]))
+    known = knowing_images(counted)
+    ours, theirs = (Number.of(known.records.where(at=0.035, label=label)) for label in ("adv_bnn", "adv"))
+    apart = of_difference(*(Number.of([one]) for one in counted.records.where(at=0.035)))
+    assert of_difference(ours, theirs) == of_difference(theirs, ours) < apart / 1.4
+    one = known.records.only(at=0.035, label="adv")
+    for other in (replace(one.data, rows="1-10000"), replace(one.data, sha256="07" * 32)):
+        assert of_difference(ours, Number.of([replace(one, data=other)])) == apart
+    assert of_difference(ours, Number.of([replace(one, outcomes=())])) == apart
+
+
+def test_trainings_that_vary_more_than_the_images_are_the_chance_of_known_images_too() -> None:
+    lower: Change = lambda label, eps: as_in_the_paper("adv", eps) - 0.04  # noqa: E731
+    records = [*radius_records(P, as_in_the_paper, ["adv", "adv_bnn"]), *radius_records(P, lower, ["adv-seed1"])]
+    found = knowing_images(evidence(records))
+    ours, theirs = found.authors("adv_bnn", 0.035), found.authors("adv", 0.035)
+    assert theirs.right.mean().item() == pytest.approx(theirs.mean / 100)
+    assert of_difference(ours, theirs) == theirs.by_training == pytest.approx(12.706 * 2.0, abs=0.1)
 
 
 def test_a_tie_is_no_lead() -> None:

@@ -8,7 +8,7 @@ from advbnn.records import Record, Records
 from advbnn.reproduce import Evidence, Experiment, judged
 from advbnn.reproduce.plan import RECORDS
 from advbnn.reproduce.tables import table1
-from made_up_reproductions import CIFAR10, as_in_the_paper, audits, radius_records, transfers
+from made_up_reproductions import CIFAR10, as_in_the_paper, audits, evidence, knowing_images, radius_records, transfers
 
 P = CIFAR10.protocol
 
@@ -42,6 +42,17 @@ def test_defences_of_another_reproduction_stand_beside_its_own(tmp_path) -> None
     assert {claim.name: claim.verdict for claim in judged(Evidence.read(tmp_path / "before"))}[
         "numbers"
     ] != "reproduced"
+
+
+def test_networks_of_two_folders_are_compared_on_the_images_that_they_share(tmp_path) -> None:
+    chances = []
+    for name, told in (("counted", lambda found: found), ("known", knowing_images)):
+        ours, theirs = (evidence(radius_records(P, as_in_the_paper, [label])) for label in ("adv_bnn", "adv"))
+        folder(tmp_path / name / "before", list(told(theirs).records))
+        mine = folder(tmp_path / name / "mine", list(told(ours).records), beside="../before")
+        (words,) = (claim.evidence for claim in judged(Evidence.read(mine)) if claim.name == "gain")
+        chances.append(float(words.partition("up to ")[2].partition(" may be chance")[0]))
+    assert chances[1] < chances[0]
 
 
 def test_what_stands_beside_the_other_is_not_taken_over(tmp_path) -> None:

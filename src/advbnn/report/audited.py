@@ -40,6 +40,7 @@ def accuracy_in(worst: Record, role: str) -> Record | None:
                 attack=entry["attack"],
                 threat=None if role == "clean" else worst.threat,
                 correct=tuple(entry["correct"]),
+                outcomes=(),
                 details={},
                 seconds=0.0,
             )

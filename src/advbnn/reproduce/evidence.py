@@ -10,7 +10,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from advbnn.evaluate import CLEAN
+from advbnn.identity import DataIdentity
 from advbnn.profiles import DEFENSES
 from advbnn.records import Record, Records
 from advbnn.report.audited import worst_cases
@@ -36,6 +40,8 @@ class Number:
         images: how many it was measured on.
         spread: standard deviation over the trainings; 0 for one.
         trainings: how many there were.
+        data: the images.
+        right: how often each of them was right, over trainings and seeds; None where records do not say.
     """
 
     mean: float
@@ -44,11 +50,14 @@ class Number:
     images: int
     spread: float = 0.0
     trainings: int = 1
+    data: DataIdentity | None = None
+    right: Tensor | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def of(cls, records: Sequence[Record]) -> "Number":
         """The number that records of one measurement, one a training, have in common."""
         values = [100 * record.accuracy for record in records]
+        known = all(record.outcomes and record.data == records[0].data for record in records)
         return cls(
             mean=statistics.fmean(values),
             low=statistics.fmean(100 * record.interval[0] for record in records),
@@ -56,20 +65,22 @@ class Number:
             images=min(record.n for record in records),
             spread=statistics.stdev(values) if len(values) > 1 else 0.0,
             trainings=len(values),
+            data=records[0].data,
+            right=torch.stack([record.right for record in records]).mean(0) if known else None,
         )
 
     @property
     def below(self) -> float:
         """How far the truth may well lie below the mean: by the images, or by the trainings if these vary more."""
-        return max(self.mean - self.low, self._by_training)
+        return max(self.mean - self.low, self.by_training)
 
     @property
     def above(self) -> float:
         """How far it may well lie above."""
-        return max(self.high - self.mean, self._by_training)
+        return max(self.high - self.mean, self.by_training)
 
     @property
-    def _by_training(self) -> float:
+    def by_training(self) -> float:
         """Half of Student's 95 % interval: a spread seen in two or three trainings is little known."""
         return _STUDENT[min(self.trainings, len(_STUDENT)) - 1] * self.spread / math.sqrt(self.trainings)
 

@@ -230,11 +230,11 @@ def more_steps_do_not_help(evidence: Evidence) -> Judgement:
     drops: list[tuple[float, float, float, float, float]] = []
     for eps in evidence.experiment.protocol.study_radii:
         curve = {at: Number.of([record]) for at, record in evidence.curve("steps", eps).items()}
-        if curve and max(curve) > paper.ENOUGH_STEPS:
-            begin = min(curve, key=lambda at: abs(at - paper.ENOUGH_STEPS))
-            lowest = min((curve[at] for at in curve if at >= begin), key=lambda number: number.mean)
+        begin = min(curve, key=lambda at: abs(at - paper.ENOUGH_STEPS), default=0.0)
+        if later := [curve[at] for at in curve if at > begin]:
+            lowest = min(later, key=lambda number: number.mean)
             lost, chance = curve[begin].mean - lowest.mean, of_difference(curve[begin], lowest)
-            drops.append((lost, eps, begin, max(curve), chance))
+            drops.append((max(0.0, lost), eps, begin, max(curve), chance))
     if not drops:
         verdict, words = UNMEASURED, "Accuracy by the steps of the attack is not known."
     else:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
+from advbnn.intervals import paired_interval
 from advbnn.reproduce import paper
 from advbnn.reproduce.evidence import Number
 
@@ -14,13 +15,17 @@ ENOUGH_IMAGES = 100
 
 
 def of_difference(a: Number, b: Number) -> float:
-    """What the difference of two numbers, in points, may owe to chance (Newcombe): their ends that face each other.
+    """What the difference of two numbers, in points, may owe to chance: how far its 95 % interval reaches towards 0.
 
-    This is so for different images. Where both numbers are of the same images it is more than chance can do, as those
-    that are easy once are easy again. By how much is not known: records count images, and do not say which ones.
+    Of the same images, those that are right in one alone make the interval; that of trainings where it is longer. Of
+    different images, or where records only count them, it is made of the ends that face each other (Newcombe). For the
+    same images this is more than chance can do, as those that are easy once are easy again.
     """
     upper, lower = (a, b) if a.mean >= b.mean else (b, a)
-    return math.hypot(upper.below, lower.above)
+    if upper.right is None or lower.right is None or upper.data != lower.data:
+        return math.hypot(upper.below, lower.above)
+    least = 100 * paired_interval(upper.right, lower.right)[0]
+    return max(upper.mean - lower.mean - least, math.hypot(upper.by_training, lower.by_training))
 
 
 def exceeds(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
