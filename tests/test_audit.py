@@ -2,6 +2,7 @@ import copy
 import functools
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from advbnn.posterior import bayesianize
 from advbnn.predict import predict
 from advbnn.profiles import defense
 from advbnn.records import Records
+from advbnn.report.audited import accuracy_in
 from advbnn.schedules import OneCycle
 from advbnn.threat import Threat
 from advbnn.train import fit
@@ -173,6 +175,8 @@ def test_the_accuracy_of_one_attack_is_what_evaluate_measures() -> None:
     records = evaluate(bnn(), images(), {"clean": None, "mine": own}, samples=4, seeds=(3,), batch_size=50)
     for record in records:
         assert under(found, record.name) == record.accuracy
+    (clean,) = (record.accuracy for record in records.where(kind="clean"))
+    assert accuracy_in(found.records[0], "clean").accuracy == clean  # as a record of its own
 
 
 @pytest.mark.usefixtures("tiny")
@@ -183,6 +187,8 @@ def test_more_radii_give_one_accuracy_each_that_never_rises() -> None:
     counts = [record.correct[0] for record in found.records]
     assert counts == sorted(counts, reverse=True)
     assert counts[0] > counts[2]
+    for smaller, larger in pairwise(found.records):
+        assert bool((smaller.right >= larger.right).all())  # what has fallen stays fallen
     with_it = ["mine" in [one["name"] for one in record.details["attacks"]] for record in found.records]
     assert with_it == [False, True, False]
     alone = audit(net(), images(), threats[1], "quick")
