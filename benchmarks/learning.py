@@ -2,8 +2,8 @@
 
     python benchmarks/learning.py --engines eager graph --seeds 0 1 2
 
-Adv-BNN with the settings of the authors' code on CIFAR-10, with a short attack and schedule, so that the eager engine,
-which computes in float32, takes minutes. Each training leaves its metrics in results/engines/ENGINE-seedN, and the
+Adv-BNN with the settings of the authors' code on CIFAR-10, with a short attack and schedule, for the sake of the
+eager engine, which computes in float32. Each training leaves its metrics in results/engines/ENGINE-seedN, and the
 accuracy of the trained network in results/engines/ENGINE-seedN.json.
 """
 

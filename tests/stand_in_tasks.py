@@ -53,7 +53,7 @@ def wait_for(device: str, flag: Path, path: Path) -> None:
 def missing(folder: Path) -> list[Task]:
     """Three pieces of work, those that left their file excepted; the second waits for a flag."""
     work = {
-        "first": Task(name="first", work=write, arguments=(folder / "first",), cost=3),
+        "first": Task(name="first", work=write, arguments=(folder / "first",)),
         "second": Task(name="second", work=wait_for, arguments=(folder / "flag", folder / "second"), needs=("first",)),
         "third": Task(name="third", work=copy, arguments=(folder / "second", folder / "third"), needs=("second",)),
     }

@@ -220,7 +220,7 @@ def test_frozen_statistics_stay() -> None:
     assert same(net[0], before[0]) and not same(net[1], before[1])
 
 
-def test_the_model_has_its_old_statistics_while_batches_are_made() -> None:
+def test_the_model_has_its_old_statistics_and_modes_while_batches_are_made() -> None:
     net = small_net()
     wander(net)
     before = copy.deepcopy(net)
@@ -229,6 +229,7 @@ def test_the_model_has_its_old_statistics_while_batches_are_made() -> None:
     def made() -> Iterator[torch.Tensor]:
         for x in batches:
             assert same(net, before)
+            assert net.training
             yield x
         assert same(net, before)
 

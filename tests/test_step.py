@@ -17,7 +17,7 @@ from advbnn.optimizers import SGD, set_learning_rate
 from advbnn.posterior import kl_divergence
 from advbnn.rng import seeded
 from advbnn.seeds import derive_seed
-from advbnn.step import EagerStep, StepRecord, step_seed
+from advbnn.step import EagerStep, StepRecord, attacked, step_seed
 from advbnn.threat import Threat
 
 ATTACK = PGD(Threat("linf", 0.1), steps=3, step_size=0.05)
@@ -205,7 +205,7 @@ def test_trades_attacks_the_divergence(network: Plain | Noisy | Variational) -> 
     x, y = batch()
     step = stepper(replace(ADV_BNN, network=network, objective=RobustELBO(trades=6.0)))
     model, likelihood = step.loss.model, step.loss.objective.likelihood
-    x_adv = step._perturb(x, y, 0)
+    x_adv = attacked(model, step.defense, x, y, 0)
     start = ATTACK.threat.start(x, torch.Generator().manual_seed(0))
     assert ATTACK.threat.distance(x_adv, x).max() <= 0.1
 
@@ -233,9 +233,8 @@ def test_trades_compares_each_row_with_itself_where_memory_makes_it_work_in_part
 
     step = stepper(replace(ADV_BNN, network=Plain(), objective=RobustELBO(trades=6.0)))
     x, y = batch()
-    whole = step._perturb(x, y, 0)
-    step.loss.model = Tight(step.loss.model)
-    torch.testing.assert_close(step._perturb(x, y, 0), whole)
+    whole = attacked(step.loss.model, step.defense, x, y, 0)
+    torch.testing.assert_close(attacked(Tight(step.loss.model), step.defense, x, y, 0), whole)
 
 
 def test_learning_rate_as_a_tensor_stays_in_its_place() -> None:

@@ -100,8 +100,8 @@ def refresh_batchnorm(model: nn.Module, batches: Iterable[Any]) -> None:
 
     All other layers run in evaluation mode, as they will when the statistics are used; a random network draws
     fresh weights for every batch. The new statistics take their place when all batches are done: until then the model
-    has the old ones whenever a batch is made, for which it may be attacked. Modes are handed back as they were, and if
-    anything fails so are the statistics.
+    has the old ones, and its modes, whenever a batch is made, for which it may be attacked. Modes are handed back as
+    they were, and if anything fails so are the statistics.
 
     Args:
         model: any network; without BatchNorm statistics it is left alone. Of one in training mode, so are the layers
@@ -114,11 +114,10 @@ def refresh_batchnorm(model: nn.Module, batches: Iterable[Any]) -> None:
     if not norms:
         return
     new: list[Tensor] | None = None
-    with evaluating(model):
-        for batch in batches:
-            with _collecting(norms, new) as buffers:
-                model(batch[0] if isinstance(batch, tuple | list) else batch)
-                new = [buffer.clone() for buffer in buffers]
+    for batch in batches:
+        with evaluating(model), _collecting(norms, new) as buffers:
+            model(batch[0] if isinstance(batch, tuple | list) else batch)
+            new = [buffer.clone() for buffer in buffers]
     if new is None:
         raise ValueError("batches holds no batch to estimate statistics from; an iterator may be used up")
     torch._foreach_copy_([buffer for norm in norms for buffer in norm.buffers()], new)

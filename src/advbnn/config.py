@@ -146,7 +146,7 @@ def _split(table: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     parts = ["defense", *(name for name in field_names(Defense) if name != "name")]
     for key in table:
         if key not in (*own, *parts):
-            raise unknown_key(key, [*own, *parts])
+            raise unknown_key(key, [*own, *parts], Defense)
     return {k: v for k, v in table.items() if k in own}, {k: v for k, v in table.items() if k in parts}
 
 

@@ -152,7 +152,7 @@ def _common(name: str, values: _Values) -> dict[str, Any]:
 
 
 def _ours(name: str, data: str) -> Defense:
-    """Small enough for a laptop's CPU: each defence trains in seconds."""
+    """Small enough for a CPU: each defence trains in seconds, see results/digits."""
     variational = name in ("bnn", "adv_bnn")
     adversarial = name in ("adv", "adv_bnn")
     return Defense(

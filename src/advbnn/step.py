@@ -90,7 +90,7 @@ class EagerStep:
             share: the weight of this shard's examples; see `RobustLoss`.
             measure_clean: also run the network on `x` as it is, in evaluation mode.
         """
-        x_adv = self._perturb(x, y, derive_seed(seed, "attack"))
+        x_adv = attacked(self.loss.model, self.defense, x, y, derive_seed(seed, "attack"))
         update_seed = derive_seed(seed, "update")
         self.optimizer.zero_grad()  # of what an interrupted step, or the network's owner, has left there
         perturbing = self._weights_perturbed(x, x_adv, y, update_seed, kl_factor, share)
@@ -115,16 +115,6 @@ class EagerStep:
         """The same step with another optimizer."""
         return EagerStep(self.loss, optimizer, self.defense, self.update)
 
-    def _perturb(self, x: Tensor, y: Tensor, seed: int) -> Tensor:
-        attack, objective = self.defense.attack, self.loss.objective
-        if attack is None:
-            return x
-        model: nn.Module = self.loss.model
-        with _batch_statistics(model, self.defense.attack_mode) as model:
-            if objective.trades is None:
-                return attack(model, x, y, seed)
-            return _trades_attack(attack, model, objective.likelihood, x, seed)
-
     def _weights_perturbed(
         self, x: Tensor, x_adv: Tensor, y: Tensor, seed: int, kl_factor: float | Tensor, share: float
     ) -> AbstractContextManager[None]:
@@ -143,6 +133,25 @@ class EagerStep:
     def _clean_score(self, x: Tensor, y: Tensor, seed: int) -> Tensor:
         with evaluating(self.loss.model), seeded(derive_seed(seed, "clean"), x.device):
             return self.loss.objective.likelihood.score(self.loss.model(x), y).sum()
+
+
+def attacked(model: nn.Module, defense: Defense, x: Tensor, y: Tensor, seed: int) -> Tensor:
+    """A batch as the update of a defence sees it: perturbed, if it has an attack, in the mode and by the loss it names.
+
+    Args:
+        model: the network, in training mode.
+        defense: its attack, the mode of the attack and the objective.
+        x: inputs, on the device of the model.
+        y: targets.
+        seed: decides all noise of the attack.
+    """
+    attack, objective = defense.attack, defense.objective
+    if attack is None:
+        return x
+    with _batch_statistics(model, defense.attack_mode) as seen:
+        if objective.trades is None:
+            return attack(seen, x, y, seed)
+        return _trades_attack(attack, seen, objective.likelihood, x, seed)
 
 
 class _OutOfReach(nn.Module):

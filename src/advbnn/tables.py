@@ -45,11 +45,7 @@ def updated(value: T, table: Mapping[str, Any], path: str = "") -> T:
     changes = {}
     for name, new in table.items():
         if name not in names:
-            parts = [part for part in names if name in _names_within(getattr(value, part))]
-            if parts:
-                hint = _join(path, _join(parts[0], name))
-                raise ConfigError(f"key={_join(path, name)!r} is unknown; did you mean {hint!r}?")
-            raise unknown_key(_join(path, name), [_join(path, known) for known in names])
+            raise unknown_key(name, names, type(value), path)
         changes[name] = _convert(hints[name], getattr(value, name), new, _join(path, name))
     result: T = _make(lambda: dataclasses.replace(value, **changes), path)  # type: ignore[type-var]
     return result
@@ -108,9 +104,20 @@ def field_names(cls: Any) -> list[str]:
     return [field.name for field in fields if not field.metadata.get("derived")]
 
 
-def unknown_key(key: str, known: Iterable[str]) -> ConfigError:
-    """The error about a key that does not exist."""
-    return ConfigError(str(unknown("key", key, known)))
+def unknown_key(name: str, known: Iterable[str], cls: Any, path: str = "") -> ConfigError:
+    """The error about a key that does not exist; of one that only lacks its part, with the whole of it.
+
+    Args:
+        name: the key.
+        known: those that there are at its place.
+        cls: the dataclass whose parts are searched for it.
+        path: the key of their place.
+    """
+    key = _join(path, name)
+    deeper = [each for each in _keys_within(cls, path) if each.endswith(f".{name}")]
+    if deeper:
+        return ConfigError(f"key={key!r} is unknown; did you mean {' or '.join(map(repr, deeper))}?")
+    return ConfigError(str(unknown("key", key, [_join(path, each) for each in known])))
 
 
 def kind_of(cls: Any) -> str:
@@ -169,7 +176,7 @@ def _check_owner(kinds: dict[str, Any], kind: str, names: Iterable[str], path: s
                 f"set {path}.kind as well, or leave {key} out"
             )
         if not known[kind]:
-            raise unknown_key(key, [_join(path, each) for fields in known.values() for each in fields])
+            raise unknown_key(name, [each for fields in known.values() for each in fields], kinds[kind], path)
 
 
 _REFUSED = object()
@@ -204,8 +211,14 @@ def _default(cls: Any) -> Any:
     return cls(**{name: _default(hints[name]) for name in _needed(cls)})
 
 
-def _names_within(value: Any) -> list[str]:
-    return field_names(value) if dataclasses.is_dataclass(value) else []
+def _keys_within(cls: Any, path: str) -> list[str]:
+    """The keys of all parts of a dataclass and of their parts, of whatever kind these may be."""
+    hints, keys = typing.get_type_hints(cls), []
+    for name in field_names(cls):
+        for option in filter(dataclasses.is_dataclass, _options(hints[name])):
+            part = _join(path, name)
+            keys += [*(_join(part, each) for each in field_names(option)), *_keys_within(option, part)]
+    return list(dict.fromkeys(keys))
 
 
 def _needed(cls: Any) -> list[str]:

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from advbnn.accelerate import accelerate
-from advbnn.attacks import PGD
 from advbnn.averaging import WeightAverage, refresh_batchnorm
 from advbnn.checkpoint import Checkpoint
 from advbnn.data import Batches, Splits, usual_augmentation
@@ -25,7 +24,7 @@ from advbnn.schedules import kl_factor
 from advbnn.seeds import derive_seed
 from advbnn.sgld import SampleBank, keep
 from advbnn.spread import Spread, spread_of
-from advbnn.step import step_seed
+from advbnn.step import attacked, step_seed
 from advbnn.suitability import check_suitable
 from advbnn.tally import Tally
 
@@ -271,15 +270,16 @@ class Training:
     def _estimate_statistics(self) -> None:
         """Those of normalisation for the averaged weights, over one epoch, the same in all processes."""
         # an attack wants statistics that fit the weights, and meets those of clean inputs
-        for attack in (None,) if self.defense.attack is None else (None, self.defense.attack):
+        for attack in (False,) if self.defense.attack is None else (False, True):
             with seeded(derive_seed(self.seed, "statistics"), self.data.train.device):
                 refresh_batchnorm(self.model, self._inputs(attack))
             self.world.average_(self.model.buffers())
 
-    def _inputs(self, attack: PGD | None) -> Iterator[Tensor]:
-        """One epoch of inputs, perturbed if there is an attack."""
+    def _inputs(self, attack: bool) -> Iterator[Tensor]:
+        """One epoch of inputs, as they are or attacked as in training."""
         for number, (x, y) in enumerate(self.batches.epoch(self.epoch)):
-            yield x if attack is None else attack(self.model, x, y, derive_seed(self.seed, "statistics", number))
+            seed = derive_seed(self.seed, "statistics", number)
+            yield attacked(self.model, self.defense, x, y, seed) if attack else x
 
     @torch.no_grad()
     def _answers(self, x: Tensor) -> bool:

@@ -1,7 +1,9 @@
 """The attacks behind the names that the command line has for them."""
 
+from collections.abc import Iterable
 from typing import Any
 
+import typer
 from torch import nn
 
 from advbnn.attacks import APGD, CW, FGSM, NES, PGD, Attack, Square, Transfer, paper_pgd
@@ -49,6 +51,16 @@ def make_attack(
             return NES(threat, eot=eot)
         case _:
             raise unknown("attack", name, ATTACKS)
+
+
+def refuse_impossible(names: Iterable[str], norm: str, steps: int | None, eot: int) -> None:
+    """Attacks that cannot be made for any network or radius are refused before one is loaded."""
+    for name in names:
+        with_any_network = "pgd" if name == "mean" else name
+        try:
+            make_attack(with_any_network, nn.Identity(), Threat(norm, 1.0), steps, eot)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
 
 
 def title(name: str, attack: Attack | Transfer) -> str:

@@ -15,7 +15,7 @@ FEW_HUNDRED = 200
 
 def audit(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
-    level: Annotated[str, named(LEVELS, "quick (a minute on a laptop), standard or thorough (a paper).")] = "standard",
+    level: Annotated[str, named(LEVELS, "quick (a first look), standard or thorough (for a paper).")] = "standard",
     eps: Radii = None,
     norm: Norm = "linf",
     transfer_from: Annotated[

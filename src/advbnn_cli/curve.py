@@ -54,13 +54,14 @@ def curve(
     from advbnn import curves
     from advbnn.evaluate import CLEAN, Options
     from advbnn.threat import Threat
-    from advbnn_cli.attacks import make_attack, title
+    from advbnn_cli.attacks import make_attack, refuse_impossible, title
     from advbnn_cli.judging import judged, show, training_radius
 
     if attack == CLEAN and over != "ensemble":
         raise typer.BadParameter(f"a curve over {over} needs an attack, got 'clean'")
     if over != "radius" and not all(value.is_integer() for value in at or ()):
         raise typer.BadParameter(f"a curve over {over} takes whole numbers, got {', '.join(map(str, at or ()))}")
+    refuse_impossible([] if attack == CLEAN else [attack], norm, steps, eot)
     whole = [int(value) for value in at or ()]
     how = Options(seeds=seeds, batch_size=batch_size, engine=engine, precision=precision)
     with judged(run, device, limit, out, how, last) as (trained, test, options, leads):

@@ -47,15 +47,16 @@ def evaluate(
     from advbnn.evaluate import CLEAN, Evaluation, Options
     from advbnn.records import Records
     from advbnn.threat import Threat
-    from advbnn_cli.attacks import make_attack, title
+    from advbnn_cli.attacks import make_attack, refuse_impossible, title
     from advbnn_cli.judging import judged, show, training_radius
 
+    names = attack or [CLEAN, "paper"]
+    attacking = [name for name in names if name != CLEAN]
+    refuse_impossible(attacking, norm, steps, eot)
     how = Options(samples=samples, seeds=seeds, batch_size=batch_size, engine=engine, precision=precision)
     with judged(run, device, limit, out, how, last) as (trained, test, options, leads):
         evaluation = Evaluation(trained.model, test, **options)
-        names = attack or [CLEAN, "paper"]
         records = evaluation.accuracy(CLEAN, None) if CLEAN in names else Records()
-        attacking = [name for name in names if name != CLEAN]
         for radius in eps or ([training_radius(trained)] if attacking else []):
             for name in attacking:
                 chosen = make_attack(name, trained.model, Threat(norm, radius), steps, eot)

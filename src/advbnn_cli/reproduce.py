@@ -137,7 +137,7 @@ def show(table: "Table") -> None:
 
 def _announce(plan: "Plan", reproduction: "Reproduction", estimate: bool) -> tuple[dict[str, float], dict[str, float]]:
     """Says what is to be done, and how long that may take."""
-    from advbnn.reproduce.reproduction import in_words, together
+    from advbnn.reproduce.durations import in_words, together
 
     runs, measurements = plan.pending_runs(), plan.pending()
     typer.echo(f"The paper on {plan.experiment.data}, by the numbers of {plan.experiment.profile!r}: {plan.out}")
@@ -158,9 +158,10 @@ def _announce(plan: "Plan", reproduction: "Reproduction", estimate: bool) -> tup
             typer.echo(f"  to {kind:8} {name:28} {about}".rstrip())
     if estimate:
         workers = len(reproduction.devices)
+        seconds = together([*trainings.values(), *measured.values()], workers)
         typer.echo(
-            f"An estimate by a few steps, timed here: {in_words(together(trainings, measured, workers))} "
-            f"with {workers} process{'es' if workers > 1 else ''} on {', '.join(dict.fromkeys(reproduction.devices))}."
+            f"An estimate by a few steps, timed here: {in_words(seconds)} with "
+            f"{workers} process{'es' if workers > 1 else ''} on {', '.join(dict.fromkeys(reproduction.devices))}."
         )
     return trainings, measured
 

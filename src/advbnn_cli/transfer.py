@@ -43,7 +43,7 @@ def transfer(
     from advbnn.threat import Threat
     from advbnn.trained import load_trained
     from advbnn.transfer_matrix import affinity, transfer_matrix
-    from advbnn_cli.attacks import make_attack
+    from advbnn_cli.attacks import make_attack, refuse_impossible
     from advbnn_cli.judging import (
         command_line,
         device_or_first_gpu,
@@ -54,6 +54,7 @@ def transfer(
         stopping_in_words,
     )
 
+    refuse_impossible([attack], norm, steps, eot)
     with explaining_errors(), stopping_in_words(), joined(device_or_first_gpu(device)) as (world, place):
         if attack == "mean":
             raise ValueError(

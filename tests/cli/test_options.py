@@ -47,6 +47,12 @@ def test_what_is_no_number_of_0_or_more_is_refused(text: str) -> None:
         (["curve", "RUN", "step"], "'over': name='step' is unknown: .* did you mean 'steps'?"),
         (["curve", "RUN", "steps", "--at", "2.5"], "a curve over steps takes whole numbers, got 2.5"),
         (["curve", "RUN", "eot", "--attack", "clean"], "a curve over eot needs an attack, got 'clean'"),
+        (["evaluate", "RUN", "--norm", "l2"], "attack 'paper' is for norm 'linf', got 'l2'; use 'pgd'"),
+        (["evaluate", "RUN", "--attack", "cw", "--norm", "l1"], "'l2' or 'linf', got 'l1'"),
+        (["evaluate", "RUN", "--attack", "mean", "--steps", "0"], "steps must be .* got 0"),
+        (["evaluate", "RUN", "--attack", "pgd", "--eot", "0"], "eot must be .* got 0"),
+        (["curve", "RUN", "radius", "--norm", "l2"], "attack 'paper' is for norm 'linf', got 'l2'"),
+        (["transfer", "A", "B", "--out", "x.json", "--eps", "1", "--norm", "l1"], "attack 'paper' is for norm 'linf'"),
         (["transfer", "A", "B", "--out", "x.json", "--eps", "-1"], "'--eps': '-1' is not"),
         (["transfer", "A", "B", "--out", "x.json", "--eps", "1", "--attack", "clean"], "'--attack': name='clean' is"),
     ],
@@ -56,6 +62,11 @@ def test_mistakes_are_found_before_the_run_is_looked_for(arguments: list[str], m
     refused = advbnn(*arguments)
     assert refused.exit_code == 2
     assert re.search(message, sentence(refused.output))
+
+
+def test_what_any_norm_can_be_measured_in_gets_as_far_as_the_run() -> None:
+    for arguments in (["--attack", "clean"], ["--attack", "pgd"], ["--attack", "mean"], ["--attack", "square"]):
+        assert "RUN is not a run folder" in advbnn("evaluate", "RUN", "--norm", "l2", *arguments).output
 
 
 def test_a_fraction_gets_as_far_as_the_run() -> None:

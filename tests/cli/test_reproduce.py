@@ -55,6 +55,7 @@ def test_a_run_that_was_placed_by_hand_is_not_trained_again(made) -> None:
     _, output = made
     assert "training none" not in output
     assert "done:   training bnn" in output
+    assert re.search(r"\(1 of \d+ done, about \d+ s left\)", output)
 
 
 def test_it_ends_with_the_table_and_the_path_of_the_report(made) -> None:

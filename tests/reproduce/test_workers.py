@@ -1,6 +1,7 @@
 """Tasks shared among processes: their order, their failures, and what is left when all is killed."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,19 +15,19 @@ import pytest
 import stand_in_tasks
 from advbnn.interrupts import Interrupted
 from advbnn.reproduce.workers import Task, _end, _Worker, device_list, perform
-from stand_in_tasks import copy, die, missing, refuse, say, stumble, write
+from stand_in_tasks import copy, die, missing, refuse, say, stumble, wait_for, write
 
 
 def test_tasks_wait_for_what_they_need_and_survive_the_failure_of_others(tmp_path, capfd) -> None:
     tasks = [
-        Task(name="after", work=copy, arguments=(tmp_path / "before", tmp_path / "after"), needs=("before",), cost=9),
+        Task(name="after", work=copy, arguments=(tmp_path / "before", tmp_path / "after"), needs=("before",)),
         Task(name="before", work=write, arguments=(tmp_path / "before",)),
         Task(name="bad", work=refuse),
         Task(name="wrong", work=stumble),
         Task(name="hopeless", work=write, arguments=(tmp_path / "hopeless",), needs=("bad",)),
         Task(name="without hope too", work=write, arguments=(tmp_path / "never",), needs=("hopeless",)),
         Task(name="killed", work=die),
-        Task(name="last", work=write, arguments=(tmp_path / "last",), needs=("something done long ago",), cost=-1),
+        Task(name="last", work=write, arguments=(tmp_path / "last",), needs=("something done long ago",)),
         Task(name="talkative", work=say, arguments=("half way\n",)),
     ]
     said: list[str] = []
@@ -39,7 +40,8 @@ def test_tasks_wait_for_what_they_need_and_survive_the_failure_of_others(tmp_pat
     assert "ended with status -9" in outcome.failed["killed"]
     assert outcome.skipped == ["hopeless", "without hope too"]
     assert not (tmp_path / "never").exists()
-    assert any(line.startswith("failed: bad: eps") for line in said)
+    assert "failed: bad: eps must be positive, got -1" in {line.rpartition(" (")[0] for line in said}
+    assert said[-1].endswith("(4 of 9 done)")
     told = capfd.readouterr().err
     assert "  talkative: half way\n" in told
     assert "  talkative: warning: it is late\n" in told
@@ -58,6 +60,38 @@ def test_a_worker_that_dies_before_its_work_is_replaced(tmp_path, capfd) -> None
         _end([worker])
     assert not list(tmp_path.iterdir())
     assert "cuda" in capfd.readouterr().err.lower()
+
+
+def test_what_the_longest_work_hangs_on_begins_and_the_lines_say_how_far_it_is(tmp_path) -> None:
+    def task(name: str, seconds: float | None, *needs: str) -> Task:
+        return Task(name=name, work=write, arguments=(tmp_path / name,), needs=needs, seconds=seconds)
+
+    tasks = [task("alone", 500), task("before", 90), task("after", 300), task("later", 3000, "before")]
+    said: list[str] = []
+    perform(tasks, ["cpu"], threads=1, say=said.append)
+    assert [re.sub(r", \d+ s ", " ", line) for line in said if line.startswith("done")] == [
+        "done:   before (1 of 4 done, about 63 min left)",
+        "done:   later (2 of 4 done, about 13 min left)",
+        "done:   alone (3 of 4 done, about 5 min left)",
+        "done:   after (4 of 4 done)",
+    ]
+    perform([task("known", 500), task("unknown", None)], ["cpu"], threads=1, say=said.append)
+    assert said[-3].endswith("(1 of 2 done)")
+
+
+def test_an_estimate_that_has_proved_too_short_is_none(tmp_path) -> None:
+    worker = _Worker("cpu", threads=1)
+    try:
+        assert worker.seconds_left() is None
+        worker.begin(Task(name="slow", work=wait_for, arguments=(tmp_path / "flag", tmp_path / "slow"), seconds=100))
+        left = worker.seconds_left()
+        assert left is not None and 90 < left <= 100
+        worker.begun -= 101
+        assert worker.seconds_left() is None
+        (tmp_path / "flag").touch()
+        assert worker.end() == ("slow", None)
+    finally:
+        _end([worker])
 
 
 def test_nothing_to_do_starts_nothing() -> None:

@@ -1,5 +1,6 @@
 """Early stopping, averages, Langevin dynamics and the other options, also when a run goes on."""
 
+import copy
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,9 @@ from advbnn.predict import predict
 from advbnn.rng import seeded
 from advbnn.runs import RunError
 from advbnn.schedules import Constant, Cosine
+from advbnn.seeds import derive_seed
 from advbnn.sgld import SampleBank
+from advbnn.step import attacked
 from advbnn.train import fit
 from advbnn.trained import load_trained
 from advbnn.training import Training
@@ -70,11 +73,38 @@ def test_an_attack_meets_the_averaged_weights_with_statistics_of_theirs(
 
     monkeypatch.setattr(training_module, "refresh_batchnorm", watched)
     train(digits, value)
-    clean, attacked = met[:5], met[5:]
-    assert len(attacked) == 5
-    for buffers in attacked:  # all by the same network, whose statistics are not those of the last weights
-        assert all(torch.equal(a, b) for a, b in zip(buffers, attacked[0], strict=True))
-    assert not all(torch.equal(a, b) for a, b in zip(attacked[0], clean[0], strict=True))
+    clean, perturbed = met[:5], met[5:]
+    assert len(perturbed) == 5
+    for buffers in perturbed:  # all by the same network, whose statistics are not those of the last weights
+        assert all(torch.equal(a, b) for a, b in zip(buffers, perturbed[0], strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(perturbed[0], clean[0], strict=True))
+
+
+@pytest.mark.parametrize("options", [{"attack_mode": "train"}, {"objective": {"trades": 6.0}}], ids=str)
+def test_statistics_of_the_averaged_weights_are_those_of_the_attack_of_training(
+    digits: Splits[ImageSet], monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    value = quick("adv_bnn", architecture="small_cnn", averaging=Averaging(decay=None), augment=False, **options)
+    seen: list[tuple[nn.Module, Tensor]] = []
+    refresh = training_module.refresh_batchnorm
+
+    def watched(model: nn.Module, batches: Iterable[Tensor]) -> None:
+        def noted() -> Iterator[Tensor]:
+            for x in batches:
+                seen.append((copy.deepcopy(model), x))
+                yield x
+
+        refresh(model, noted())
+
+    monkeypatch.setattr(training_module, "refresh_batchnorm", watched)
+    result = train(digits, value)
+    (_, clean), (model, perturbed) = seen[0], seen[5]
+    order = [int((digits.train.images / 255 - image).abs().flatten(1).amax(1).argmin()) for image in clean]
+    arguments = (clean, digits.train.labels[order], derive_seed(0, "statistics", 0))
+    assert torch.equal(perturbed, attacked(model, value, *arguments))
+    assert value.attack is not None and not torch.equal(perturbed, value.attack(model, *arguments))
+    norms = [part for part in result.model.modules() if isinstance(part, nn.BatchNorm2d)]
+    assert norms and all(norm.num_batches_tracked == 5 for norm in norms)  # not those that the attack has seen
 
 
 @pytest.mark.parametrize("averaging", [None, Averaging(decay=0.5)])

@@ -244,7 +244,7 @@ def is_random(model: nn.Module, x: Tensor) -> bool:
 
 def _without_compiling() -> AbstractContextManager[Any]:
     """Within the block nothing is compiled: what torch has compiled it would compile anew for a few inputs."""
-    if "torch._dynamo" not in sys.modules:  # which takes more than a second to import, and has compiled nothing yet
+    if "torch._dynamo" not in sys.modules:  # which is slow to import, and has compiled nothing yet
         return nullcontext()
     eager: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
     return eager

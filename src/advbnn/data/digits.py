@@ -1,7 +1,7 @@
 """Handwritten digits, shipped with the package: 1,797 images of 8x8 pixels, ten classes.
 
 Optical Recognition of Handwritten Digits (Alpaydin and Kaynak, UCI, 1998); see `digits.LICENSE.txt`.
-Small enough to train every defence in seconds, real enough for robustness to mean something.
+Small enough to train every defence on a CPU, real enough for robustness to mean something.
 """
 
 from importlib.resources import files

@@ -1,4 +1,4 @@
-"""Two networks small enough to train in seconds on a CPU."""
+"""Two networks small enough to train on a CPU."""
 
 from torch import nn
 

@@ -37,15 +37,14 @@ class Reproduction:
         return task_seconds(self.plan, known, len(splits.test))
 
     def tasks(self, trainings: Mapping[str, float], measurements: Mapping[str, float]) -> list[Task]:
-        """What is left to do; a training counts as long as all that waits for it."""
-        plan, pending = self.plan, self.plan.pending()
+        """What is left to do."""
+        plan = self.plan
         made = [
             Task(
                 name=_training(run.label),
                 work=work.train,
                 arguments=(run, plan.folder(run)),
-                cost=trainings.get(run.label, 0.0)
-                + sum(measurements.get(one.name, 0.0) for one in pending if run in one.runs),
+                seconds=trainings.get(run.label),
             )
             for run in plan.pending_runs()
         ]
@@ -55,9 +54,9 @@ class Reproduction:
                 work=work.measure,
                 arguments=(one, plan.experiment, plan.out, self.command),
                 needs=tuple(_training(run.label) for run in one.runs),
-                cost=measurements.get(one.name, 0.0),
+                seconds=measurements.get(one.name),
             )
-            for one in pending
+            for one in plan.pending()
         ]
 
     def carry_out(
@@ -84,20 +83,6 @@ class Reproduction:
 
 def _training(label: str) -> str:
     return f"training {label}"
-
-
-def in_words(seconds: float) -> str:
-    """A duration as people say it."""
-    if seconds < 90:
-        return f"{max(1.0, seconds):.0f} s"
-    minutes = seconds / 60
-    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
-
-
-def together(trainings: Mapping[str, float], measurements: Mapping[str, float], workers: int) -> float:
-    """The time of all tasks if the workers share them evenly and do not slow each other."""
-    every = [*trainings.values(), *measurements.values()]
-    return max(sum(every) / workers, max(every, default=0.0))
 
 
 def default_folder(title: str) -> Path:

@@ -21,6 +21,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from advbnn.interrupts import Interrupted, Interrupts
+from advbnn.reproduce.durations import in_words, together
 
 SECONDS_TO_STOP = 60.0
 """How long a worker may take to save its state once it was asked to stop."""
@@ -35,14 +36,14 @@ class Task:
         work: a function of a module; its first argument is the device.
         arguments: the others.
         needs: names of tasks that must be done before it.
-        cost: how long it takes, in any unit; of what can be started the longest is started first.
+        seconds: how long it takes by an estimate; None without one.
     """
 
     name: str
     work: Callable[..., None]
     arguments: tuple[Any, ...] = ()
     needs: tuple[str, ...] = ()
-    cost: float = 0.0
+    seconds: float | None = None
 
 
 @dataclass
@@ -63,11 +64,13 @@ class Outcome:
 def perform(tasks: Sequence[Task], devices: Sequence[str], *, threads: int, say: Callable[[str], None]) -> Outcome:
     """Does the tasks, as many at a time as there are devices, each after those that it needs.
 
+    Of those that can begin, that one does which the longest work hangs on: its own, and that of all that need it.
+
     Args:
         tasks: the work; a need that is not among them is taken to be met.
         devices: one for each worker; a device may be named several times.
         threads: of each worker, on the CPU.
-        say: is told what begins and ends.
+        say: is told what begins and ends, how many are done, and how long the others may take if all have an estimate.
 
     Raises:
         Interrupted: Ctrl-C or SIGTERM came; the workers have saved what they could and are gone.
@@ -78,7 +81,6 @@ def perform(tasks: Sequence[Task], devices: Sequence[str], *, threads: int, say:
     try:
         with Interrupts() as interrupts:
             while True:
-                _skip_hopeless(waiting, outcome)
                 _hand_out(waiting, workers, say)
                 busy = {worker.pipe: worker for worker in workers if worker.task is not None}
                 if not busy:
@@ -87,7 +89,9 @@ def perform(tasks: Sequence[Task], devices: Sequence[str], *, threads: int, say:
                 if interrupts.asked is not None:
                     raise Interrupted("stopped", interrupts.asked)
                 for worker in [worker for pipe, worker in busy.items() if pipe in finished]:
-                    _collect(worker, outcome, say)
+                    ended = _collect(worker, outcome)
+                    _skip_hopeless(waiting, outcome)
+                    say(f"{ended} ({_progress(outcome, len(tasks), waiting, workers)})")
     finally:
         _end(workers)
 
@@ -126,6 +130,13 @@ class _Worker:
             self._start()
             return name, f"its process ended with status {code}"
 
+    def seconds_left(self) -> float | None:
+        """What is left of its task by the estimate; None without one, and once it has proved too short."""
+        if self.task is None or self.task.seconds is None:
+            return None
+        left = self.task.seconds - (time.monotonic() - self.begun)
+        return left if left > 0 else None
+
     def stop(self) -> None:
         """Asks for the end; a worker that is idle sees that its work is over."""
         if self.task is not None:
@@ -134,26 +145,38 @@ class _Worker:
 
 
 def _hand_out(waiting: dict[str, Task], workers: Sequence[_Worker], say: Callable[[str], None]) -> None:
-    """Gives every idle worker the longest task that can begin."""
+    """Gives every idle worker one of the tasks that can begin."""
     for worker in workers:
         unfinished = {*waiting, *(busy.task.name for busy in workers if busy.task is not None)}
         ready = [task for task in waiting.values() if not unfinished & set(task.needs)]
         if worker.task is None and ready:
-            task = max(ready, key=lambda task: task.cost)
+            task = max(ready, key=lambda task: _seconds_that_hang_on(task, waiting))
             del waiting[task.name]
             worker.begin(task)
             say(f"begins: {task.name}")
 
 
-def _collect(worker: _Worker, outcome: Outcome, say: Callable[[str], None]) -> None:
-    """Notes what became of the task that a worker is through with."""
+def _seconds_that_hang_on(task: Task, waiting: dict[str, Task]) -> float:
+    return sum(each.seconds or 0.0 for each in (task, *waiting.values()) if each is task or task.name in each.needs)
+
+
+def _collect(worker: _Worker, outcome: Outcome) -> str:
+    """Notes what became of the task that a worker is through with, and puts it in words."""
     name, problem = worker.end()
     if problem is None:
         outcome.done.append(name)
-        say(f"done:   {name}, {time.monotonic() - worker.begun:.0f} s")
-    else:
-        outcome.failed[name] = problem
-        say(f"failed: {name}: {problem}")
+        return f"done:   {name}, {in_words(time.monotonic() - worker.begun)}"
+    outcome.failed[name] = problem
+    return f"failed: {name}: {problem}"
+
+
+def _progress(outcome: Outcome, count: int, waiting: dict[str, Task], workers: Sequence[_Worker]) -> str:
+    """How many of the tasks are done, and how long the others may take."""
+    estimates = [task.seconds for task in waiting.values()]
+    estimates += [worker.seconds_left() for worker in workers if worker.task is not None]
+    known = [seconds for seconds in estimates if seconds is not None]
+    done = f"{len(outcome.done)} of {count} done"
+    return f"{done}, about {in_words(together(known, len(workers)))} left" if known and known == estimates else done
 
 
 def _skip_hopeless(waiting: dict[str, Task], outcome: Outcome) -> None:
