@@ -253,7 +253,7 @@ def subset_name(name: str, part: int, whole: int) -> str:
 
 
 def _class_names(name: str, labels: Tensor, classes: Sequence[str] | int | None) -> tuple[str, ...]:
-    if isinstance(classes, Iterable) and getattr(classes, "ndim", 1):  # a tensor of no dimension is a number
+    if isinstance(classes, Iterable) and getattr(classes, "ndim", None) != 0:  # a tensor of no dimension is a number
         return tuple(classes)
     if classes is None:
         count = int(labels.max()) + 1 if labels.numel() else 0
