@@ -1,10 +1,12 @@
-"""How far an accuracy measured on n images may lie from the accuracy on all images of their kind."""
+"""How far an accuracy or a mean measured on n examples may lie from that on all examples of their kind."""
 
 import functools
 import math
 from collections.abc import Sequence
+from statistics import NormalDist
 
 import torch
+from torch import Tensor
 
 CONFIDENCE = 0.95
 
@@ -41,6 +43,21 @@ def accuracy_interval(correct: Sequence[int], n: int, confidence: float = CONFID
         raise ValueError("correct must hold the count of at least one seed, got none")
     mean = math.fsum(correct) / len(correct)
     return clopper_pearson(math.floor(mean), n, confidence)[0], clopper_pearson(math.ceil(mean), n, confidence)[1]
+
+
+def mean_interval(values: Tensor, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """The interval of a mean, by the standard error of the `values` [n] of independent examples.
+
+    It holds for so many examples that their mean is nearly normal: dozens if they are alike, more if few are large.
+    A single example says nothing about the others, and its interval is the whole line.
+    """
+    if values.ndim != 1 or not len(values):
+        raise ValueError(f"values must be one number for each example, [n], got shape {list(values.shape)}")
+    if len(values) == 1:
+        return -math.inf, math.inf
+    std, mean = torch.std_mean(values.double())
+    reach = NormalDist().inv_cdf((1 + confidence) / 2) * float(std) / math.sqrt(len(values))
+    return float(mean) - reach, float(mean) + reach
 
 
 def _solve(n: int, counts: range, tail: float, rising: bool) -> float:

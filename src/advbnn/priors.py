@@ -131,10 +131,11 @@ def check_names(net: nn.Module, prior: Prior, init_std: PerParameter) -> None:
     A name of a parameter that stays deterministic is right, as is any name of one that has several. What a prior of
     another kind than those here does with its fields is its own affair.
     """
-    ours = isinstance(prior, GaussianPrior | ScaleMixturePrior | SpikeAndSlabPrior)
-    chosen = {f"prior.{field.name}": getattr(prior, field.name) for field in fields(prior)} if ours else {}
+    given: dict[str, object] = {"init_std": init_std}
+    if isinstance(prior, GaussianPrior | ScaleMixturePrior | SpikeAndSlabPrior):
+        given |= {f"prior.{field.name}": getattr(prior, field.name) for field in fields(prior)}
     names = {name for name, _ in net.named_parameters(remove_duplicate=False)}
-    for argument, value in {"init_std": init_std, **chosen}.items():
+    for argument, value in given.items():
         for name in value if isinstance(value, Mapping) else ():
             if name not in names and name != "*":
                 raise ValueError(
