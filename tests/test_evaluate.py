@@ -247,7 +247,9 @@ def test_refuses_data_that_cannot_be_judged_on() -> None:
         evaluate(net(), splits)
     with pytest.raises(TypeError, match="data must be examples, got tuple; advbnn.data.from_tensors"):
         evaluate(net(), (splits.test.images, splits.test.labels))
-    with pytest.raises(ValueError, match="'tensors' is a regression set"):
+    with pytest.raises(TypeError, match="data must be examples, got Tensor; advbnn.data.from_tensors"):
+        evaluate(net(), splits.test.images)
+    with pytest.raises(ValueError, match="'tensors' is a regression set.*advbnn.score_regression gives"):
         evaluate(net(), from_tensors(torch.rand(5, 4), torch.rand(5)))
 
     class Nothing:

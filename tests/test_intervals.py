@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
-from advbnn.intervals import accuracy_interval, clopper_pearson, paired_interval
+from advbnn.intervals import accuracy_interval, clopper_pearson, mean_interval, paired_interval
 
 
 @pytest.mark.parametrize(
@@ -144,3 +144,20 @@ def test_refuses_an_impossible_confidence_and_no_seed() -> None:
         clopper_pearson(1, 5, 95)
     with pytest.raises(ValueError, match="at least one seed"):
         accuracy_interval([], 5)
+
+
+def test_the_interval_of_a_mean_covers_it_as_often_as_it_says() -> None:
+    values = torch.randn(4000, 60, generator=torch.Generator().manual_seed(0)).square()  # the mean is 1
+    ends = [mean_interval(row) for row in values]
+    covered = sum(low <= 1 <= high for low, high in ends) / len(ends)
+    assert 0.90 < covered < 0.96  # skewed values make it a little short
+    low, high = mean_interval(torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    assert (low, high) == pytest.approx((2.5 - 1.959964 * 1.290994 / 2, 2.5 + 1.959964 * 1.290994 / 2))
+    wide = mean_interval(torch.tensor([1.0, 2.0, 3.0, 4.0]), confidence=0.99)
+    assert wide[0] < low and wide[1] > high
+
+
+def test_one_example_says_nothing_about_others() -> None:
+    assert mean_interval(torch.tensor([3.0])) == (-math.inf, math.inf)
+    with pytest.raises(ValueError, match=r"got shape \[0\]"):
+        mean_interval(torch.zeros(0))

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -35,6 +36,17 @@ def test_the_examples_for_own_networks_run_as_written(
     torch.manual_seed(0)
     exec("\n".join(python_blocks(ROOT / "docs" / "own.md")), {})
     assert capsys.readouterr().out.endswith("True\n")  # dropout was seen to be random
+
+
+def test_the_example_of_a_regression_runs_as_written(capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = [block for block in python_blocks(ROOT / "docs" / "training.md") if "score_regression" in block]
+    torch.manual_seed(0)
+    scope: dict[str, Any] = {}
+    exec(example, scope)
+    assert capsys.readouterr().out.count("RegressionScore(mse=") == 2
+    found, y = scope["found"], scope["y"][400:]
+    assert (found.mean - y).square().mean() < 0.5 * y.var()  # it has learned something
+    assert ((found.mean - y).abs() < 2 * found.std).float().mean() > 0.8  # and knows how much
 
 
 def test_every_test_that_the_method_table_names_exists() -> None:

@@ -12,6 +12,7 @@ from advbnn.priors import GaussianPrior, ScaleMixturePrior, SpikeAndSlabPrior
 from advbnn.profiles import defense
 from advbnn.randlayer import rand_layer
 from advbnn.records import Record, Records
+from advbnn.regress import Regression, RegressionScore, regress, score_regression
 from advbnn.sgld import PSGLD, SGLD, SampleBank
 from advbnn.threat import Threat
 from advbnn.train import fit
@@ -30,6 +31,8 @@ __all__ = [
     "Prediction",
     "Record",
     "Records",
+    "Regression",
+    "RegressionScore",
     "SampleBank",
     "ScaleMixturePrior",
     "SpikeAndSlabPrior",
@@ -49,4 +52,6 @@ __all__ = [
     "models",
     "predict",
     "rand_layer",
+    "regress",
+    "score_regression",
 ]

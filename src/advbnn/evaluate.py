@@ -188,7 +188,7 @@ class Evaluation:
         """The plan for an attack on the model; `fields` of the record as given."""
         known: dict[str, Any] = {"name": name}
         if attack is not None:
-            _check_attack(name, attack)
+            check_attack(name, attack)
             source = getattr(attack, "source", None)
             known |= {"kind": "attack", "attack": repr(attack), "threat": attack.threat}
             if source is not None:
@@ -219,7 +219,7 @@ class Evaluation:
             # an attack from elsewhere may look for more in the model than its answers, and set no mode
             with evaluating(self.model), without_parameter_gradients(self.model):
                 x_adv = attack(self.model, *batch_of_its_own, seed=crafting_seed(seed, batch))
-        _check_allowed(attack, x_adv, x)
+        check_allowed(attack, x_adv, x)
         return x_adv
 
     def classify(self, x: Tensor, seed: int) -> Prediction:
@@ -334,15 +334,19 @@ def _check_model_and_data(model: nn.Module, data: Examples) -> None:
         raise TypeError(f"model must be a torch.nn.Module that returns logits, got {type(model).__name__}")
     if isinstance(data, Splits):
         raise TypeError("data must be one set of examples, got Splits; pass splits.test")
-    if not hasattr(data, "gather"):
+    if not hasattr(data, "classes"):
         raise TypeError(f"data must be examples, got {type(data).__name__}; advbnn.data.from_tensors(x, y) makes such")
     if len(data) == 0:
         raise ValueError(f"data is empty: {data.name!r} has no images to evaluate on")
     if not data.classes:
-        raise ValueError(f"data must have classes, and {data.name!r} is a regression set; accuracy is for classifiers")
+        raise ValueError(
+            f"data must have classes, and {data.name!r} is a regression set; accuracy is for classifiers, and "
+            "advbnn.score_regression gives the error of a regression"
+        )
 
 
-def _check_attack(name: str, attack: Perturbation) -> None:
+def check_attack(name: str, attack: Perturbation) -> None:
+    """Refuse what is no attack, and one that wants other labels than the true ones."""
     if not callable(attack) or not isinstance(getattr(attack, "threat", None), Threat):
         raise TypeError(f"attack {name!r} must be callable and have a threat, such as attacks.PGD(...); got {attack!r}")
     inner = getattr(attack, "attack", attack)
@@ -350,7 +354,8 @@ def _check_attack(name: str, attack: Perturbation) -> None:
         raise ValueError(f"attack {name!r} is targeted, but is given the true labels here; use targeted=False")
 
 
-def _check_allowed(attack: Perturbation, x_adv: Tensor, x: Tensor) -> None:
+def check_allowed(attack: Perturbation, x_adv: Tensor, x: Tensor) -> None:
+    """Refuse what an attack has made if its threat does not allow it."""
     threat = attack.threat
     if x_adv.shape != x.shape:
         raise ValueError(f"{attack!r} returned shape {tuple(x_adv.shape)} for inputs of shape {tuple(x.shape)}")

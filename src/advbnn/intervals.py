@@ -1,4 +1,4 @@
-"""How far an accuracy, or a difference of two, on n images may lie from that on all images of their kind."""
+"""How far an accuracy, a difference of two, or a mean on n examples may lie from that on all of their kind."""
 
 import functools
 import math
@@ -67,6 +67,21 @@ def paired_interval(first: Tensor, second: Tensor, confidence: float = CONFIDENC
     p, q = ((1 + (a * (1 - b)).sum().item()) / (n + 2) for a, b in ((first, second), (second, first)))
     half = NormalDist().inv_cdf((1 + confidence) / 2) * math.sqrt((p + q - (p - q) ** 2) / (n + 2))
     return max(-1.0, p - q - half), min(1.0, p - q + half)
+
+
+def mean_interval(values: Tensor, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """The interval of a mean, by the standard error of the `values` [n] of independent examples.
+
+    It holds for so many examples that their mean is nearly normal: dozens if they are alike, more if few are large.
+    A single example says nothing about the others, and its interval is the whole line.
+    """
+    if values.ndim != 1 or not len(values):
+        raise ValueError(f"values must be one number for each example, [n], got shape {list(values.shape)}")
+    if len(values) == 1:
+        return -math.inf, math.inf
+    std, mean = torch.std_mean(values.double())
+    reach = NormalDist().inv_cdf((1 + confidence) / 2) * float(std) / math.sqrt(len(values))
+    return float(mean) - reach, float(mean) + reach
 
 
 def _solve(n: int, counts: range, tail: float, rising: bool) -> float:

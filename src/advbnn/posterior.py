@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from advbnn.messages import unknown
 from advbnn.normalised import hidden_biases
 from advbnn.places import places_of, run_with, tree_of
-from advbnn.priors import GaussianPrior, PerParameter, Prior, std_for
+from advbnn.priors import GaussianPrior, PerParameter, Prior, check_names, std_for
 from advbnn.randlayer import Workspace, draw_all, split_like
 
 Choice = Callable[[str, nn.Parameter], bool]
@@ -41,7 +41,12 @@ def bayesianize(
         init_std: initial posterior standard deviation exp(s), a number or one per parameter.
         where: chooses the random parameters by `where(name, parameter)`; the others stay deterministic. All
             floating-point parameters when None.
+
+    Raises:
+        ValueError: a mapping, `init_std` or one in the prior, names a parameter that `net` does not have.
     """
+    _check_convertible(net)
+    check_names(net, prior, init_std)
     return Bayesian(net, prior=prior, init_std=init_std, where=where)
 
 

@@ -117,6 +117,11 @@ def _logits(model: nn.Module, x: Tensor) -> Tensor:
     if not isinstance(logits, Tensor) or logits.dim() != 2:
         came = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise ValueError(f"model must return one tensor of logits [n, classes], got {came}; wrap it to return those")
+    if logits.shape[1] < 2:
+        raise ValueError(
+            f"model must return a logit for each of two classes or more, got shape {tuple(logits.shape)}, of which the "
+            "softmax is always 1; for regression use advbnn.regress, for two classes give it two outputs"
+        )
     return logits
 
 

@@ -6,11 +6,13 @@ with means `mu` and standard deviations `exp(log_std)` from the prior, summed ov
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+
+from advbnn.messages import did_you_mean
 
 PerParameter = float | Mapping[str, float] | Callable[[str, Tensor], float | Tensor]
 """A number for all parameters, or one chosen per parameter: a mapping from parameter names
@@ -121,6 +123,25 @@ def unit_norm_scales(net: nn.Module) -> dict[str, float]:
         for path, module in net.named_modules()
         if isinstance(module, norms) and module.weight is not None
     }
+
+
+def check_names(net: nn.Module, prior: Prior, init_std: PerParameter) -> None:
+    """Refuse mappings that name a parameter which `net` does not have: a misspelt name would choose nothing.
+
+    A name of a parameter that stays deterministic is right, as is any name of one that has several. What a prior of
+    another kind than those here does with its fields is its own affair.
+    """
+    given: dict[str, object] = {"init_std": init_std}
+    if isinstance(prior, GaussianPrior | ScaleMixturePrior | SpikeAndSlabPrior):
+        given |= {f"prior.{field.name}": getattr(prior, field.name) for field in fields(prior)}
+    names = {name for name, _ in net.named_parameters(remove_duplicate=False)}
+    for argument, value in given.items():
+        for name in value if isinstance(value, Mapping) else ():
+            if name not in names and name != "*":
+                raise ValueError(
+                    f"{argument} names the parameter {name!r}, which is none of net.named_parameters()"
+                    f"{did_you_mean(name, names)}"
+                )
 
 
 def choose(value: PerParameter, name: str, parameter: Tensor, default: float | None = None) -> float | Tensor:

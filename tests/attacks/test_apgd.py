@@ -127,6 +127,58 @@ def test_targets_try_the_likeliest_wrong_classes(net, digits):
     assert outcome.queries[fallen].max() <= 1 + 9 * 11 and outcome.queries.min() < 1 + 9 * 11
 
 
+class Ruling(nn.Module):
+    """A linear network that rules out classes, in even rows those from `even` on, in odd rows those from `odd` on."""
+
+    def __init__(self, even: int, odd: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(3)
+        self.weight = nn.Parameter(torch.randn(6, 8, generator=generator))
+        self.left = (even, odd)
+
+    def forward(self, x):
+        left = torch.tensor(self.left)[torch.arange(len(x)) % 2]
+        return (x @ self.weight).masked_fill(torch.arange(8) >= left[:, None], -torch.inf)
+
+
+@pytest.mark.parametrize("targets", [1, 2, 3, 7])
+@pytest.mark.parametrize("left", [2, 3, 4, 8])
+def test_no_more_targets_are_tried_than_the_network_leaves(left, targets):
+    model, x = Ruling(left, left), torch.rand(8, 6, generator=torch.Generator().manual_seed(0))
+    y = model(x).argmax(1)
+    narrow = attacks.APGD(Threat("linf", 1e-5), steps=4, loss="dlr", targets=targets).run(model, x, y, seed=0)
+    assert narrow.queries.tolist() == [1 + 5 * min(targets, left - 1)] * 8
+    wide = Threat("linf", 0.5)
+    towards = attacks.APGD(wide, steps=10, loss="dlr", targets=targets)(model, x, y, seed=0)
+    away = attacks.APGD(wide, steps=10, loss="margin")(model, x, y, seed=0)
+    assert (model(towards).argmax(1) != y).sum() >= (model(away).argmax(1) != y).sum() > 0
+
+
+def test_every_example_has_targets_of_its_own_number():
+    model, x = Ruling(2, 5), torch.rand(8, 6, generator=torch.Generator().manual_seed(0))
+    y = model(x).argmax(1)
+    met = []
+
+    class Noting(attacks.APGD):
+        def _aims(self, prediction, y):
+            aims = super()._aims(prediction, y)
+            met.extend(labels[:, 1] for _, labels in aims)
+            return aims
+
+    Noting(Threat("linf", 1e-5), steps=2, loss="dlr", targets=7)(model, x, y, seed=0)
+    tried = torch.stack(met, 1)
+    assert tried.shape == (8, 4)
+    for number, (row, own) in enumerate(zip(tried.tolist(), y.tolist(), strict=True)):
+        assert sorted(set(row)) == [c for c in range(5 if number % 2 else 2) if c != own]
+
+
+def test_an_example_with_no_other_class_stays_as_it_is_judged():
+    model, x = Ruling(1, 1), torch.rand(4, 6)
+    y = torch.zeros(4, dtype=torch.int64)
+    x_adv = attacks.APGD(Threat("linf", 0.3), steps=3, loss="dlr", targets=3)(model, x, y, seed=0)
+    assert (model(x_adv).argmax(1) == y).all()
+
+
 @pytest.mark.parametrize("average", ["loss", "probability", "logits"])
 def test_a_random_network_is_controlled_by_averages(bnn, digits, average):
     x, y = digits.x[:20], digits.y[:20]

@@ -51,3 +51,17 @@ def test_gaussian_likelihood():
 def test_an_objective_is_a_value():
     assert Objective(loss="dlr") == Objective(loss="dlr", average="loss", targeted=False) != Objective()
     assert Objective().classifies and not Objective(loss="nll").classifies
+
+
+def test_classes_that_are_ruled_out_have_no_part_in_the_scale():
+    inf, y = math.inf, torch.tensor([0])
+    pair = torch.tensor([[0, 1]])
+    three, two = torch.tensor([[3.0, 2.0, 1.0, -inf, -inf]]), torch.tensor([[3.0, 2.0, -inf, -inf, -inf]])
+    for logits, expected in ((three, -0.5), (two, -1.0)):
+        for loss, labels in ((dlr, y), (TargetedDLR(loss="dlr"), pair)):
+            leaf = logits.clone().requires_grad_()
+            value = loss(leaf, labels)
+            assert value.item() == pytest.approx(expected)
+            (gradient,) = torch.autograd.grad(value.sum(), leaf)
+            assert gradient.isfinite().all() and gradient[0, :2].abs().min() > 0
+            assert not gradient[leaf == -inf].any()

@@ -133,6 +133,14 @@ class TestFromTensors:
         assert made.tensors()[0] is inputs
         assert made.classes == ("no", "yes")
 
+    @pytest.mark.parametrize("count", [3, np.int64(3), torch.tensor(3)], ids=["int", "numpy", "torch"])
+    def test_the_number_of_classes_may_be_of_any_integer_type(self, count: int) -> None:
+        assert from_tensors(torch.zeros(2, 3), torch.tensor([0, 1]), classes=count).classes == ("0", "1", "2")
+
+    def test_class_names_may_come_in_an_array(self) -> None:
+        made = from_tensors(torch.zeros(2, 3), torch.tensor([0, 1]), classes=np.array(["no", "yes"]))  # type: ignore[arg-type]
+        assert made.classes == ("no", "yes")
+
     def test_floating_point_targets_mean_regression(self) -> None:
         made = from_tensors(torch.linspace(-3, 3, 5)[:, None], torch.linspace(-9, 9, 5))
         assert isinstance(made, TensorSet)
@@ -152,6 +160,9 @@ class TestFromTensors:
             (torch.full((2, 3), float("nan")), torch.tensor([0, 1]), {}, "NaN"),
             (torch.zeros(2, 3), torch.tensor([0.0, float("inf")]), {}, "targets hold NaN or infinity"),
             (torch.zeros(2, 3), torch.tensor([0, 1]), {"classes": 1}, "label 1 of example 1"),
+            (torch.zeros(2, 3), torch.tensor([0, 1]), {"classes": True}, "mine: classes.*whole number, got True"),
+            (torch.zeros(2, 3), torch.tensor([0, 1]), {"classes": 2.0}, "positive whole number, got 2.0"),
+            (torch.zeros(2, 3), torch.tensor([0, 1]), {"classes": 0}, "positive whole number, got 0"),
             (torch.zeros(2, 3), torch.tensor([0.0, 1.0]), {"classes": 2}, r"targets\.long"),
         ],
     )
@@ -159,7 +170,7 @@ class TestFromTensors:
         self, inputs: torch.Tensor, targets: torch.Tensor, options: dict[str, int], message: str
     ) -> None:
         with pytest.raises(ValueError, match=message):
-            from_tensors(inputs, targets, **options)
+            from_tensors(inputs, targets, name="mine", **options)
 
     def test_refuses_what_is_no_tensor(self) -> None:
         with pytest.raises(TypeError, match="targets must be a tensor, got list"):

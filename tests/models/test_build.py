@@ -2,6 +2,7 @@
 
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -70,6 +71,12 @@ def test_residual_nets_take_other_sizes(name: str, image_size: int) -> None:
     assert net(torch.rand(2, 1, image_size, image_size)).shape == (2, 10)
 
 
+def test_sizes_may_be_integers_of_numpy() -> None:
+    net = models.build("mlp", classes=np.int64(4), image_size=np.int32(8), channels=np.uint8(1))
+    assert net(torch.rand(2, 1, 8, 8)).shape == (2, 4)
+    assert type(net.classifier.out_features) is int
+
+
 def test_same_seed_same_network() -> None:
     with seeded(3):
         first = models.build("small_cnn")
@@ -115,6 +122,9 @@ def test_small_cnn_learns_in_seconds() -> None:
         ({"name": "small_cnn", "image_size": 10}, "image_size must be a multiple of 4.*got 10"),
         ({"name": "vgg16", "classes": 0}, "classes must be a positive whole number, got 0"),
         ({"name": "mlp", "channels": -1}, "channels must be a positive whole number, got -1"),
+        ({"name": "mlp", "classes": True}, "classes must be a positive whole number, got True"),
+        ({"name": "mlp", "classes": np.bool_(True)}, "classes must be a positive whole number, got .*True"),
+        ({"name": "mlp", "channels": torch.tensor(True)}, "channels must be a positive whole number, got tensor"),
         ({"name": "mlp", "image_size": 8.0}, "image_size must be a positive whole number, got 8.0"),
     ],
 )

@@ -3,6 +3,9 @@
 import copy
 import math
 import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +13,7 @@ from safetensors.torch import load_model, save_model
 from torch import nn
 
 from advbnn.posterior import bayesianize
+from advbnn.priors import GaussianPrior, ScaleMixturePrior, SpikeAndSlabPrior, unit_norm_scales
 from advbnn.rng import seeded
 from small_nets import conv_net, images
 from zoo import ZOO, Tied
@@ -137,6 +141,48 @@ def test_converting_keeps_the_mode(training: bool) -> None:
 def test_refuses_a_spread_that_is_none(std: float) -> None:
     with pytest.raises(ValueError, match="init_std.*positive"):
         bayesianize(nn.Linear(2, 2), init_std=std)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"init_std": {"wieght": 1.0, "*": 0.1}}, "init_std names the parameter 'wieght'.*did you mean 'weight'"),
+        ({"init_std": {"wieght": 1.0}}, "did you mean 'weight'"),
+        ({"prior": GaussianPrior(mean={"wieght": 1.0})}, r"prior\.mean names the parameter 'wieght'.*'weight'"),
+        ({"prior": GaussianPrior(std={"bais": 1.0, "*": 0.1})}, r"prior\.std names.*did you mean 'bias'"),
+        ({"prior": ScaleMixturePrior(narrow_std={"b": 1.0, "*": 0.1})}, r"prior\.narrow_std names the parameter 'b'"),
+        (
+            {"prior": SpikeAndSlabPrior(spike_std={"weights": 1.0, "*": 0.1})},
+            r"prior\.spike_std.*mean 'weight'",
+        ),
+    ],
+)
+def test_refuses_a_misspelt_name_of_a_parameter(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        bayesianize(nn.Linear(2, 2), **options)
+
+
+def test_a_name_may_be_that_of_a_parameter_which_is_not_random_or_has_two() -> None:
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    prior = GaussianPrior(mean=unit_norm_scales(net))
+    bnn = bayesianize(net, prior=prior, init_std={"2.weight": 0.1, "2.bias": 0.1, "0.bias": 0.3}, where=_of_last_layer)
+    assert [name for name, _, _ in bnn.posterior()] == ["2.weight", "2.bias"]
+    assert bayesianize(Tied(), init_std={"head.weight": 0.1, "*": 0.2}).noise_size == 28
+
+
+def _of_last_layer(name: str, parameter: nn.Parameter) -> bool:
+    return name.startswith("2.")
+
+
+def test_a_prior_of_another_kind_may_map_what_it_likes() -> None:
+    @dataclass(frozen=True)
+    class Grouped:
+        groups: Mapping[str, float]
+
+        def kl(self, name: str, mu: torch.Tensor, log_std: torch.Tensor) -> torch.Tensor:
+            return self.groups["weights"] * mu.square().sum()
+
+    assert bayesianize(nn.Linear(2, 2), prior=Grouped({"weights": 1.0})).prior.groups == {"weights": 1.0}
 
 
 def test_refuses_what_is_no_network() -> None:

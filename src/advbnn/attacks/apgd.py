@@ -31,7 +31,8 @@ class APGD(Attack):
         steps: number of steps of each run.
         restarts: runs, each from a random point; every example keeps its best.
         targets: with `loss="dlr"`: attack towards each of the so many likeliest wrong classes in turn, by the
-            targeted DLR loss (z_t - z_y) / (z_(1) - (z_(3) + z_(4)) / 2). `y` still holds the true labels.
+            targeted DLR loss (z_t - z_y) / (z_(1) - (z_(3) + z_(4)) / 2). `y` still holds the true labels. Classes
+            that the network rules out, with logits of -inf, are none of them: where fewer are left, these are tried.
     """
 
     steps: int = 100
@@ -78,7 +79,11 @@ class APGD(Attack):
         classes = prediction.shape[1]
         if self.targets >= classes:
             raise ValueError(f"targets must be below the number of classes, {classes}, got {self.targets}")
-        wrong = prediction.scatter(1, y[:, None], -torch.inf).topk(self.targets, dim=1).indices
+        likeliest = prediction.scatter(1, y[:, None], -torch.inf).topk(self.targets, dim=1)
+        possible = (likeliest.values > -torch.inf).sum(1, keepdim=True).clamp_min(1)
+        # an example with fewer classes to go to than others begins again with its likeliest
+        turns = torch.arange(int(possible.max()), device=y.device) % possible
+        wrong = likeliest.indices.gather(1, turns)
         objective = TargetedDLR(loss="dlr", average=self.average)
         return [(objective, torch.stack([y, target], 1)) for target in wrong.unbind(1)]
 

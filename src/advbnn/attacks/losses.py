@@ -30,11 +30,19 @@ def margin(logits: Tensor, y: Tensor, targeted: bool = False) -> Tensor:
 
 
 def dlr(logits: Tensor, y: Tensor, targeted: bool = False) -> Tensor:
-    """The margin over z_(1) - z_(3), blind to the scale of the logits (Croce and Hein, 2020)."""
+    """The margin over z_(1) - z_(3), blind to the scale of the logits (Croce and Hein, 2020).
+
+    With all classes but two ruled out, by logits of -inf, nothing is left to tell the scale by, and it is the margin.
+    """
     if logits.shape[1] < 3:
         raise ValueError(f"loss='dlr' needs at least 3 classes, the model has {logits.shape[1]}; use loss='margin'")
     top = logits.topk(3, dim=1).values
-    return margin(logits, y, targeted) / (top[:, 0] - top[:, 2] + torch.finfo(top.dtype).eps)
+    return margin(logits, y, targeted) / _scale(top, top[:, 2])
+
+
+def _scale(top: Tensor, low: Tensor) -> Tensor:
+    """z_(1) - low, for sorted logits `top`; 1 where the third class is ruled out, which would make it infinite."""
+    return torch.where(top[:, 2] == -torch.inf, 1.0, top[:, 0] - low + torch.finfo(top.dtype).eps)
 
 
 def gaussian_nll(outputs: Tensor, y: Tensor, targeted: bool = False) -> Tensor:
@@ -94,7 +102,8 @@ class Objective:
 class TargetedDLR(Objective):
     """(z_t - z_y) / (z_(1) - (z_(3) + z_(4)) / 2) for labels in pairs (y, t): leave class y for class t.
 
-    Both classes are known, so that the attack may take any pair of its own choosing (Croce and Hein, 2020).
+    Both classes are known, so that the attack may take any pair of its own choosing (Croce and Hein, 2020). With all
+    classes but three ruled out, by logits of -inf, z_(3) stands for z_(4); with all but two it is the margin.
     """
 
     def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
@@ -103,5 +112,5 @@ class TargetedDLR(Objective):
             raise ValueError(f"targets needs at least 4 classes, the model has {outputs.shape[1]}; leave it out")
         own, target = outputs.gather(1, y).unbind(1)
         top = outputs.topk(4, dim=1).values
-        scale = top[:, 0] - (top[:, 2] + top[:, 3]) / 2
-        return (target - own) / (scale + torch.finfo(top.dtype).eps)
+        third, fourth = top[:, 2], top[:, 3]
+        return (target - own) / _scale(top, (third + torch.where(fourth == -torch.inf, third, fourth)) / 2)

@@ -9,6 +9,8 @@ from typing import Protocol, Self
 import torch
 from torch import Tensor
 
+from advbnn.counts import positive_whole
+
 
 class Examples(Protocol):
     """What batches are drawn from: in memory (`ImageSet`, `TensorSet`) or on disk (`FolderStream`)."""
@@ -204,9 +206,7 @@ def from_tensors(
             raise ValueError(f"{name}: classes={classes!r} with floating-point targets; use targets.long()")
         return TensorSet(inputs.float() / 255 if inputs.dtype == torch.uint8 else inputs, targets, (), name)
     labels = targets.long()
-    if classes is None:
-        classes = int(labels.max()) + 1 if labels.numel() else 0
-    names = tuple(map(str, range(classes))) if isinstance(classes, int) else tuple(classes)
+    names = _class_names(name, labels, classes)
     if inputs.dtype == torch.uint8:
         return ImageSet(inputs, labels, names, name)
     if inputs.ndim == 4 and inputs.numel() and (float(inputs.min()) < 0 or float(inputs.max()) > 1):
@@ -250,6 +250,16 @@ def _rows_of_mask(mask: Tensor, total: int) -> Tensor:
 def subset_name(name: str, part: int, whole: int) -> str:
     """The name of `part` of `whole` examples: a number measured on a part must not pass for one on all."""
     return name if part == whole else f"{name}[{part} of {whole}]"
+
+
+def _class_names(name: str, labels: Tensor, classes: Sequence[str] | int | None) -> tuple[str, ...]:
+    if isinstance(classes, Iterable) and getattr(classes, "ndim", None) != 0:  # a tensor of no dimension is a number
+        return tuple(classes)
+    if classes is None:
+        count = int(labels.max()) + 1 if labels.numel() else 0
+    else:
+        count = positive_whole(f"{name}: classes, if no list of names,", classes)
+    return tuple(map(str, range(count)))
 
 
 def _settle_classes(examples: _InMemory) -> None:

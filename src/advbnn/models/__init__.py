@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from torch import nn
 
+from advbnn.counts import positive_whole
 from advbnn.messages import unknown
 from advbnn.models.model_a import model_a, model_a_playground
 from advbnn.models.resnet import preact_resnet18, resnet18
@@ -46,10 +47,8 @@ def build(name: str, *, classes: int = 10, image_size: int = 32, channels: int =
     }
     if name not in builders:
         raise unknown("name", name, builders)
-    for argument, value in {"classes": classes, "image_size": image_size, "channels": channels}.items():
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{argument} must be a positive whole number, got {value!r}")
-    return builders[name](classes=classes, image_size=image_size, channels=channels)
+    given = {"classes": classes, "image_size": image_size, "channels": channels}
+    return builders[name](**{argument: positive_whole(argument, value) for argument, value in given.items()})
 
 
 def uniform_norm_scales_(net: Net) -> Net:
