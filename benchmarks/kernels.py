@@ -1,16 +1,19 @@
 """Where the time of a training step goes, or of an attack: the kernels of an Adv-BNN recorded as CUDA graphs.
 
     python benchmarks/kernels.py --out benchmarks/records/kernels-h200.json
+    python benchmarks/kernels.py --of loop --out benchmarks/records/kernels-loop.json
     python benchmarks/kernels.py --of attack --precision full --batch 1000 --out benchmarks/records/kernels-attack.json
 
-Needs a GPU. A step of training is an update with its attack; that of an attack one iteration, with the draw it takes.
-Kernels may run side by side, so their times can add up to more than the step takes.
+Needs a GPU. A step of training is an update with its attack; one of the loop has all that `fit` does besides, from batches
+to metrics; that of an attack is one iteration, with the draw it takes. Kernels may run side by side, so their times can
+add up to more than the step takes.
 """
 
 import argparse
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -21,11 +24,14 @@ from torch.profiler import ProfilerActivity, profile
 from advbnn import models
 from advbnn.accelerate import accelerate
 from advbnn.attacks import PGD, paper_pgd
+from advbnn.data import ImageSet, Splits
 from advbnn.defenses import Defense
+from advbnn.distributed import ALONE
 from advbnn.engine import make_step
 from advbnn.objective import RobustELBO, RobustLoss
 from advbnn.posterior import bayesianize
 from advbnn.threat import Threat
+from advbnn.training import Training
 
 STEPS = 2
 """Steps of training that are profiled."""
@@ -33,18 +39,21 @@ STEPS = 2
 ITERATIONS = 20
 """Those of the attack."""
 
+IN_THE_LOOP = 50
+"""Those of the loop, so that the clean accuracy is measured as often as it is."""
+
 
 def main() -> None:
     """Profile a few steps and write their kernels, the costliest first."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--of", choices=("training", "attack"), default="training")
+    parser.add_argument("--of", choices=("training", "loop", "attack"), default="training")
     parser.add_argument("--precision", choices=("full", "bf16"), default="full", help="of the attack")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--kernels", type=int, default=40, help="how many to write")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.manual_seed(0)
-    work, steps = attack(options) if options.of == "attack" else training(options)
+    work, steps = {"training": training, "loop": loop, "attack": attack}[options.of](options)
     work()
     torch.cuda.synchronize()
     begin = time.perf_counter()
@@ -73,10 +82,31 @@ def main() -> None:
         rows.add({"kernel": name, "calls_a_step": len(kernel) / steps, "ms_a_step": sum(kernel) / steps / 1e3})
 
 
+def adv_bnn(**options: int) -> Defense:
+    """The paper's defence for CIFAR-10, as its authors' code has it."""
+    attack = PGD(Threat("linf", 8 / 256), steps=10, step_size=0.007, random_start=False)
+    return Defense(attack=attack, objective=RobustELBO(kl_scope="classifier"), **options)
+
+
+def loop(options: argparse.Namespace) -> tuple[Callable[[], None], int]:
+    """Adv-BNN's steps within `fit`, on augmented batches of images that are on the device."""
+    count = 10 * IN_THE_LOOP * options.batch
+    images = torch.randint(256, (count, 3, 32, 32), dtype=torch.uint8)
+    examples = ImageSet(images, torch.arange(count) % 10, tuple("0123456789"), "cifar10").to("cuda")
+    model = bayesianize(models.build("vgg16").cuda()).train()
+    run = Training(model, Splits(examples, examples), adv_bnn(batch_size=options.batch), 0, "graph", ALONE)
+
+    def work() -> None:
+        for x, y in islice(run.rest_of_epoch(), IN_THE_LOOP):
+            run.advance(x, y)
+
+    work()
+    return work, IN_THE_LOOP
+
+
 def training(options: argparse.Namespace) -> tuple[Callable[[], None], int]:
     """Adv-BNN's step on one batch."""
-    attack = PGD(Threat("linf", 8 / 256), steps=10, step_size=0.007, random_start=False)
-    defense = Defense(attack=attack, objective=RobustELBO(kl_scope="classifier"))
+    defense = adv_bnn()
     loss = RobustLoss(bayesianize(models.build("vgg16").cuda()).train(), defense.objective, 50_000)
     step = make_step("graph", loss, torch.optim.Adam(loss.parameters(), lr=1e-4), defense)
     x, y = examples(options.batch)
