@@ -4,9 +4,9 @@
     python benchmarks/kernels.py --of loop --out benchmarks/records/kernels-loop.json
     python benchmarks/kernels.py --of attack --precision full --batch 1000 --out benchmarks/records/kernels-attack.json
 
-Needs a GPU. A step of training is an update with its attack; one of the loop has all that `fit` does besides, from batches
-to metrics; that of an attack is one iteration, with the draw it takes. Kernels may run side by side, so their times can
-add up to more than the step takes.
+Needs a GPU. A step of training is an update with its attack; one of the loop has all that `fit` does besides, from
+batches to metrics; that of an attack is one iteration, with the draw it takes. Kernels may run side by side, so their
+times can add up to more than the step takes.
 """
 
 import argparse
