@@ -48,6 +48,12 @@ def test_the_configs_of_the_paper(name: str, data: str) -> None:
         assert paper.defense == defense(name, data, "paper")
 
 
+def test_the_config_of_the_results_is_the_run_that_they_are_of() -> None:
+    config = load_config(CONFIGS / "cifar10-adv_bnn-full_kl.toml")
+    run = CONFIGS.parent / "results" / "cifar10-full_kl" / "runs" / "adv_bnn" / "config.toml"
+    assert config.defense == Config.from_run(run.read_text(encoding="utf-8")).defense
+
+
 @pytest.mark.parametrize("data", DATASETS)
 @pytest.mark.parametrize("name", DEFENSES)
 def test_resolved_text_reads_back(name: str, data: str) -> None:
