@@ -356,3 +356,29 @@ def test_runs_with_another_alpha_are_not_counted_among_the_trainings() -> None:
     number = found.clean("adv_bnn")
     assert number is not None
     assert (number.mean, number.trainings) == (pytest.approx(79.7), 1)
+
+
+def few_images(records: list[Record]) -> list[Record]:
+    """The same shares of 400 images."""
+    return [replace(r, data=replace(r.data, n=400), correct=(r.correct[0] * 400 // N,)) for r in records]
+
+
+def test_a_lead_that_chance_hides_is_undecided_and_none_is_not() -> None:
+    equal = radius_records(P, lambda label, eps: as_in_the_paper("adv", eps), ["adv", "adv_bnn"])
+    assert verdict("better", evidence(equal)) == NOT  # of 10,000 images: less than 2 points for sure
+    assert verdict("better", evidence(few_images(equal))) == UNDECIDED
+
+
+def test_a_gain_at_some_of_the_radii_alone_is_not_all_of_it() -> None:
+    audited = audits(P, as_in_the_paper)
+    one = [r for r in audited if r.threat is not None and r.threat.eps == P.table_radii[1]]
+    assert verdict("better_worst", evidence(audited)) == REPRODUCED
+    assert verdict("better_worst", evidence(one)) == PARTLY
+
+
+def test_undecided_images_leave_it_open_whether_a_network_is_behind() -> None:
+    behind = shifted(adv_bnn=-12)
+    said = claim("better_worst", evidence(audits(P, behind))).evidence
+    spared = claim("better_worst", evidence(audits(P, behind, undecided=N // 2))).evidence
+    assert "behind at 0" not in said
+    assert "behind at 0" in spared

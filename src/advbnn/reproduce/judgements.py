@@ -8,14 +8,15 @@ from advbnn.reproduce import paper
 from advbnn.reproduce.evidence import Evidence, Number
 from advbnn.reproduce.protocol import AUTHORS
 from advbnn.reproduce.verdicts import (
+    ENOUGH_GAIN,
     ENOUGH_IMAGES,
     NOT,
     PARTLY,
     REPRODUCED,
+    SMALL_LEAD,
     UNDECIDED,
     UNMEASURED,
     exceeds,
-    no_gain,
     of_difference,
     share,
     small,
@@ -64,8 +65,10 @@ def gain(evidence: Evidence) -> Judgement:
         mean = fmean(gains)
         # the radii share their images, so that their errors do not cancel
         chance = fmean(of_difference(ours, theirs) for _, ours, theirs in pairs)
-        enough = mean >= 0.75 * paper.GAIN
-        verdict = no_gain(mean, chance) if mean <= chance else REPRODUCED if enough else PARTLY
+        if mean > chance:
+            verdict = REPRODUCED if mean >= ENOUGH_GAIN else PARTLY
+        else:
+            verdict = UNDECIDED if mean + chance >= ENOUGH_GAIN else NOT
         words = (
             f"On average over {_count(len(gains), 'radius', 'radii')} {mean:+.1f} points, from {min(gains):+.1f} to "
             f"{max(gains):+.1f}; up to {chance:.1f} may be chance."
@@ -79,18 +82,13 @@ def gain_against_averaged_gradients(evidence: Evidence) -> Judgement:
 
 
 def gain_in_the_worst_case(evidence: Evidence) -> Judgement:
-    """The same comparison, by the audit; that it shows no gain does not count where undecided images could be one."""
-    verdict, words = _comparison(evidence, evidence.worst)
-    pairs = _pairs(evidence, evidence.worst)
-    shares = [evidence.undecided("adv_bnn", eps) for eps, _, _ in pairs]
+    """The same comparison, by the audit; images of Adv-BNN that it could not decide prove nothing against a gain."""
+    verdict, words = _comparison(evidence, evidence.worst, lambda eps: evidence.undecided("adv_bnn", eps))
+    shares = [evidence.undecided("adv_bnn", eps) for eps, _, _ in _pairs(evidence, evidence.worst)]
     if any(shares):
         span = " to ".join(dict.fromkeys(f"{least_or_most:.0f}" for least_or_most in (min(shares), max(shares))))
         words += f" Of Adv-BNN's images {span} % could not be decided and count as fallen."
-    could_be = [
-        ours.mean + more - theirs.mean > of_difference(ours, theirs)
-        for more, (_, ours, theirs) in zip(shares, pairs, strict=True)
-    ]
-    return UNDECIDED if verdict == NOT and any(could_be) else verdict, words
+    return verdict, words
 
 
 def attack_is_strong_enough(evidence: Evidence) -> Judgement:
@@ -303,19 +301,29 @@ def _pairs(evidence: Evidence, ask: Callable[[str, float], Number | None]) -> li
     ]
 
 
-def _comparison(evidence: Evidence, ask: Callable[[str, float], Number | None]) -> Judgement:
-    """Whether Adv-BNN is ahead of adversarial training by more than chance."""
+def _comparison(
+    evidence: Evidence, ask: Callable[[str, float], Number | None], spare: Callable[[float], float] = lambda eps: 0.0
+) -> Judgement:
+    """Whether Adv-BNN is ahead of adversarial training by more than chance.
+
+    Args:
+        evidence: what was measured.
+        ask: the accuracy of a defence at a radius.
+        spare: how many points more Adv-BNN may have at a radius than that.
+    """
     pairs = _pairs(evidence, ask)
-    ahead = [ours.mean - theirs.mean > of_difference(ours, theirs) for _, ours, theirs in pairs]
     if not pairs:
         return UNMEASURED, _NEITHER
+    leads = [(ours.mean - theirs.mean, of_difference(ours, theirs), spare(eps)) for eps, ours, theirs in pairs]
+    ahead = [lead > chance for lead, chance, _ in leads]
+    behind = [lead + more < -chance for lead, chance, more in leads]
+    could_lead = [lead + more + chance >= SMALL_LEAD for lead, chance, more in leads]
     listed = ", ".join(f"{ours.mean:.1f} against {theirs.mean:.1f} % at {eps:.4g}" for eps, ours, theirs in pairs)
-    behind = [theirs.mean - ours.mean > of_difference(ours, theirs) for _, ours, theirs in pairs]
     where = _count(len(pairs), "radius", "radii")
     words = f"Ahead by more than chance at {sum(ahead)} of {where}, and behind at {sum(behind)}: {listed}."
-    gains = [(ours.mean - theirs.mean, of_difference(ours, theirs)) for _, ours, theirs in pairs]
-    open_still = not any(behind) and any(no_gain(*one) == UNDECIDED for one in gains)
-    return UNDECIDED if not any(ahead) and open_still else share(ahead), words
+    if any(ahead):
+        return REPRODUCED if all(ahead) and len(pairs) == len(evidence.radii) else PARTLY, words
+    return UNDECIDED if any(could_lead) and not any(behind) else NOT, words
 
 
 def _count(number: int, singular: str, plural: str) -> str:

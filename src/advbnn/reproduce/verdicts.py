@@ -10,6 +10,12 @@ from advbnn.reproduce.evidence import Number
 REPRODUCED, PARTLY, NOT = "reproduced", "partly", "not reproduced"
 UNDECIDED, UNMEASURED = "undecided", "not measured"
 
+ENOUGH_GAIN = 0.75 * paper.GAIN
+"""So much is about the gain that the paper has, in points."""
+
+SMALL_LEAD = 2.0
+"""A lead that is surely less, in points, is none."""
+
 ENOUGH_IMAGES = 100
 """Fewer cannot show how alike two networks are: a share of them may be off by ten points and more."""
 
@@ -38,11 +44,6 @@ def small(lost: float, chance: float, little: float, much: float) -> str:
     if lost - chance <= little and lost + chance > much:
         return UNDECIDED
     return REPRODUCED if lost <= little else PARTLY if lost <= much else NOT
-
-
-def no_gain(lead: float, chance: float) -> str:
-    """The verdict on a lead within chance: undecided as long as it could be that of the paper."""
-    return UNDECIDED if lead + chance >= paper.GAIN else NOT
 
 
 def share(met: Sequence[bool], asked: int | None = None) -> str:
