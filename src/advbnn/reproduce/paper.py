@@ -18,7 +18,10 @@ LATER: dict[str, dict[str, tuple[float, ...]]] = {
     "cifar10": {"adv_bnn": (64.2, 37.7, 16.3, 8.1)},
     "stl10": {"adv_bnn": (47.9, 31.4, 16.7, 9.1)},
 }
-"""Table 2 of the submission on IG-BNN (ICLR 2022): what averaged gradients leave of the authors' network, in %."""
+"""Table 2 of the submission on IG-BNN (ICLR 2022): Adv-BNN along averaged gradients, in %.
+
+Its published code attacks predicted labels, and lets pixels leave their range; both differ from the usual protocol.
+"""
 
 TEST_IMAGES = {"cifar10": (10_000,), "stl10": (8_000,), "imagenet143": (7_105, 7_150)}
 """How many test images the paper's numbers are of; for ImageNet-143 as the paper says, and as ImageNet has them."""

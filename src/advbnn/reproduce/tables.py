@@ -97,7 +97,7 @@ def _caption(evidence: Evidence) -> str:
     parts.append(f"{AUTHORS} is the authors' attack: from the image itself, one draw of the weights a step of {step}.")
     parts.append("For networks that are not random there is nothing to average.")
     if any(defense in evidence.later for defense in evidence.measured):
-        parts.append("Later work is that on IG-BNN (2022), which attacked the authors' own network.")
+        parts.append("Later work is what the submission on IG-BNN (2022) reports of Adv-BNN.")
     for folder in dict.fromkeys(evidence.borrowed.values()):
         lent = [TITLES[defense] for defense, name in evidence.borrowed.items() if name == folder]
         parts.append(f"{', '.join(lent)}: the trainings of {folder}.")
