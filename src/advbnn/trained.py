@@ -1,6 +1,7 @@
 """A finished run as the network that it trained."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from torch import nn
 from advbnn import checkpoint
 from advbnn.checkpoint import load_weights
 from advbnn.config import Config
+from advbnn.identity import structure_of
 from advbnn.optimizers import Langevin
 from advbnn.runs import CHECKPOINTS, CONFIG, FACTS, LAST, MODEL, RunError
 from advbnn.sgld import SampleBank
@@ -50,11 +52,12 @@ def load_trained(
             f"{folder} is not a run folder: it has no {CONFIG}; give one that `advbnn train` or fit has written"
         )
     config = Config.from_run((folder / CONFIG).read_text(encoding="utf-8"))
-    facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))["data"]
+    facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
     if net is None:
-        model = config.defense.build(classes=facts["classes"], shape=tuple(facts["shape"]))
+        model = config.defense.build(classes=facts["data"]["classes"], shape=tuple(facts["data"]["shape"]))
     else:
         model = config.defense.wrap(net)
+        _check_randomness(folder, model, facts["model"].get("structure"))
     if isinstance(config.defense.optimizer, Langevin):
         model = SampleBank(model)
     finished = (folder / MODEL).exists()
@@ -69,3 +72,17 @@ def load_trained(
             raise RunError(f"{folder} has no weights yet: its run was stopped before the first checkpoint; resume it")
         newest.load_weights(model)
     return Trained(model=model.to(device).eval(), config=config, folder=folder, finished=finished)
+
+
+def _check_randomness(folder: Path, model: nn.Module, structure: list[str] | None) -> None:
+    """Weights do not tell which prior they were trained with, nor the noise that is added to the layers."""
+    trained, found = (_randomness(lines) for lines in (structure or (), structure_of(model)))
+    if structure is not None and trained != found:  # a run of an earlier version does not say
+        raise RunError(
+            f"{folder} holds a network with {'; '.join(trained)}, and net makes one with {'; '.join(found)}; give "
+            "load_trained the network as it was given to fit, such as bayesianize(net, prior=...)"
+        )
+
+
+def _randomness(structure: Iterable[str]) -> list[str]:
+    return [line.strip() for line in structure if line.strip().startswith(("prior=", "noise="))]

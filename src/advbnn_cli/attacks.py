@@ -1,6 +1,6 @@
 """The attacks behind the names that the command line has for them."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import typer
@@ -53,8 +53,16 @@ def make_attack(
             raise unknown("attack", name, ATTACKS)
 
 
-def refuse_impossible(names: Iterable[str], norm: str, steps: int | None, eot: int) -> None:
+ONE_DRAW = ("paper", "mean")
+"""The attacks that average nothing: by definition, and since their network is not random."""
+
+
+def refuse_impossible(names: Sequence[str], norm: str, steps: int | None, eot: int) -> None:
     """Attacks that cannot be made for any network or radius are refused before one is loaded."""
+    if eot != 1 and all(name in ONE_DRAW for name in names):
+        raise typer.BadParameter(
+            f"--eot {eot} would change nothing: {' and '.join(ONE_DRAW)} take one draw a step; use --attack pgd"
+        )
     for name in names:
         with_any_network = "pgd" if name == "mean" else name
         try:

@@ -5,7 +5,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from advbnn_cli.options import LEVELS, BatchSize, Device, Engine, Last, Norm, Out, Precision, Radii, named
+from advbnn_cli.options import (
+    LEVELS,
+    BatchSize,
+    Device,
+    Engine,
+    Last,
+    Norm,
+    Out,
+    Precision,
+    Radii,
+    named,
+    refuse_larger_than_images,
+)
 
 if TYPE_CHECKING:
     from advbnn.audit import Audit
@@ -44,6 +56,7 @@ def audit(
     from advbnn.trained import load_trained
     from advbnn_cli.judging import judged, label_of, training_radius
 
+    refuse_larger_than_images(norm, eps or ())
     how = Options(samples=samples, seeds=seeds, batch_size=batch_size, engine=engine, precision=precision)
     few = FEW_HUNDRED if limit is None and level == "quick" else limit
     with judged(run, device, few, out, how, last) as (trained, test, options, leads):

@@ -22,6 +22,7 @@ from advbnn_cli.options import (
     named,
     numeric,
     one_of,
+    refuse_larger_than_images,
 )
 
 OVER = ("radius", "ensemble", "steps", "eot")
@@ -62,6 +63,7 @@ def curve(
     if over != "radius" and not all(value.is_integer() for value in at or ()):
         raise typer.BadParameter(f"a curve over {over} takes whole numbers, got {', '.join(map(str, at or ()))}")
     refuse_impossible([] if attack == CLEAN else [attack], norm, steps, eot)
+    refuse_larger_than_images(norm, [*([] if eps is None else [eps]), *(at or () if over == "radius" else ())])
     whole = [int(value) for value in at or ()]
     how = Options(seeds=seeds, batch_size=batch_size, engine=engine, precision=precision)
     with judged(run, device, limit, out, how, last) as (trained, test, options, leads):

@@ -20,6 +20,7 @@ from advbnn_cli.options import (
     Samples,
     Seeds,
     Steps,
+    refuse_larger_than_images,
 )
 
 
@@ -53,6 +54,7 @@ def evaluate(
     names = attack or [CLEAN, "paper"]
     attacking = [name for name in names if name != CLEAN]
     refuse_impossible(attacking, norm, steps, eot)
+    refuse_larger_than_images(norm, eps or ())
     how = Options(samples=samples, seeds=seeds, batch_size=batch_size, engine=engine, precision=precision)
     with judged(run, device, limit, out, how, last) as (trained, test, options, leads):
         evaluation = Evaluation(trained.model, test, **options)

@@ -1,5 +1,6 @@
 """The options that several commands share. What cannot be meant is refused as it is read, before anything is loaded."""
 
+import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -38,6 +39,15 @@ def number(text: str) -> float:
     if not value >= 0:
         raise typer.BadParameter(f"{text!r} is not a number of 0 or more, such as 0.031 or 8/255")
     return value
+
+
+def refuse_larger_than_images(norm: str, radii: Sequence[float]) -> None:
+    """A linf radius above 1 allows every image, as pixels lie in [0, 1]; who means that says inf."""
+    for radius in radii:
+        if norm == "linf" and 1 < radius < math.inf:
+            raise typer.BadParameter(
+                f"a linf radius of {radius:g} allows every image, as pixels lie in 0 to 1; do you mean {radius:g}/255?"
+            )
 
 
 def named(names: Sequence[str], help: str) -> Any:

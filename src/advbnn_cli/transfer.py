@@ -19,6 +19,7 @@ from advbnn_cli.options import (
     Steps,
     named,
     numeric,
+    refuse_larger_than_images,
 )
 
 
@@ -55,6 +56,7 @@ def transfer(
     )
 
     refuse_impossible([attack], norm, steps, eot)
+    refuse_larger_than_images(norm, [eps])
     with explaining_errors(), stopping_in_words(), joined(device_or_first_gpu(device)) as (world, place):
         if attack == "mean":
             raise ValueError(

@@ -79,3 +79,25 @@ def test_names_are_those_of_the_library() -> None:
     assert set(options.LEVELS) == set(battery.LEVELS)
     assert set(options.ENGINES) == set(engine.ENGINES)
     assert set(options.PRECISIONS) == set(engine.PRECISIONS)
+
+
+@pytest.mark.parametrize(("norm", "radius"), [("linf", 1.0), ("linf", float("inf")), ("l2", 8.0)])
+def test_radii_that_may_be_meant_are_taken(norm: str, radius: float) -> None:
+    options.refuse_larger_than_images(norm, [radius])
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["evaluate", "a"], ["audit", "a"], ["curve", "a", "radius"], ["transfer", "a", "b", "--out", "c"]],
+    ids=lambda c: c[0],
+)
+def test_a_radius_beyond_all_pixels_is_questioned_before_anything_is_loaded(command: list[str]) -> None:
+    result = advbnn(*command, "--eps", "8")
+    assert result.exit_code == 2
+    assert "do you mean 8/255?" in sentence(result.output)
+
+
+def test_draws_that_no_attack_would_average_are_refused() -> None:
+    result = advbnn("evaluate", "a", "--eot", "20")
+    assert result.exit_code == 2
+    assert "use --attack pgd" in sentence(result.output)

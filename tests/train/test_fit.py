@@ -21,9 +21,11 @@ from advbnn.distributed import ALONE
 from advbnn.noise import noise_levels
 from advbnn.objective import Gaussian, RobustELBO
 from advbnn.optimizers import Adam
-from advbnn.posterior import Bayesian
+from advbnn.posterior import Bayesian, bayesianize
 from advbnn.predict import predict
+from advbnn.priors import GaussianPrior
 from advbnn.profiles import DEFENSES, defense
+from advbnn.runs import RunError
 from advbnn.schedules import Constant, OneCycle, Stages
 from advbnn.threat import Threat
 from advbnn.train import fit, fit_config
@@ -135,6 +137,19 @@ def test_a_network_and_a_defence_of_your_own(digits: Splits[ImageSet], tmp_path:
     assert loaded.config.defense == replace(value, architecture="own", chosen_by_us=(), changed=())
     with pytest.raises(ValueError, match=r"architecture='own' stands for .* load_trained\(folder, net=...\)"):
         load_trained(tmp_path / "run")
+
+
+def test_a_network_is_not_loaded_with_another_prior_than_it_was_trained_with(
+    digits: Splits[ImageSet], tmp_path: Path
+) -> None:
+    def own() -> nn.Module:
+        return bayesianize(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), prior=GaussianPrior(std=0.15))
+
+    result = fit(own(), digits, quick("bnn"), out=tmp_path / "run")
+    with pytest.raises(RunError, match=r"holds a network with prior=GaussianPrior\(std=0.15.*, and net makes one with"):
+        load_trained(tmp_path / "run", net=nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
+    loaded = load_trained(tmp_path / "run", net=own())
+    assert same(loaded.model, result.model) and loaded.model.prior == GaussianPrior(std=0.15)
 
 
 def test_settings_of_a_network_of_your_own_do_not_train_another(digits: Splits[ImageSet], tmp_path: Path) -> None:
