@@ -329,13 +329,24 @@ def _store(out: Path, plans: Sequence[Record]) -> Path:
     return out.with_name(f"{out.name}.unfinished") / hashlib.sha256(identity.encode()).hexdigest()[:16]
 
 
-def _check_model_and_data(model: nn.Module, data: Examples) -> None:
+def check_model_and_examples(model: nn.Module, data: Examples, returns: str) -> None:
+    """Refuse what is no network, or not one set of examples.
+
+    Args:
+        model: what should be a network.
+        data: what should be examples.
+        returns: what the network should return, for the message.
+    """
     if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module that returns logits, got {type(model).__name__}")
+        raise TypeError(f"model must be a torch.nn.Module that returns {returns}, got {type(model).__name__}")
     if isinstance(data, Splits):
         raise TypeError("data must be one set of examples, got Splits; pass splits.test")
     if not hasattr(data, "classes"):
         raise TypeError(f"data must be examples, got {type(data).__name__}; advbnn.data.from_tensors(x, y) makes such")
+
+
+def _check_model_and_data(model: nn.Module, data: Examples) -> None:
+    check_model_and_examples(model, data, "logits")
     if len(data) == 0:
         raise ValueError(f"data is empty: {data.name!r} has no images to evaluate on")
     if not data.classes:

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from advbnn.batchwise import Batch, batchwise
 from advbnn.counts import positive_whole
 from advbnn.data.imageset import Examples
-from advbnn.data.splits import Splits
-from advbnn.evaluate import Perturbation, check_allowed, check_attack
+from advbnn.evaluate import Perturbation, check_allowed, check_attack, check_model_and_examples
 from advbnn.identity import device_of, dtype_of
 from advbnn.intervals import mean_interval
 from advbnn.misfit import explaining_misfit
@@ -188,12 +187,7 @@ def _check_noise(noise_std: float) -> None:
 
 
 def _check_model_and_data(model: nn.Module, data: Examples) -> None:
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module that returns real numbers, got {type(model).__name__}")
-    if isinstance(data, Splits):
-        raise TypeError("data must be one set of examples, got Splits; pass splits.test")
-    if not hasattr(data, "classes"):
-        raise TypeError(f"data must be examples, got {type(data).__name__}; advbnn.data.from_tensors(x, y) makes such")
+    check_model_and_examples(model, data, "real numbers")
     if not data.targets.is_floating_point():
         raise ValueError(
             f"data must have real numbers for targets, and {data.name!r} has class labels; advbnn.evaluate judges "
