@@ -44,6 +44,16 @@ def test_defences_of_another_reproduction_stand_beside_its_own(tmp_path) -> None
     ] != "reproduced"
 
 
+def test_attacks_from_one_folder_on_another_leave_the_other_what_it_measured(tmp_path) -> None:
+    folder(tmp_path / "before", list(radius_records(P, worse)))
+    own = radius_records(P, as_in_the_paper, ["adv_bnn"])
+    mine = folder(tmp_path / "mine", [*own, *transfers(P, lambda a, b: 0.5)], beside="../before")
+    found = Evidence.read(mine)
+    assert found.clean("adv").mean == pytest.approx(75.3)
+    assert found.borrowed == dict.fromkeys(["none", "rse", "adv", "bnn"], "before")
+    assert set(found.affinity) == {"none", "rse", "adv", "bnn", "adv_bnn"}
+
+
 def test_networks_of_two_folders_are_compared_on_the_images_that_they_share(tmp_path) -> None:
     chances = []
     for name, told in (("counted", lambda found: found), ("known", knowing_images)):

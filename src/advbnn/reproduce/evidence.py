@@ -137,8 +137,8 @@ class Evidence:
 
     def beside(self, other: "Evidence", name: str) -> "Evidence":
         """With the defences that only `other` has measured; of attacks from one on another, those of our own alone."""
-        mine = {defense for record in self.records if (defense := _defense(record.model.label))}
-        lent = [r for r in other.records if r.kind != "transfer" and _defense(r.model.label) not in (*mine, None)]
+        mine = {defense for r in self.records if not _for_transfer(r) and (defense := _defense(r.model.label))}
+        lent = [r for r in other.records if not _for_transfer(r) and _defense(r.model.label) not in (*mine, None)]
         return replace(
             self,
             records=Records([*self.records, *lent]),
@@ -240,6 +240,11 @@ def _defense(label: str) -> str | None:
     """The defence that a network of this label has."""
     name = label.partition("-")[0]
     return name if name in DEFENSES else None
+
+
+def _for_transfer(record: Record) -> bool:
+    """Whether it is one of those that the affinity is made of, for which networks of several folders may have been taken."""
+    return record.kind == "transfer" or (record.kind == "clean" and not record.curve)
 
 
 def _radius(record: Record) -> float:
