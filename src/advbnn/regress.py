@@ -83,8 +83,8 @@ def regress(
         x: a batch of inputs.
         samples: the number of draws, m.
         seed: makes the prediction repeatable and leaves torch's random state as it was.
-        noise_std: sigma, that of the `Gaussian` likelihood; a learned one is in `FitResult.noise_std`. With 0 the
-            prediction is of the function, not of an observation.
+        noise_std: sigma, that of the `Gaussian` likelihood; a learned one is in `FitResult.noise_std`, and in
+            `load_trained(...).noise_std`. With 0 the prediction is of the function, not of an observation.
     """
     _check_noise(noise_std)
     draws = _draws(model, x, positive_whole("samples", samples), seed)
@@ -182,7 +182,7 @@ def _check_noise(noise_std: float) -> None:
     if noise_std is None or not 0 <= noise_std < math.inf:
         raise ValueError(
             f"noise_std must be a standard deviation of 0 or more, got {noise_std}; it is that of the Gaussian "
-            "likelihood, and FitResult.noise_std if it was learned"
+            "likelihood, and if it was learned FitResult.noise_std or load_trained(...).noise_std"
         )
 
 

@@ -222,14 +222,13 @@ def _last_checkpoint(run: RunFolder | None, out: Path | str | None, processes: W
 
 
 def _result(training: Training, journal: Journal, out: Path | str | None) -> FitResult:
-    log_noise = training.loss.log_noise
     return FitResult(
         model=training.product,
         defense=training.defense,
         seed=training.seed,
         steps=training.total_steps,
         history=journal.history,
-        noise_std=None if log_noise is None else float(log_noise.detach().exp()),
+        noise_std=training.noise_std,
         out=None if out is None else Path(out),
     )
 
