@@ -172,6 +172,7 @@ class Pair(nn.Module):
         (lambda d: regress(bnn(), X.tolist()), TypeError, "x must be a tensor, got list"),
         (lambda d: regress(bnn(), X, noise_std=-1.0), ValueError, "noise_std must be a standard deviation"),
         (lambda d: regress(bnn(), X, noise_std=None), ValueError, r"got None.*FitResult.* or load_trained"),
+        (lambda d: regress(bnn(), X / 0), ValueError, "x must hold finite numbers, got NaN or infinity in 6 of 6"),
         (lambda d: regress(Pair(), X), ValueError, "one tensor of real numbers.*6 inputs, got tuple"),
         (lambda d: regress(nn.Flatten(0), X), ValueError, r"got torch.float32 of shape \[24\]"),
         (lambda d: regress(bnn(), X[:, :3]), ValueError, r"x must be of shape \[n, 4\]"),
