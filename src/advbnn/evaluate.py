@@ -106,7 +106,7 @@ class Evaluation:
             own, the same ones for every batch and attack, so that each seed stands for one fixed ensemble.
         rule: how draws become a label, see `predict`.
         batch_size: examples attacked at a time.
-        rows: the examples to use; all when None.
+        rows: the examples to use, each of them once; all when None.
         label: what the model is called in records; its class when None.
         out: a file of records. Finished records are added to it, those that are there are not made again, and
             unfinished work is kept beside it, so that an interrupted evaluation goes on where it was.
@@ -143,7 +143,7 @@ class Evaluation:
             raise unknown("rule", self.rule, RULES)
         if not self.seed_list or len(set(self.seed_list)) != len(self.seed_list):
             raise ValueError(f"seeds must be how many seeds, at least 1, or different seeds; got {self.seeds!r}")
-        n = len(self.data) if self.rows is None else len(row_numbers(self.rows, len(self.data)))
+        n = len(self.data) if self.rows is None else _count_different(row_numbers(self.rows, len(self.data)))
         if n < FEWEST_IMAGES:
             warnings.warn(
                 f"{n} images: the 95 % interval of an accuracy spans up to {min(100, 200 / n**0.5):.0f} points; "
@@ -354,6 +354,18 @@ def _check_model_and_data(model: nn.Module, data: Examples) -> None:
             f"data must have classes, and {data.name!r} is a regression set; accuracy is for classifiers, and "
             "advbnn.score_regression gives the error of a regression"
         )
+
+
+def _count_different(rows: Tensor) -> int:
+    """How many rows there are; an error if one is repeated, as intervals are for that many different images."""
+    different, times = rows.unique(return_counts=True)
+    if len(different) < len(rows):
+        most = int(times.argmax())
+        raise ValueError(
+            f"rows must be different examples, got {len(rows)} that name {len(different)}, row {int(different[most])} "
+            f"{int(times[most])} times; an interval would take each for another image, so name every one once"
+        )
+    return len(rows)
 
 
 def check_attack(name: str, attack: Perturbation) -> None:
