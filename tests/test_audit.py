@@ -311,8 +311,9 @@ def test_refuses_what_it_cannot_audit() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             audit(net(), images(), threat)
-    with pytest.raises(TypeError, match="threat must be a Threat such as"):
-        audit(net(), images(), [0.1])
+    for threat, came in ((0.1, "0.1"), ([0.1], "0.1"), ("linf", "'linf'"), (None, "None")):
+        with pytest.raises(TypeError, match=f"threat must be a Threat such as .* or several in a list; got {came}"):
+            audit(net(), images(), threat)
     with pytest.raises(ValueError, match="level='quik' is unknown.*did you mean 'quick'"):
         audit(net(), images(), THREAT, "quik")
     with pytest.raises(ValueError, match="takes no rule"):
