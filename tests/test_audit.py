@@ -263,7 +263,9 @@ def test_attacks_that_were_finished_survive_an_interruption(
 def test_the_attack_under_way_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("advbnn.data.progress.SECONDS_BETWEEN_LINES", 0.0)
     audit(net(), images(), THREAT, "quick", label="plain", progress=True)
-    assert "plain: quick: 0 of 1 batches, now at seed 0, radius 1 of 1, attack 1 of 9: noise" in capsys.readouterr().err
+    begun = "plain: quick: 0 of 1 batches, now at seed 0, radius 1 of 1, attack 1 of 9: noise"
+    shown = capsys.readouterr().err
+    assert f"{begun}\n" in shown and f"{begun}, 100%\n" in shown
 
 
 @pytest.mark.usefixtures("tiny")

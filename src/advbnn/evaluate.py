@@ -4,6 +4,7 @@ The classifier is fixed first: the largest mean probability over S draws of the 
 draws. What they made is classified afterwards, and every accuracy is a `Record`.
 """
 
+import functools
 import hashlib
 import json
 import shutil
@@ -200,25 +201,24 @@ class Evaluation:
 
         def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
             x, y = self.prepared(x, y)
-            correct = [
-                self.classify(self.craft(attack, x, y, seed, batch.number), seed).label == y for seed in self.seed_list
-            ]
+            correct = [self.classify(self.craft(attack, x, y, seed, batch), seed).label == y for seed in self.seed_list]
             return {"correct": torch.stack(correct, 1)[:, None]}
 
         return self.measure([self.planned(name, attack, **fields)], work)
 
-    def craft(self, attack: Perturbation | None, x: Tensor, y: Tensor, seed: int, batch: int) -> Tensor:
+    def craft(self, attack: Perturbation | None, x: Tensor, y: Tensor, seed: int, batch: Batch) -> Tensor:
         """Perturbed inputs for the model, from randomness that no score uses; `x` itself without an attack."""
         if attack is None or attack.threat.eps == 0:
             return x
         # copies, as one that writes into its inputs would be checked against what it wrote
-        batch_of_its_own = x.clone(), y.clone()
+        batch_of_its_own, crafting = (x.clone(), y.clone()), crafting_seed(seed, batch.number)
         if isinstance(attack, Attack | Transfer):
-            x_adv = self._accelerated(attack)(self.fast, *batch_of_its_own, seed=crafting_seed(seed, batch))
+            telling = self._telling(self._accelerated(attack), functools.partial(batch.attacked, seed=seed))
+            x_adv = telling(self.fast, *batch_of_its_own, seed=crafting)
         else:
             # an attack from elsewhere may look for more in the model than its answers, and set no mode
             with evaluating(self.model), without_parameter_gradients(self.model):
-                x_adv = attack(self.model, *batch_of_its_own, seed=crafting_seed(seed, batch))
+                x_adv = attack(self.model, *batch_of_its_own, seed=crafting)
         check_allowed(attack, x_adv, x)
         return x_adv
 
@@ -287,7 +287,15 @@ class Evaluation:
                 store.parent.rmdir()
         return records
 
-    def _accelerated(self, attack: Perturbation) -> Perturbation:
+    def _telling(self, attack: Attack | Transfer, progress: Callable[[float], None]) -> Attack | Transfer:
+        """An attack that tells `progress` how much of it is done, if that is shown and it tells nobody else."""
+        inner = attack.attack if isinstance(attack, Transfer) else attack
+        if not self.progress or inner.progress is not False:
+            return attack
+        inner = replace(inner, progress=progress)
+        return replace(attack, attack=inner) if isinstance(attack, Transfer) else inner
+
+    def _accelerated(self, attack: Attack | Transfer) -> Attack | Transfer:
         """A transfer with its source accelerated; any other attack as it is."""
         if not isinstance(attack, Transfer):
             return attack
