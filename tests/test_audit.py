@@ -263,7 +263,9 @@ def test_attacks_that_were_finished_survive_an_interruption(
 def test_the_attack_under_way_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("advbnn.data.progress.SECONDS_BETWEEN_LINES", 0.0)
     audit(net(), images(), THREAT, "quick", label="plain", progress=True)
-    assert "plain: quick: 0 of 1 batches, now at seed 0, radius 1 of 1, attack 1 of 9: noise" in capsys.readouterr().err
+    begun = "plain: quick: 0 of 1 batches, now at seed 0, radius 1 of 1, attack 1 of 9: noise"
+    shown = capsys.readouterr().err
+    assert f"{begun}\n" in shown and f"{begun}, 100%\n" in shown
 
 
 @pytest.mark.usefixtures("tiny")
@@ -311,8 +313,9 @@ def test_refuses_what_it_cannot_audit() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             audit(net(), images(), threat)
-    with pytest.raises(TypeError, match="threat must be a Threat such as"):
-        audit(net(), images(), [0.1])
+    for threat, came in ((0.1, "0.1"), ([0.1], "0.1"), ("linf", "'linf'"), (None, "None")):
+        with pytest.raises(TypeError, match=f"threat must be a Threat such as .* or several in a list; got {came}"):
+            audit(net(), images(), threat)
     with pytest.raises(ValueError, match="level='quik' is unknown.*did you mean 'quick'"):
         audit(net(), images(), THREAT, "quik")
     with pytest.raises(ValueError, match="takes no rule"):

@@ -87,7 +87,7 @@ def test_a_kill_while_a_step_is_replaced_loses_nothing(tmp_path: Path, monkeypat
 
 
 def test_a_disk_that_is_full_for_safetensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any) -> None:
+    def full(*_: Any, **__: Any) -> None:
         raise SafetensorError("No space left on device")
 
     monkeypatch.setattr(checkpoint, "save_model", full)

@@ -1,5 +1,6 @@
 import multiprocessing
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -8,13 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from advbnn import data
-from advbnn.attacks import PGD, Transfer
+from advbnn.attacks import APGD, CW, PGD, Attack, Square, Transfer
+from advbnn.audit import audit
+from advbnn.curves import ensemble_curve, radius_curve
 from advbnn.data import from_tensors, to_float
 from advbnn.evaluate import SmallSampleWarning, evaluate
+from advbnn.lipschitz import lipschitz_records
 from advbnn.predict import predict
 from advbnn.records import Records
 from advbnn.seeds import crafting_seed, scoring_seed
 from advbnn.threat import Threat
+from advbnn.transfer_matrix import transfer_matrix
+from advbnn.uncertainty import uncertainty
 from evaluation_workers import Shift, evaluate_as_one_of_two, evaluate_until_killed, options
 from judged import blank, bnn, digits, net
 
@@ -158,6 +164,38 @@ def test_shows_progress_when_asked(capsys: pytest.CaptureFixture[str], monkeypat
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize(
+    "attack",
+    [
+        ATTACK,
+        APGD(THREAT, steps=3),
+        CW(THREAT, steps=3, search_steps=2, first_c=1.0),
+        Square(THREAT, queries=20),
+        Transfer(net(), ATTACK),
+    ],
+    ids=lambda attack: type(attack).__name__,
+)
+def test_shows_how_far_an_attack_is_within_its_batch(
+    attack: Attack, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("advbnn.data.progress.SECONDS_BETWEEN_LINES", 0.0)
+    shown = evaluate(net(), digits(), {"it": attack}, samples=1, seeds=2, label="plain", progress=True)
+    lines = capsys.readouterr().err.splitlines()
+    for seed in (0, 1):
+        start = f"plain: it: 0 of 1 batches, now at seed {seed}, "
+        shares = [int(line.removeprefix(start).removesuffix("%")) for line in lines if line.startswith(start)]
+        assert shares == sorted(shares) and shares[-1] == 100
+        assert any(0 < share < 100 for share in shares)
+    assert evaluate(net(), digits(), {"it": attack}, samples=1, seeds=2, label="plain") == shown
+    assert capsys.readouterr().err == ""
+
+
+def test_an_attack_that_tells_somebody_else_of_its_progress_goes_on_to_do_so() -> None:
+    shares: list[float] = []
+    evaluate(net(), digits(), replace(ATTACK, progress=shares.append), samples=1, seeds=1, progress=True)
+    assert shares[-1] == 1
+
+
 def test_finished_records_are_kept_and_guarded(tmp_path: Path) -> None:
     out, attack = tmp_path / "records.json", Shift()
     first = evaluate(blank(), digits(), {"clean": None, "shift": attack}, **options(), out=out)
@@ -283,11 +321,29 @@ def test_refuses_models_that_cannot_be_judged() -> None:
         ({"seeds": (1, 1)}, r"different seeds; got \(1, 1\)"),
         ({"rule": "votes"}, "rule='votes' is unknown.*did you mean 'vote'"),
         ({"rows": [120]}, "indices must lie in 0..119"),
+        ({"rows": [3] * 150 + [4, 4]}, "rows must be different examples, got 152 that name 2, row 3 150 times; .*once"),
+        ({"rows": torch.tensor([0, 7, 0])}, "rows must be different examples, got 3 that name 2, row 0 2 times"),
     ],
 )
 def test_refuses_bad_options(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         evaluate(net(), digits(), **changes)
+
+
+@pytest.mark.parametrize(
+    "judge",
+    [
+        lambda **options: audit(net(), digits(), Threat(), **options),
+        lambda **options: radius_curve(net(), digits(), ATTACK, **options),
+        lambda **options: ensemble_curve(net(), digits(), **options),
+        lambda **options: transfer_matrix({"a": net(), "b": net()}, digits(), ATTACK, **options),
+        lambda **options: lipschitz_records(net(), digits(), ATTACK, **options),
+        lambda **options: uncertainty(net(), digits(), **options),
+    ],
+)
+def test_no_evaluation_counts_an_image_twice(judge: Callable[..., object]) -> None:
+    with pytest.raises(ValueError, match="rows must be different examples, got 200 that name 1, row 0 200 times"):
+        judge(rows=[0] * 200)
 
 
 def test_refuses_bad_attacks() -> None:

@@ -133,6 +133,17 @@ def test_a_paired_interval_refuses_different_images_and_an_impossible_confidence
         paired_interval(torch.ones(3), torch.ones(3), 95)
 
 
+def test_a_paired_interval_refuses_what_are_no_shares() -> None:
+    good = torch.tensor([0.0, 0.5, 1.0])
+    with pytest.raises(TypeError, match=r"first must be a tensor of shares in \[0, 1\], .*, got list; torch.as_tensor"):
+        paired_interval([0.0, 0.5, 1.0], good)
+    for bad in (math.nan, -0.5, 2.0):
+        with pytest.raises(ValueError, match=rf"second must hold shares in \[0, 1\], .* got {bad:g}; leave out"):
+            paired_interval(good, torch.tensor([1.0, bad, 0.0]))
+    right = torch.tensor([True, False, True])
+    assert paired_interval(right, ~right) == paired_interval(right.double(), (~right).double())
+
+
 @pytest.mark.parametrize(("successes", "n"), [(1, 0), (-1, 5), (6, 5)])
 def test_refuses_impossible_counts(successes: int, n: int) -> None:
     with pytest.raises(ValueError, match="0 <= successes <= n"):

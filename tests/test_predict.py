@@ -130,6 +130,21 @@ def test_refuses_probabilities_whose_softmax_it_would_take(dtype: torch.dtype) -
     assert torch.equal(predict(logs, X.to(dtype), 3, seed=0).label, predict(model[0], X.to(dtype), 3, seed=0).label)
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_refuses_inputs_that_are_not_finite(value: float) -> None:
+    x = X.clone()
+    x[1, 2] = x[4, 0] = x[4, 3] = value
+    with pytest.raises(ValueError, match="x must hold finite numbers, got NaN or infinity in 2 of 6 inputs; leave"):
+        predict(bnn(), x, samples=2)
+
+
+def test_inputs_may_be_tokens_or_sparse() -> None:
+    tokens = torch.arange(6).reshape(2, 3)
+    assert predict(nn.Sequential(nn.Embedding(6, 2), nn.Flatten()), tokens, samples=1).probs.shape == (2, 6)
+    model = nn.Sequential(nn.Linear(4, 3))
+    assert torch.equal(predict(model, X.to_sparse(), samples=1).label, predict(model, X, samples=1).label)
+
+
 def test_takes_an_empty_batch() -> None:
     assert predict(bnn(), X[:0], samples=2).probs.shape == (0, 3)
 

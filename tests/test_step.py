@@ -1,3 +1,4 @@
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -113,6 +114,22 @@ def test_measuring_the_clean_score_changes_nothing_else() -> None:
     record = measuring(x, y, seed, measure_clean=True)
     assert same(state(plain), state(measuring))
     assert record.clean_score is not None and 0 <= record.clean_score <= 8
+
+
+def test_the_robust_score_is_by_batch_statistics_and_the_clean_one_by_running_ones() -> None:
+    (x, y), seed = batch(100), 7
+    step = stepper(ADV_BNN)
+
+    def right(inputs: Tensor, stream: str, training: bool) -> float:
+        with seeded(derive_seed(seed, stream)), torch.no_grad():
+            return float((copy.deepcopy(step.loss.model).train(training)(inputs).argmax(1) == y).sum())
+
+    x_adv = attacked(step.loss.model, ADV_BNN, x, y, derive_seed(seed, "attack"))
+    by_batch, by_running = (right(x_adv, "update", training) for training in (True, False))
+    record = step(x, y, seed, measure_clean=True)
+    assert record.score == by_batch != by_running
+    by_batch, by_running = (right(x, "clean", training) for training in (True, False))
+    assert record.clean_score == by_running != by_batch
 
 
 def test_step_seeds_are_all_different() -> None:

@@ -199,6 +199,26 @@ def test_bad_threats_are_refused(arguments, message):
         Threat(**arguments)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"eps": "8/255"}, r"eps must be a number, .*, got '8/255' \(str\); write it without quotes, such as 8/255"),
+        ({"eps": None}, r"eps must be a number, .*, got None \(NoneType\)"),
+        ({"eps": torch.tensor(0.1)}, r"eps must be a number, .*\(Tensor\); .*convert it by float\(...\)"),
+        ({"bounds": 1.0}, r"bounds must be two numbers, \(low, high\), got 1.0"),
+        ({"bounds": "01"}, r"bounds must be two numbers, \(low, high\), got '01'"),
+        ({"bounds": (0.0, 0.5, 1.0)}, r"bounds must be two numbers, \(low, high\), got \(0.0, 0.5, 1.0\)"),
+    ],
+)
+def test_what_is_no_number_is_refused(arguments, message):
+    with pytest.raises(TypeError, match=message):
+        Threat(**arguments)
+
+
+def test_numbers_of_other_libraries_are_numbers():
+    assert Threat(eps=np.float32(0.5), bounds=(np.float64(0), 1)) == Threat(eps=0.5)
+
+
 def test_a_threat_is_a_value():
     assert Threat("l2", 0.5) == Threat("l2", 0.5)
     assert len({Threat("l2", 0.5), Threat("l2", 0.5), Threat("l2", 0.6)}) == 2

@@ -1,7 +1,7 @@
 """The sceptic's evaluation: a battery of attacks, one worst-case accuracy, and signs that it is too good to be true."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
@@ -117,11 +117,11 @@ def _radius(record: Record) -> float:
     return record.threat.eps if record.threat else 0.0
 
 
-def _by_radius(threat: Threat | Sequence[Threat]) -> list[Threat]:
-    threats = [threat] if isinstance(threat, Threat) else list(threat)
+def _by_radius(threat: object) -> list[Threat]:
+    threats: list[Any] = list(threat) if isinstance(threat, Iterable) and not isinstance(threat, str) else [threat]
     for one in threats:
         if not isinstance(one, Threat):
-            raise TypeError(f"threat must be a Threat such as Threat('linf', 8/255), or several; got {one!r}")
+            raise TypeError(f"threat must be a Threat such as Threat('linf', 8/255), or several in a list; got {one!r}")
         if not 0 < one.eps < math.inf:
             raise ValueError(f"threat must have a positive and finite radius to be audited, got eps={one.eps}")
         if replace(one, eps=threats[0].eps) != threats[0]:

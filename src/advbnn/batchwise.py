@@ -31,7 +31,7 @@ class Batch:
     Args:
         number: which one.
         folder: where finished parts are kept; nowhere when None.
-        report: is told the name of each part when it is begun.
+        report: is told what is under way: the name of a part that is begun, and how much of an attack is done.
 
     Attributes:
         number: which one.
@@ -42,7 +42,7 @@ class Batch:
         self, number: int, folder: Path | None = None, report: Callable[[str], None] = lambda name: None
     ) -> None:
         self.number, self.earlier = number, 0.0
-        self._folder, self._report = folder, report
+        self._folder, self._report, self._part = folder, report, ""
 
     def part(self, name: str, inputs: Tensor, make: Callable[[], Tensor]) -> Tensor:
         """What `make` gives; if that was made of the same inputs before an interruption, what it gave then.
@@ -52,6 +52,7 @@ class Batch:
             inputs: what it is made of.
             make: makes it.
         """
+        self._part = name
         self._report(name)
         if self._folder is None:
             return make()
@@ -64,6 +65,10 @@ class Batch:
         made = make().detach()
         _write(file, {"made": made.cpu(), _SECONDS: _since(started)})
         return made
+
+    def attacked(self, share: float, seed: int) -> None:
+        """Told by an attack on the batch which share of it is done; `seed` names it if no part has."""
+        self._report(f"{self._part or f'seed {seed}'}, {share:.0%}")
 
 
 Work = Callable[[Tensor, Tensor, Batch], dict[str, Tensor]]

@@ -3,7 +3,7 @@
 A checkpoint is a folder that appears under its name only when everything in it is on the disk:
 
     step-00001200/
-      weights.safetensors   the model's state
+      weights.safetensors   the model's state, with notes in its header
       training.pt           what else the run needs: tensors and plain values, read with weights_only=True
       manifest.json         where the run was, and the SHA-256 of the two files
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_model, save_model
 from torch import nn
 
@@ -55,6 +55,10 @@ class Checkpoint:
         """Puts the saved weights into `model`, whose parameters and buffers must have the same names and shapes."""
         load_weights(model, self.folder / WEIGHTS)
 
+    def notes(self) -> dict[str, str]:
+        """What was noted with the weights."""
+        return notes_of(self.folder / WEIGHTS)
+
     def training_state(self, device: torch.device | str = "cpu") -> Any:
         """What was saved besides the weights."""
         return torch.load(self.folder / TRAINING, map_location=device, weights_only=True)
@@ -67,6 +71,7 @@ def save(
     model: nn.Module,
     training: Mapping[str, Any],
     facts: Mapping[str, Any],
+    notes: Mapping[str, str] | None = None,
     keep: int = KEPT,
 ) -> Checkpoint:
     """Writes a checkpoint into `folder` and deletes all but the newest `keep`.
@@ -79,6 +84,7 @@ def save(
         model: its state goes into `weights.safetensors`.
         training: tensors and plain values.
         facts: plain values, readable as JSON.
+        notes: what has to stay with the weights wherever their file is copied; see `notes_of`.
         keep: how many checkpoints to leave.
     """
     folder = Path(folder)
@@ -88,7 +94,7 @@ def save(
         shutil.rmtree(leftover)
     try:
         temporary.mkdir()
-        save_model(model, str(temporary / WEIGHTS))
+        save_model(model, str(temporary / WEIGHTS), metadata=dict(notes or {}))
         torch.save(dict(training), temporary / TRAINING)
         digests = {name: _digest(temporary / name) for name in (WEIGHTS, TRAINING)}
         manifest = {"format": FORMAT, "step": step, "sha256": digests, "facts": dict(facts)}
@@ -149,6 +155,12 @@ def load_weights(model: nn.Module, file: Path | str) -> None:
             f"{file} does not fit the network: {reason} Build the network as it was built for the run; a run of a "
             "network of your own is judged from Python, by load_trained(folder, net=...)"
         ) from error
+
+
+def notes_of(file: Path | str) -> dict[str, str]:
+    """What was noted with the weights of a safetensors file."""
+    with safe_open(str(file), "pt") as opened:
+        return opened.metadata() or {}
 
 
 def sync(path: Path) -> None:

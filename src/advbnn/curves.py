@@ -117,7 +117,7 @@ def ensemble_curve(
         x, y = evaluation.prepared(x, y)
         correct = []
         for seed in evaluation.seed_list:
-            x_adv = evaluation.craft(attack, x, y, seed, batch.number)
+            x_adv = evaluation.craft(attack, x, y, seed, batch)
             with torch.no_grad(), evaluating(network), seeded(scoring_seed(seed), x.device):
                 draws = [network(x_adv) for _ in range(max(sizes))]
             labels = [predict(_Recorded(draws), x_adv, size, rule=evaluation.rule).label for size in sizes]

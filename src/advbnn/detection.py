@@ -73,7 +73,7 @@ def _from_attacked(evaluation: Evaluation, name: str, attack: Perturbation) -> R
         x, y = evaluation.prepared(x, y)
         clean, attacked, correct = [], [], []
         for seed in evaluation.seed_list:
-            prediction = evaluation.classify(evaluation.craft(attack, x, y, seed, batch.number), seed)
+            prediction = evaluation.classify(evaluation.craft(attack, x, y, seed, batch), seed)
             clean.append(scores_of(evaluation.classify(x, seed)))
             attacked.append(scores_of(prediction))
             correct.append(prediction.label == y)

@@ -4,6 +4,7 @@ The classifier is fixed first: the largest mean probability over S draws of the 
 draws. What they made is classified afterwards, and every accuracy is a `Record`.
 """
 
+import functools
 import hashlib
 import json
 import shutil
@@ -106,7 +107,7 @@ class Evaluation:
             own, the same ones for every batch and attack, so that each seed stands for one fixed ensemble.
         rule: how draws become a label, see `predict`.
         batch_size: examples attacked at a time.
-        rows: the examples to use; all when None.
+        rows: the examples to use, each of them once; all when None.
         label: what the model is called in records; its class when None.
         out: a file of records. Finished records are added to it, those that are there are not made again, and
             unfinished work is kept beside it, so that an interrupted evaluation goes on where it was.
@@ -143,7 +144,7 @@ class Evaluation:
             raise unknown("rule", self.rule, RULES)
         if not self.seed_list or len(set(self.seed_list)) != len(self.seed_list):
             raise ValueError(f"seeds must be how many seeds, at least 1, or different seeds; got {self.seeds!r}")
-        n = len(self.data) if self.rows is None else len(row_numbers(self.rows, len(self.data)))
+        n = len(self.data) if self.rows is None else _count_different(row_numbers(self.rows, len(self.data)))
         if n < FEWEST_IMAGES:
             warnings.warn(
                 f"{n} images: the 95 % interval of an accuracy spans up to {min(100, 200 / n**0.5):.0f} points; "
@@ -200,25 +201,24 @@ class Evaluation:
 
         def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
             x, y = self.prepared(x, y)
-            correct = [
-                self.classify(self.craft(attack, x, y, seed, batch.number), seed).label == y for seed in self.seed_list
-            ]
+            correct = [self.classify(self.craft(attack, x, y, seed, batch), seed).label == y for seed in self.seed_list]
             return {"correct": torch.stack(correct, 1)[:, None]}
 
         return self.measure([self.planned(name, attack, **fields)], work)
 
-    def craft(self, attack: Perturbation | None, x: Tensor, y: Tensor, seed: int, batch: int) -> Tensor:
+    def craft(self, attack: Perturbation | None, x: Tensor, y: Tensor, seed: int, batch: Batch) -> Tensor:
         """Perturbed inputs for the model, from randomness that no score uses; `x` itself without an attack."""
         if attack is None or attack.threat.eps == 0:
             return x
         # copies, as one that writes into its inputs would be checked against what it wrote
-        batch_of_its_own = x.clone(), y.clone()
+        batch_of_its_own, crafting = (x.clone(), y.clone()), crafting_seed(seed, batch.number)
         if isinstance(attack, Attack | Transfer):
-            x_adv = self._accelerated(attack)(self.fast, *batch_of_its_own, seed=crafting_seed(seed, batch))
+            telling = self._telling(self._accelerated(attack), functools.partial(batch.attacked, seed=seed))
+            x_adv = telling(self.fast, *batch_of_its_own, seed=crafting)
         else:
             # an attack from elsewhere may look for more in the model than its answers, and set no mode
             with evaluating(self.model), without_parameter_gradients(self.model):
-                x_adv = attack(self.model, *batch_of_its_own, seed=crafting_seed(seed, batch))
+                x_adv = attack(self.model, *batch_of_its_own, seed=crafting)
         check_allowed(attack, x_adv, x)
         return x_adv
 
@@ -287,7 +287,15 @@ class Evaluation:
                 store.parent.rmdir()
         return records
 
-    def _accelerated(self, attack: Perturbation) -> Perturbation:
+    def _telling(self, attack: Attack | Transfer, progress: Callable[[float], None]) -> Attack | Transfer:
+        """An attack that tells `progress` how much of it is done, if that is shown and it tells nobody else."""
+        inner = attack.attack if isinstance(attack, Transfer) else attack
+        if not self.progress or inner.progress is not False:
+            return attack
+        inner = replace(inner, progress=progress)
+        return replace(attack, attack=inner) if isinstance(attack, Transfer) else inner
+
+    def _accelerated(self, attack: Attack | Transfer) -> Attack | Transfer:
         """A transfer with its source accelerated; any other attack as it is."""
         if not isinstance(attack, Transfer):
             return attack
@@ -354,6 +362,18 @@ def _check_model_and_data(model: nn.Module, data: Examples) -> None:
             f"data must have classes, and {data.name!r} is a regression set; accuracy is for classifiers, and "
             "advbnn.score_regression gives the error of a regression"
         )
+
+
+def _count_different(rows: Tensor) -> int:
+    """How many rows there are; an error if one is repeated, as intervals are for that many different images."""
+    different, times = rows.unique(return_counts=True)
+    if len(different) < len(rows):
+        most = int(times.argmax())
+        raise ValueError(
+            f"rows must be different examples, got {len(rows)} that name {len(different)}, row {int(different[most])} "
+            f"{int(times[most])} times; an interval would take each for another image, so name every one once"
+        )
+    return len(rows)
 
 
 def check_attack(name: str, attack: Perturbation) -> None:

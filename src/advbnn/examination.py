@@ -165,7 +165,7 @@ class Examination:
 
     def _craft(self, name: str, attack: Perturbation, x: Tensor, y: Tensor, seed: int, batch: Batch) -> Tensor:
         """The points of an attack, kept should the audit be interrupted before its batch is done."""
-        make = functools.partial(self.judge.craft, attack, x, y, seed, batch.number)
+        make = functools.partial(self.judge.craft, attack, x, y, seed, batch)
         return batch.part(f"seed {seed}, {name}", x, make)
 
     def _lead(self, x: Tensor, y: Tensor, seed: int) -> Tensor:

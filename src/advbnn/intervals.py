@@ -59,6 +59,8 @@ def paired_interval(first: Tensor, second: Tensor, confidence: float = CONFIDENC
         first: how often each image was right, a share in [0, 1], [n].
         second: the same for the other side, in the same order.
     """
+    _check_shares("first", first)
+    _check_shares("second", second)
     if first.shape != second.shape or first.ndim != 1 or len(first) == 0:
         raise ValueError(f"expected shares of the same images, got shapes {tuple(first.shape)}, {tuple(second.shape)}")
     if not 0 < confidence < 1:
@@ -82,6 +84,20 @@ def mean_interval(values: Tensor, confidence: float = CONFIDENCE) -> tuple[float
     std, mean = torch.std_mean(values.double())
     reach = NormalDist().inv_cdf((1 + confidence) / 2) * float(std) / math.sqrt(len(values))
     return float(mean) - reach, float(mean) + reach
+
+
+def _check_shares(argument: str, shares: Tensor) -> None:
+    if not isinstance(shares, Tensor):
+        raise TypeError(
+            f"{argument} must be a tensor of shares in [0, 1], such as Record.right, got {type(shares).__name__}; "
+            "torch.as_tensor makes one of a list or an array"
+        )
+    outside = ~((shares >= 0) & (shares <= 1))  # as is NaN
+    if bool(outside.any()):
+        raise ValueError(
+            f"{argument} must hold shares in [0, 1], one for each image, got {shares[outside][0].item():g}; "
+            "leave out, on both sides, images that were not tried"
+        )
 
 
 def _solve(n: int, counts: range, tail: float, rising: bool) -> float:

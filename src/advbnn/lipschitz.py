@@ -94,10 +94,10 @@ class _Work:
 
     def __call__(self, x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
         x, y = self.evaluation.prepared(x, y)
-        of_seeds = [self._values(x, y, seed, batch.number) for seed in self.evaluation.seed_list]
+        of_seeds = [self._values(x, y, seed, batch) for seed in self.evaluation.seed_list]
         return {name: torch.stack([values[name] for values in of_seeds], 1) for name in of_seeds[0]}
 
-    def _values(self, x: Tensor, y: Tensor, seed: int, batch: int) -> dict[str, Tensor]:
+    def _values(self, x: Tensor, y: Tensor, seed: int, batch: Batch) -> dict[str, Tensor]:
         model, samples, draws = self.evaluation.fast, self.evaluation.samples, scoring_seed(seed)
         x_adv = self.evaluation.craft(self.attack, x, y, seed, batch)
         first_order, per_draw = _slopes(model, x, y, self.attack.threat, samples, draws)

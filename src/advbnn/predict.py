@@ -44,7 +44,7 @@ def predict(
 
     Args:
         model: any network that returns logits [n, classes]; a deterministic one simply agrees with itself.
-        x: a batch of inputs.
+        x: a batch of inputs, finite ones.
         samples: the number of draws, m in eq. 18.
         seed: makes the prediction repeatable and leaves torch's random state as it was.
         rule: how draws become a label: `"probability"`, the largest mean probability (eq. 18); `"loss"`, the least
@@ -58,7 +58,7 @@ def predict(
         raise TypeError(f"x must be a tensor, got {type(x).__name__}; torch.as_tensor makes one of an array")
     with evaluating(model), seeded(seed, x.device), explaining_misfit(model, "x", x.shape, x.dtype):
         outputs = [_logits(model, x) for _ in range(samples)]
-    _refuse_probabilities(outputs[0])
+    _check_inputs_and_outputs(x, outputs[0])
     draws = torch.stack(outputs).log_softmax(-1)  # [samples, n, classes]
     log_mean = draws.logsumexp(0) - math.log(samples)
     probs = log_mean.exp()
@@ -96,7 +96,7 @@ class Ensemble(nn.Module):
             outputs = [_logits(self.model, x) for _ in range(self.samples)]
         # once, as a look at every pass would keep the device waiting, and a compiler cannot look at all
         if not self._checked and not torch.compiler.is_compiling():
-            _refuse_probabilities(outputs[0])
+            _refuse_probabilities(bool(are_probabilities(outputs[0])))
             self._checked = True
         return torch.stack(outputs).log_softmax(-1).logsumexp(0) - math.log(self.samples)
 
@@ -125,8 +125,30 @@ def _logits(model: nn.Module, x: Tensor) -> Tensor:
     return logits
 
 
-def _refuse_probabilities(outputs: Tensor) -> None:
-    if bool(are_probabilities(outputs)):
+def all_finite(x: Tensor) -> Tensor:
+    """Whether all inputs are finite, one bool; sparse ones, which torch cannot ask that, are taken to be."""
+    return x.isfinite().all() if x.layout == torch.strided else torch.ones((), dtype=torch.bool, device=x.device)
+
+
+def not_finite(x: Tensor) -> ValueError:
+    """The error for inputs that hold NaN or infinity: whatever a network answers to these means nothing."""
+    bad = int((~x.isfinite()).reshape(len(x), -1).any(1).sum())
+    return ValueError(
+        f"x must hold finite numbers, got NaN or infinity in {bad} of {len(x)} inputs; leave these out, or look for "
+        "what made them, such as a division by zero"
+    )
+
+
+def _check_inputs_and_outputs(x: Tensor, outputs: Tensor) -> None:
+    # asked when all draws are under way, and brought over together, to wait for the device once
+    finite, probabilities = torch.stack([all_finite(x).to(outputs.device), are_probabilities(outputs)]).tolist()
+    if not finite:
+        raise not_finite(x)
+    _refuse_probabilities(probabilities)
+
+
+def _refuse_probabilities(found: bool) -> None:
+    if found:
         raise ValueError(
             "model returned probabilities (rows are non-negative and sum to 1), and their softmax would be taken: "
             "remove the softmax, or return its logarithm"

@@ -16,6 +16,7 @@ from advbnn.intervals import mean_interval
 from advbnn.misfit import explaining_misfit
 from advbnn.modes import evaluating, without_parameter_gradients
 from advbnn.objective import Gaussian
+from advbnn.predict import all_finite, not_finite
 from advbnn.rng import seeded
 from advbnn.seeds import crafting_seed, scoring_seed
 
@@ -80,14 +81,16 @@ def regress(
 
     Args:
         model: any network that returns one row of numbers, [n, ...], an input; a deterministic one agrees with itself.
-        x: a batch of inputs.
+        x: a batch of inputs, finite ones.
         samples: the number of draws, m.
         seed: makes the prediction repeatable and leaves torch's random state as it was.
-        noise_std: sigma, that of the `Gaussian` likelihood; a learned one is in `FitResult.noise_std`. With 0 the
-            prediction is of the function, not of an observation.
+        noise_std: sigma, that of the `Gaussian` likelihood; a learned one is in `FitResult.noise_std`, and in
+            `load_trained(...).noise_std`. With 0 the prediction is of the function, not of an observation.
     """
     _check_noise(noise_std)
     draws = _draws(model, x, positive_whole("samples", samples), seed)
+    if not bool(all_finite(x)):
+        raise not_finite(x)
     weights_std, mean = torch.std_mean(draws, 0, correction=0)
     noise = torch.full_like(mean, noise_std)
     return Regression(mean=mean, weights_std=weights_std, noise_std=noise, std=torch.hypot(weights_std, noise))
@@ -182,7 +185,7 @@ def _check_noise(noise_std: float) -> None:
     if noise_std is None or not 0 <= noise_std < math.inf:
         raise ValueError(
             f"noise_std must be a standard deviation of 0 or more, got {noise_std}; it is that of the Gaussian "
-            "likelihood, and FitResult.noise_std if it was learned"
+            "likelihood, and if it was learned FitResult.noise_std or load_trained(...).noise_std"
         )
 
 

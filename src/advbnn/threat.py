@@ -1,7 +1,9 @@
 """The threat model: how far, in which norm and within which box an input may be changed (eq. 1)."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -32,8 +34,17 @@ class Threat:
     def __post_init__(self) -> None:
         if self.norm not in NORMS:
             raise unknown("norm", self.norm, NORMS)
+        if not _is_number(self.eps):
+            raise TypeError(
+                f"eps must be a number, a radius of 0 or more, got {self.eps!r} ({type(self.eps).__name__}); write it "
+                "without quotes, such as 8/255, or convert it by float(...)"
+            )
         if not self.eps >= 0:
             raise ValueError(f"eps must be a radius of 0 or more, got {self.eps}; for images in [0, 1] try 8/255")
+        if not (isinstance(self.bounds, Sequence) and len(self.bounds) == 2 and all(map(_is_number, self.bounds))):
+            raise TypeError(
+                f"bounds must be two numbers, (low, high), got {self.bounds!r}; for images in [0, 1] leave them out"
+            )
         low, high = self.bounds
         if not low < high:
             raise ValueError(f"bounds must be (low, high) with low < high, got {self.bounds}")
@@ -183,6 +194,10 @@ def _round_down(value: float, dtype: torch.dtype) -> float:
     if nearest.item() > value:
         nearest = torch.nextafter(nearest, torch.zeros_like(nearest))
     return nearest.item()
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real)
 
 
 def _rows(x: Tensor) -> Tensor:

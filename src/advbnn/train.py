@@ -94,7 +94,7 @@ def fit(
         Interrupted: Ctrl-C or SIGTERM came; the step was finished and the state saved.
         DivergedError: the loss became NaN or infinite; the state was saved apart.
     """
-    _check_arguments(net, data)
+    _check_arguments(net, data, defense)
     processes = world()
     device = torch.device(device) if device is not None else next(net.parameters()).device
     training = Training(defense.wrap(net).to(device), data.to(device), defense, seed, engine, processes, precision)
@@ -164,7 +164,7 @@ def fit_config(
     )
 
 
-def _check_arguments(net: object, data: object) -> None:
+def _check_arguments(net: object, data: object, defense: object) -> None:
     if not isinstance(net, nn.Module):
         raise TypeError(f"net must be a torch.nn.Module that returns logits, got {type(net).__name__}")
     if next(net.parameters(), None) is None:
@@ -173,6 +173,11 @@ def _check_arguments(net: object, data: object) -> None:
         raise TypeError(
             f"data must be Splits(train, test), got {type(data).__name__}; advbnn.data.load(name) gives one, and "
             "from_tensors(images, labels) makes each of the two sets"
+        )
+    if not isinstance(defense, Defense):
+        raise TypeError(
+            f"defense must be a Defense, got {defense!r}; advbnn.defense('adv_bnn', 'cifar10') makes one of a name and "
+            "the data set whose settings to take"
         )
 
 
@@ -222,14 +227,13 @@ def _last_checkpoint(run: RunFolder | None, out: Path | str | None, processes: W
 
 
 def _result(training: Training, journal: Journal, out: Path | str | None) -> FitResult:
-    log_noise = training.loss.log_noise
     return FitResult(
         model=training.product,
         defense=training.defense,
         seed=training.seed,
         steps=training.total_steps,
         history=journal.history,
-        noise_std=None if log_noise is None else float(log_noise.detach().exp()),
+        noise_std=training.noise_std,
         out=None if out is None else Path(out),
     )
 

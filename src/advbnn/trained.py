@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from advbnn import checkpoint
-from advbnn.checkpoint import load_weights
+from advbnn.checkpoint import load_weights, notes_of
 from advbnn.config import Config
 from advbnn.identity import structure_of
 from advbnn.optimizers import Langevin
-from advbnn.runs import CHECKPOINTS, CONFIG, FACTS, LAST, MODEL, RunError
+from advbnn.runs import CHECKPOINTS, CONFIG, FACTS, LAST, MODEL, NOISE_STD, RunError
 from advbnn.sgld import SampleBank
 
 
@@ -26,12 +26,15 @@ class Trained:
         config: the settings of the run.
         folder: where it lies.
         finished: whether the run came to its end; if not, these are the weights of its last checkpoint.
+        noise_std: the learned noise of a Gaussian likelihood, for `regress` and `score_regression`; else None, and for
+            a run of an earlier version, which has not kept it with the weights.
     """
 
     model: nn.Module
     config: Config
     folder: Path
     finished: bool
+    noise_std: float | None
 
 
 def load_trained(
@@ -66,12 +69,20 @@ def load_trained(
         if not weights.exists():
             raise RunError(f"{folder} has no {LAST}: the version that trained it has kept the best weights alone")
         load_weights(model, weights)
+        notes = notes_of(weights)
     else:
         newest = checkpoint.latest(folder / CHECKPOINTS)
         if newest is None:
             raise RunError(f"{folder} has no weights yet: its run was stopped before the first checkpoint; resume it")
         newest.load_weights(model)
-    return Trained(model=model.to(device).eval(), config=config, folder=folder, finished=finished)
+        notes = newest.notes()
+    return Trained(
+        model=model.to(device).eval(),
+        config=config,
+        folder=folder,
+        finished=finished,
+        noise_std=float(notes[NOISE_STD]) if NOISE_STD in notes else None,
+    )
 
 
 def _check_randomness(folder: Path, model: nn.Module, structure: list[str] | None) -> None:

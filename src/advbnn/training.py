@@ -20,6 +20,7 @@ from advbnn.objective import RobustLoss
 from advbnn.optimizers import Langevin, set_learning_rate
 from advbnn.priors import GaussianPrior
 from advbnn.rng import seeded
+from advbnn.runs import NOISE_STD
 from advbnn.schedules import kl_factor
 from advbnn.seeds import derive_seed
 from advbnn.sgld import SampleBank, keep
@@ -95,6 +96,11 @@ class Training:
     def product(self) -> nn.Module:
         """What the run is for: the network, or the samples of its weights."""
         return self.model if self.bank is None else self.bank
+
+    @property
+    def noise_std(self) -> float | None:
+        """The noise of a Gaussian likelihood that learns it, as it is now; else None."""
+        return None if self.loss.log_noise is None else float(self.loss.log_noise.detach().exp())
 
     @property
     def total_steps(self) -> int:
@@ -209,7 +215,8 @@ class Training:
             "tally": self.tally.state_dict(),
             "learned": [part.state_dict() for part in learned],
         }
-        return {"step": self.total_steps, "model": self.product, "training": state}
+        notes = {} if self.noise_std is None else {NOISE_STD: repr(self.noise_std)}
+        return {"step": self.total_steps, "model": self.product, "training": state, "notes": notes}
 
     def load(self, saved: Checkpoint | None) -> None:
         """Goes back to where a checkpoint was written; nothing happens without one."""

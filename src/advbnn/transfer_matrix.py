@@ -88,7 +88,7 @@ class _Pairs:
         x, y = self.source.prepared(x, y)
         correct = []
         for seed in self.source.seed_list:
-            x_adv = self.source.craft(self.attack, x, y, seed, batch.number)
+            x_adv = self.source.craft(self.attack, x, y, seed, batch)
             correct.append(torch.stack([self._correct(target, x_adv, y, seed) for target in self.targets], 1))
         return {"correct": torch.stack(correct, 2)}
 

@@ -42,7 +42,7 @@ def _work(evaluation: Evaluation, attack: Perturbation | None) -> Work:
     def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
         x, y = evaluation.prepared(x, y)
         seeds = evaluation.seed_list
-        predictions = [evaluation.classify(evaluation.craft(attack, x, y, seed, batch.number), seed) for seed in seeds]
+        predictions = [evaluation.classify(evaluation.craft(attack, x, y, seed, batch), seed) for seed in seeds]
         return {
             "labels": y,
             "correct": torch.stack([(p.label == y)[:, None] for p in predictions], 2),

@@ -169,6 +169,21 @@ def test_regression_is_attacked_through_its_likelihood(name, outputs):
     assert ((model.net(x_adv) - y) ** 2).mean() > ((model.net(x) - y) ** 2).mean()
 
 
+@pytest.mark.parametrize(("name", "threat"), every())
+def test_every_attack_tells_how_far_it_is(model, name, threat):
+    shares = []
+    ATTACKS[name](threat, progress=shares.append)(model, X, predicted(small_net()), seed=0)
+    assert shares == sorted(shares) and shares[-1] == 1
+    assert name == "fgsm" or len({share for share in shares if 0 < share < 1}) >= 2
+
+
+def test_an_attack_with_nothing_to_do_says_that_it_is_done():
+    shares = []
+    wrong = (predicted(small_net()) + 1) % CLASSES
+    attacks.APGD(LINF, steps=3, progress=shares.append)(small_net(), X, wrong, seed=0)
+    assert shares == [1]
+
+
 def test_progress_grows_to_one_over_all_chunks(capsys):
     shares = []
     attack = attacks.PGD(LINF, steps=4, restarts=2, batch_size=2, progress=shares.append)

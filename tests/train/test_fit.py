@@ -229,6 +229,11 @@ def test_a_network_that_does_not_fit_the_data_is_refused(
         fit(copy.deepcopy(net), splits, quick(name))
 
 
+def test_the_name_of_a_defence_is_not_a_defence() -> None:
+    with pytest.raises(TypeError, match=r"defense must be a Defense, got 'adv_bnn'; advbnn.defense\('adv_bnn', "):
+        fit(nn.Linear(12, 4), few(FLAT, LABELS), "adv_bnn")
+
+
 def test_a_look_at_the_network_leaves_no_trace(digits: Splits[ImageSet]) -> None:
     net = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 10)).eval()
     net[1].train()

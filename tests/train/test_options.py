@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_model
 from torch import Tensor, nn
 
 from advbnn import training as training_module
@@ -18,6 +19,7 @@ from advbnn.objective import Gaussian, RobustELBO
 from advbnn.optimizers import Langevin
 from advbnn.posterior import bayesianize
 from advbnn.predict import predict
+from advbnn.regress import score_regression
 from advbnn.rng import seeded
 from advbnn.runs import RunError
 from advbnn.schedules import Constant, Cosine
@@ -131,6 +133,34 @@ def test_the_best_epoch_has_its_own_noise(
     best = noise(3, tmp_path / "run")
     assert best == noise(1, None) != 1.0
     assert noise(3, tmp_path / "run") == best  # a finished run says so again
+    loaded, last = (load_trained(tmp_path / "run", net=nn.Linear(3, 1), last=last) for last in (False, True))
+    assert loaded.noise_std == best
+    assert last.noise_std not in (None, best, 1.0)
+
+
+def test_a_learned_noise_comes_back_with_its_network(tmp_path: Path) -> None:
+    with seeded(0):
+        examples = from_tensors(torch.rand(40, 3), torch.rand(40, 1))
+    value = quick("bnn", objective=RobustELBO(likelihood=Gaussian(noise_std=0.7, learned=True)))
+    result = fit(nn.Linear(3, 1), Splits(examples, examples), value, out=tmp_path / "run")
+    loaded = load_trained(tmp_path / "run", net=nn.Linear(3, 1))
+    assert loaded.noise_std == result.noise_std != 0.7
+    options: dict[str, Any] = {"samples": 3, "seed": 1}
+    before = score_regression(result.model, examples, noise_std=result.noise_std, **options)
+    assert score_regression(loaded.model, examples, noise_std=loaded.noise_std, **options) == before
+
+    (tmp_path / "run" / "model.safetensors").unlink()
+    stopped = load_trained(tmp_path / "run", net=nn.Linear(3, 1))
+    assert not stopped.finished and stopped.noise_std == result.noise_std
+
+    # as a version that kept no notes has left it
+    save_model(loaded.model, str(tmp_path / "run" / "model.safetensors"))
+    earlier = load_trained(tmp_path / "run", net=nn.Linear(3, 1))
+    assert earlier.noise_std is None and same(earlier.model, result.model)
+
+    fixed = replace(value, objective=RobustELBO(likelihood=Gaussian(noise_std=0.7)))
+    fit(nn.Linear(3, 1), Splits(examples, examples), fixed, out=tmp_path / "fixed")
+    assert load_trained(tmp_path / "fixed", net=nn.Linear(3, 1)).noise_std is None
 
 
 @pytest.mark.parametrize("averaging", [None, Averaging(decay=0.5)])

@@ -135,6 +135,7 @@ class Attack(ABC):
             x_adv[rows] = self.threat.project(found.detach(), x[rows])
             queries[rows] = oracle.queries
             done = rows.stop
+            report(done / n)  # of an attack that had little to do, the first word
         if vanished > n / 2:
             warnings.warn(
                 f"every gradient was zero for {vanished} of {n} examples: gradient masking. {type(self).__name__} "

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from advbnn.batchwise import Batch
 from advbnn.data.augment import to_float
 from advbnn.data.imageset import Examples, row_numbers
 from advbnn.evaluate import Evaluation, Perturbation
@@ -100,7 +101,7 @@ def attacked_images(
     evaluation = Evaluation(model, data, samples=samples, seeds=[seed], label=label)
     x, y = next(iter(data.gather([row_numbers(rows, len(data))])))
     x, y = evaluation.prepared(to_float(x), y)
-    x_adv = evaluation.craft(attack, x, y, seed, batch=0)
+    x_adv = evaluation.craft(attack, x, y, seed, Batch(0))
     before, after = evaluation.classify(x, seed), evaluation.classify(x_adv, seed)
     return [
         AttackedImage(
