@@ -97,6 +97,18 @@ def test_tables_are_refreshed_and_checked(tmp_path: Path) -> None:
     assert (stale.exit_code, stale.output) == (1, f"{document}: out of date; run advbnn tables\n")
     assert advbnn(*arguments).output == f"{document}: refreshed\n"
     assert "| Adv-BNN | - | 90.6 [87.2, 93.4] |" in document.read_text()
-    assert advbnn(*arguments, "--check").exit_code == 0
+    fresh = advbnn(*arguments, "--check")
+    assert (fresh.exit_code, fresh.output) == (0, f"{document}: up to date\n")
     missing = advbnn("tables", tmp_path / "missing.md")
     assert (missing.exit_code, missing.output) == (1, f"error: there is no such file: {tmp_path / 'missing.md'}\n")
+
+
+@pytest.mark.parametrize("text", ["no table\n", "<!--table: digits/headline-->\n<!-- end -->\n", ""])
+def test_a_document_without_a_marked_table_is_refused(tmp_path: Path, text: str) -> None:
+    document = tmp_path / "README.md"
+    document.write_text(text)
+    for further in ([], ["--check"]):
+        refused = advbnn("tables", document, "--results", tmp_path, *further)
+        assert refused.exit_code == 1
+        assert f"error: {document} has no table to fill" in refused.output
+        assert "<!-- table: RECORDS/NAME -->" in refused.output

@@ -24,6 +24,11 @@ _START = re.compile(r"^<!-- table: (\S+) -->$", re.MULTILINE)
 _BLOCK = re.compile(r"^<!-- table: (?P<name>\S+) -->$(?P<content>.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL)
 
 
+def has_tables(text: str) -> bool:
+    """Whether a document marks any place for a table."""
+    return _START.search(text) is not None
+
+
 def refreshed(text: str, results: Path) -> str:
     """The text with every marked table made anew.
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
-from advbnn.report.tables import PLUS_MINUS
+from advbnn.report.tables import PLUS_MINUS, percent_at_most
 from advbnn.reproduce import paper
 from advbnn.reproduce.evidence import Evidence, Number
 from advbnn.reproduce.protocol import AUTHORS
@@ -86,7 +86,7 @@ def gain_in_the_worst_case(evidence: Evidence) -> Judgement:
     verdict, words = _comparison(evidence, evidence.worst, lambda eps: evidence.undecided("adv_bnn", eps))
     shares = [evidence.undecided("adv_bnn", eps) for eps, _, _ in _pairs(evidence, evidence.worst)]
     if any(shares):
-        span = " to ".join(dict.fromkeys(f"{least_or_most:.0f}" for least_or_most in (min(shares), max(shares))))
+        span = " to ".join(dict.fromkeys(percent_at_most(end / 100) for end in (min(shares), max(shares))))
         words += f" Of Adv-BNN's images {span} % could not be decided and count as fallen."
     return verdict, words
 
