@@ -325,13 +325,27 @@ def _parts(pair: tuple[float, float]) -> list[tuple[str, float]]:
     return list(zip(("train", "test"), pair, strict=True))
 
 
-@pytest.mark.parametrize(("speed", "expected"), [(800, REPRODUCED), (500, PARTLY), (200, NOT)])
+@pytest.mark.parametrize(("speed", "expected"), [(1000, REPRODUCED), (800, REPRODUCED), (500, PARTLY), (200, NOT)])
 def test_the_overhead(speed: float, expected: str) -> None:
     trainings = {
         "adv": Training(parameters=100, examples_per_second=1000),
         "adv_bnn": Training(parameters=200, examples_per_second=speed),
     }
     assert verdict("overhead", evidence(trainings=trainings)) == expected
+    assert "whether the two had the same device to themselves is not known" in (
+        claim("overhead", evidence(trainings=trainings)).evidence
+    )
+
+
+def test_a_training_that_cannot_be_so_fast_decides_nothing() -> None:
+    trainings = {
+        "adv": Training(parameters=100, examples_per_second=800),
+        "adv_bnn": Training(parameters=200, examples_per_second=1000),
+    }
+    found = claim("overhead", evidence(trainings=trainings))
+    assert found.verdict == UNDECIDED
+    assert "takes 0.80 times as long" in found.evidence
+    assert "did not have the same device to themselves" in found.evidence
 
 
 def test_several_trainings_count_as_one_with_their_spread() -> None:
