@@ -19,6 +19,7 @@ from advbnn.records import Record
 from advbnn.runs import RunError
 from advbnn.trained import Trained, load_trained
 from advbnn.training import DivergedError
+from advbnn_cli.options import file_to_write
 
 RECORDS = "records.json"
 """Where in its folder the records of a run are."""
@@ -58,11 +59,18 @@ def judged(
         trained = load_trained(run, device=place, last=last)
         if not trained.finished and world.leads:
             typer.echo(f"warning: {run} is not finished; this is about its last checkpoint", err=True)
+        if last and trained.config.defense.early_stopping is None:
+            raise ValueError(
+                f"{run} was trained without early stopping, so that its weights are those of the last epoch; "
+                "leave --last out"
+            )
+        records = out or run / RECORDS
+        file_to_write(records)
         test = trained.config.load_data().test
         options = Options(
             rows=first_rows(test, limit),
             label=f"{label_of(run)} (last)" if last else label_of(run),
-            out=out or run / RECORDS,
+            out=records,
             progress=True,
             command=command_line(),
         )

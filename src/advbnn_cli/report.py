@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from advbnn_cli.options import folder_to_write
+
 if TYPE_CHECKING:
     from advbnn.records import Records
     from advbnn.report import AttackedImage
@@ -16,9 +18,10 @@ _ATTACK = "PGD-20 averaged over 10 draws"
 
 def report(
     sources: Annotated[list[Path], typer.Argument(help="Run folders with records, or files of records.")],
-    out: Annotated[Path, typer.Option(help="The folder to write report.html, report.md and report.csv to.")] = Path(
-        "report"
-    ),
+    out: Annotated[
+        Path,
+        typer.Option(callback=folder_to_write, help="The folder to write report.html, report.md and report.csv to."),
+    ] = Path("report"),
     images: Annotated[
         int, typer.Option(help="So many test images are shown under attack for each run folder; 0 for none.")
     ] = 3,

@@ -17,6 +17,7 @@ from advbnn_cli.options import (
     Samples,
     Seeds,
     Steps,
+    file_to_write,
     named,
     numeric,
     refuse_larger_than_images,
@@ -26,7 +27,7 @@ from advbnn_cli.options import (
 def transfer(
     runs: Annotated[list[Path], typer.Argument(help="Two or more run folders, all of the same data.")],
     eps: Annotated[float, numeric("RADIUS", "Such as 0.031 or 8/255.")],
-    out: Annotated[Path, typer.Option(help="The file of records.")],
+    out: Annotated[Path, typer.Option(callback=file_to_write, help="The file of records.")],
     attack: Annotated[str, named(ATTACKS, "As for evaluate, but neither clean nor mean.")] = "paper",
     norm: Norm = "linf",
     steps: Steps = None,
