@@ -13,7 +13,7 @@ Every other key is a field of `Defense`, tables are its parts. A key that does n
 
 import dataclasses
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from advbnn.profiles import DATASETS, DEFENSES, defense
 from advbnn.tables import (
     ConfigError,
     field_names,
+    keys_of,
     merged,
     nested,
     parse_literal,
@@ -144,10 +145,22 @@ def _split(table: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The keys of a table that are the run's own, and those of its defence."""
     own = [name for name in field_names(Config) if name != "defense"]
     parts = ["defense", *(name for name in field_names(Defense) if name != "name")]
-    for key in table:
-        if key not in (*own, *parts):
-            raise unknown_key(key, [*own, *parts], Defense)
+    keys = [*own, "defense", *(key for key in keys_of(Defense) if key != "name")]
+    for key in _named(table, keys):
+        if key not in keys:
+            raise unknown_key(key, keys)
     return {k: v for k, v in table.items() if k in own}, {k: v for k, v in table.items() if k in parts}
+
+
+def _named(table: Mapping[str, Any], keys: Sequence[str], path: str = "") -> Iterator[str]:
+    """The keys of a nested table with dots between their parts; a table in place of a plain value counts as one."""
+    for name, value in table.items():
+        key = f"{path}{name}"
+        plain = key in keys and not any(each.startswith(f"{key}.") for each in keys)
+        if isinstance(value, Mapping) and value and not plain:
+            yield from _named(value, keys, f"{key}.")
+        else:
+            yield key
 
 
 def defense_comment(value: Defense) -> str:
