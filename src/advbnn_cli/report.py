@@ -31,6 +31,7 @@ def report(
     from advbnn.records import Records
     from advbnn.report import write_report
     from advbnn.report.headline import middle_threat
+    from advbnn.report.looks import defenses_in
     from advbnn.report.measured import check_one_data_set
     from advbnn_cli.judging import explaining_errors
 
@@ -38,13 +39,15 @@ def report(
         if images < 0:
             raise ValueError(f"images must be a number of images, 0 or more, got {images}")
         records = Records()
+        defenses: dict[str, str] = {}
         for source in sources:
             records += read_records(source)
+            defenses |= defenses_in(source if source.is_dir() else source.parent)
         check_one_data_set(records)
         threat = middle_threat(records)
         runs = [source for source in sources if source.is_dir()]
         shown = _attacked(runs, threat, images, device) if threat is not None and images else []
-        typer.echo(f"{write_report(records, out, shown)}: {len(records)} records")
+        typer.echo(f"{write_report(records, out, shown, defenses=defenses)}: {len(records)} records")
 
 
 def read_records(source: Path) -> "Records":

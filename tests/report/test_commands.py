@@ -53,6 +53,8 @@ def test_report_of_a_run_shows_its_images(run: Path, tmp_path: Path) -> None:
     elements = Elements((tmp_path / "report" / "report.html").read_text())
     assert len(elements.of("img")) == 6
     assert "PGD-20 averaged over 10 draws" in elements.text
+    assert "Robustness of Adv-BNN (mine) on digits" in elements.text
+    assert "| Adv-BNN (mine) |" in (tmp_path / "report" / "report.md").read_text()
 
 
 def test_report_of_files_and_runs_together(run: Path, tmp_path: Path) -> None:
