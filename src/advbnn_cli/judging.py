@@ -114,6 +114,16 @@ def device_or_first_gpu(device: str | None) -> str:
     return device
 
 
+def refuse_missing(files: Sequence[Path]) -> None:
+    """Names the files that are not there."""
+    for path in files:
+        if path.is_dir():
+            raise ValueError(f"{path} is a folder; name files in it")
+    missing = [str(path) for path in files if not path.is_file()]
+    if missing:
+        raise ValueError(f"there is no such file: {', '.join(missing)}")
+
+
 def label_of(run: Path) -> str:
     """What the network of a run is called in records: the name of its folder."""
     return run.resolve().name

@@ -41,7 +41,11 @@ def report(
         records = Records()
         defenses: dict[str, str] = {}
         for source in sources:
-            records += read_records(source)
+            found = read_records(source)
+            try:
+                records += found
+            except ValueError as error:
+                raise ValueError(f"{source} does not go together with what was named before it: {error}") from None
             defenses |= defenses_in(source if source.is_dir() else source.parent)
         check_one_data_set(records)
         threat = middle_threat(records)

@@ -17,12 +17,10 @@ def tables(
 ) -> None:
     """Fill the marked tables of documents from records."""
     from advbnn.report.blocks import has_tables, refresh
-    from advbnn_cli.judging import explaining_errors
+    from advbnn_cli.judging import explaining_errors, refuse_missing
 
     with explaining_errors():
-        missing = [document for document in documents if not document.is_file()]
-        if missing:
-            raise ValueError(f"there is no such file: {', '.join(map(str, missing))}")
+        refuse_missing(documents)
         for document in documents:
             if not has_tables(document.read_text(encoding="utf-8")):
                 raise ValueError(

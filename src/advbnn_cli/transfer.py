@@ -66,7 +66,9 @@ def transfer(
             )
         trained = {label_of(run): load_trained(run, device=place) for run in runs}
         if len(trained) != len(runs):
-            raise ValueError(f"runs are told apart by the names of their folders, which must differ; got {runs}")
+            raise ValueError(
+                f"runs are told apart by the names of their folders, which must differ; got {', '.join(map(str, runs))}"
+            )
         tests = [one.config.load_data().test for one in trained.values()]
         if len({test.fingerprint() for test in tests}) > 1:
             raise ValueError(f"the runs are of different data: {', '.join(test.name for test in tests)}")

@@ -218,6 +218,7 @@ def test_warnings_are_one_line_and_the_table_fits_a_terminal(runs: Path, tmp_pat
 def test_predict_refuses_bad_input(runs: Path, images: list[Path], tmp_path: Path) -> None:
     for arguments, message in (
         ([tmp_path / "nothing.png"], "there is no such file"),
+        ([tmp_path], "is a folder; name files in it"),
         ([images[0], "--coverage", 2], "coverage must be a share"),
         ([images[0], "--samples", 0], "samples must be at least 1"),
     ):

@@ -98,6 +98,15 @@ def test_a_radius_beyond_all_pixels_is_questioned_before_anything_is_loaded(comm
     assert "do you mean 8/255?" in sentence(result.output)
 
 
+def test_steps_that_no_attack_would_take_are_refused() -> None:
+    for names in (["fgsm"], ["square", "nes"]):
+        result = advbnn("evaluate", "a", "--steps", "5", *(part for name in names for part in ("--attack", name)))
+        assert result.exit_code == 2
+        assert f"--steps 5 would change nothing: {' and '.join(names)} " in sentence(result.output)
+    some = advbnn("evaluate", "a", "--steps", "5", "--attack", "fgsm", "--attack", "pgd")
+    assert "a is not a run folder" in some.output
+
+
 def test_draws_that_no_attack_would_average_are_refused() -> None:
     result = advbnn("evaluate", "a", "--eot", "20")
     assert result.exit_code == 2

@@ -1,5 +1,6 @@
 """The commands report and tables."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,15 @@ def test_report_of_files_and_runs_together(run: Path, tmp_path: Path) -> None:
     Records(r for r in Records.load(run / "records.json") if r.kind == "clean").save(file)
     assert advbnn("report", run, file, "--out", tmp_path, "--images", 0).exit_code == 0
     assert not Elements((tmp_path / "report.html").read_text()).of("img")
+
+
+def test_records_that_contradict_each_other_name_their_source(run: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    Records(replace(r, samples=3) for r in Records.load(run / "records.json")).save(other)
+    failed = advbnn("report", run, other, "--out", tmp_path / "out")
+    assert failed.exit_code == 1
+    assert f"{other} does not go together with what was named before it: two records 'clean' of mine" in failed.output
+    assert "samples was 2 and is now 3. Leave one of them out" in failed.output
 
 
 def test_mistakes_are_said_in_one_line(run: Path, tmp_path: Path) -> None:
