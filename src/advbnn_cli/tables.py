@@ -22,7 +22,11 @@ def tables(
     with explaining_errors():
         refuse_missing(documents)
         for document in documents:
-            if not has_tables(document.read_text(encoding="utf-8")):
+            try:
+                text = document.read_text(encoding="utf-8")
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{document} is no text: {error}; give a markdown file") from None
+            if not has_tables(text):
                 raise ValueError(
                     f"{document} has no table to fill: mark its place by two lines of their own, "
                     "<!-- table: RECORDS/NAME --> and <!-- end -->"

@@ -111,6 +111,8 @@ def test_tables_are_refreshed_and_checked(tmp_path: Path) -> None:
     assert "| Adv-BNN | - | 90.6 [87.2, 93.4] |" in document.read_text()
     fresh = advbnn(*arguments, "--check")
     assert (fresh.exit_code, fresh.output) == (0, f"{document}: up to date\n")
+    (tmp_path / "image.png").write_bytes(b"\xff\xfe")
+    assert f"error: {tmp_path / 'image.png'} is no text" in advbnn("tables", tmp_path / "image.png").output
     missing = advbnn("tables", tmp_path / "missing.md")
     assert (missing.exit_code, missing.output) == (1, f"error: there is no such file: {tmp_path / 'missing.md'}\n")
 

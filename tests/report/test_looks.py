@@ -71,10 +71,8 @@ def test_there_may_be_more_models_than_colours() -> None:
 
 
 def test_a_run_is_named_by_its_defence_and_its_folder() -> None:
-    found = looks(
-        ["adv", "adv_adam", "run3", "mine", "rse", "bnn (last)"],
-        {"adv_adam": "adv", "run3": "own", "rse": "bnn", "adv": "adv", "bnn (last)": "bnn"},
-    )
+    defenses = {"adv": "adv", "adv_adam": "adv", "run3": "own", "rse": "bnn", "bnn (last)": "bnn", "run4 (last)": "rse"}
+    found = looks([*defenses, "mine"], defenses)
     titles = {label: look.title for label, look in found.items()}
     assert titles == {
         "rse": "BNN (rse)",
@@ -83,6 +81,7 @@ def test_a_run_is_named_by_its_defence_and_its_folder() -> None:
         "run3": "own (run3)",
         "mine": "mine",
         "bnn (last)": "BNN (last)",
+        "run4 (last)": "RSE (run4, last)",
     }
 
 

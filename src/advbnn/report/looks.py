@@ -92,7 +92,7 @@ def _title(label: str, defense: str | None) -> str:
         return TITLES.get(label, label)
     if label.startswith(f"{defense} "):  # the same with a remark
         return TITLES.get(defense, defense) + label.removeprefix(defense)
-    return f"{TITLES.get(defense, defense)} ({label})"
+    return f"{TITLES.get(defense, defense)} ({label.replace(' (last)', ', last')})"
 
 
 def _look(label: str, title: str, index: int) -> Look:
