@@ -124,6 +124,13 @@ def test_a_damaged_checkpoint_is_passed_over_and_said(tmp_path: Path, part: str,
         assert weight(latest(tmp_path)) == 1
 
 
+def test_a_damaged_file_of_weights_is_named(tmp_path: Path) -> None:
+    for content in (b"", b"no weights", b"\xff" * 100):
+        (tmp_path / "model.safetensors").write_bytes(content)
+        with pytest.raises(CheckpointError, match=r"model\.safetensors is damaged .* the last checkpoint of the run"):
+            checkpoint.load_weights(nn.Linear(2, 2), tmp_path / "model.safetensors")
+
+
 def test_if_all_are_damaged_that_is_an_error(tmp_path: Path) -> None:
     for step in (1, 2):
         (write(tmp_path, step).folder / "training.pt").write_bytes(b"?")

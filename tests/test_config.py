@@ -111,7 +111,23 @@ def test_settings_on_the_command_line(tmp_path: Path) -> None:
         ('defense = "none"', ["steps=5"], "did you mean 'attack.steps'?"),
         ('defense = "none"', ["eps=0.1"], "did you mean 'attack.threat.eps'?"),
         ('defense = "adv"', ["alpha=1"], "did you mean 'objective.alpha'?"),
-        ('defense = "adv"', ["threat.eps=0.1"], "key='threat' is unknown; did you mean 'attack.threat'?"),
+        ('defense = "adv"', ["threat.eps=0.1"], "key='threat.eps' is unknown; did you mean 'attack.threat.eps'?"),
+        ('defense = "adv"', ["train.epochs=5"], "key='train.epochs' is unknown; did you mean 'schedule.epochs'"),
+        ('defense = "adv"\n[train]\nepoch = 5', [], "key='train.epoch' is unknown: .*did you mean 'schedule.epochs'"),
+        ('defense = "adv"', ["attack.epochs=5"], "key='attack.epochs' is unknown; did you mean 'schedule.epochs'"),
+        ('defense = "adv"', ["optimizer.epoch=5"], "did you mean 'schedule.epochs'"),
+        ('defense = "adv"', ["shedule.epochs=5"], "did you mean 'schedule.epochs'"),
+        ('defense = "adv"', ["shedule.kind=cosine"], "unknown; did you mean 'schedule.kind'\\?"),
+        ('defense = "adv"', ["attack.batch_size=5"], "unknown; did you mean 'batch_size'"),
+        ('defense = "adv"', ["attack.threat.eps=8"], 'attack.threat.eps: a linf radius of 8 .* do you mean "8/255"'),
+        ('defense = "adv"', ["data=cifar1O"], "there is no folder cifar1O, and data=.*did you mean 'cifar10'"),
+        ('defense = "adv"', ["defense=advbnn"], "defense='advbnn' is unknown.*did you mean 'adv_bnn'"),
+        ('defense = "bnn"', ["network.prior_std=0"], "network: prior_std must be a positive, finite"),
+        ('defense = "bnn"', ["network.init_std=-1"], "network: init_std must be a positive, finite"),
+        ('defense = "adv"', ["train.seed=5"], "unknown; did you mean 'seed'"),
+        ('defense = "adv"', ["objective.xyzzy=5"], "unknown: expected one of 'objective.alpha', [^;]*$"),
+        ('defense = "adv"', ["train.xyzzy=5"], "unknown: expected one of 'architecture', [^;]*$"),
+        ('defense = "adv"\nbatch_size = {a = 1}', [], "batch_size: expected a whole number"),
         ('defense = "adv"', ["momentum=0"], "did you mean 'attack.momentum' or 'optimizer.momentum'?"),
         ('defense = "adv"', ["attack.threat.eps=8/0"], "attack.threat.eps: expected a number, got '8/0'"),
         ('defense = "adv"', ["objective.alpha=2"], r"objective: alpha must lie in \(0, 1\], got 2"),
@@ -124,7 +140,6 @@ def test_settings_on_the_command_line(tmp_path: Path) -> None:
         ('defense = "none"\n[network]\nfirst = 0.3', [], 'network.first is for network.kind = "noisy"'),
         ('defense = "advbnn"', [], "did you mean 'adv_bnn'"),
         ('defense = "adv"\nprofile = "paper"', [], "profile for digits"),
-        ('defense = "adv"\ndata = "photos"', [], "set like to the dataset"),
         ('defense = "adv', [], "run.toml: "),
     ],
 )
@@ -227,3 +242,21 @@ def test_the_records_on_digits() -> None:
         defended, plain = (measured(name, 0.15).mean for name in ("adv_bnn", "none"))
         assert defended > plain + 50
     assert all(evidence.clean(name).mean > 90 for name in DEFENSES)
+
+
+def test_a_radius_that_can_be_meant_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text('defense = "adv"')
+    for settings in (["attack.threat.eps=1"], ["attack.threat.eps=inf"], ["attack.threat={norm='l2', eps=8}"]):
+        assert load_config(tmp_path / "run.toml", settings).defense.attack is not None
+
+
+def test_an_image_folder_needs_a_dataset_like_it(tmp_path: Path) -> None:
+    table = {"defense": "adv", "data": str(tmp_path)}
+    with pytest.raises(ConfigError, match="set like to the dataset"):
+        Config.from_table(table)
+    assert Config.from_table(table | {"like": "cifar10"}).defense.like == "cifar10"
+
+
+def test_a_folder_is_no_config(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"is a folder; give a TOML file, such as .*config\.toml"):
+        load_config(tmp_path)

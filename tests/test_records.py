@@ -128,7 +128,7 @@ def test_collection_finds_filters_and_slices() -> None:
 def test_adding_keeps_the_newer_of_the_same_settings_and_refuses_others() -> None:
     newer = replace(RECORD, correct=(1, 2, 3))
     assert list(Records([RECORD]) + Records([newer])) == [newer]
-    with pytest.raises(ValueError, match=r"record 'PGD'.* of adv_bnn .*: samples was 20 and is now 50"):
+    with pytest.raises(ValueError, match=r"two records 'PGD'.* of adv_bnn .*: samples was 20 and is now 50"):
         Records([RECORD]) + Records([replace(RECORD, samples=50)])
 
 

@@ -149,6 +149,11 @@ def load_weights(model: nn.Module, file: Path | str) -> None:
     """Puts the weights of a safetensors file into `model`."""
     try:
         load_model(model, str(file))
+    except SafetensorError as error:
+        raise CheckpointError(
+            f"{file} is damaged ({error}); restore it from a copy, or remove it: the last checkpoint of the run is "
+            "used then"
+        ) from error
     except RuntimeError as error:
         reason = textwrap.shorten(str(error), 200, placeholder=" ...")
         raise CheckpointError(

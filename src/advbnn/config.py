@@ -12,19 +12,24 @@ Every other key is a field of `Defense`, tables are its parts. A key that does n
 """
 
 import dataclasses
+import math
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from advbnn import data
+from advbnn.attacks import PGD
 from advbnn.data import Splits
 from advbnn.defenses import OWN, Defense
+from advbnn.messages import unknown
 from advbnn.profiles import DATASETS, DEFENSES, defense
+from advbnn.runs import CONFIG
 from advbnn.tables import (
     ConfigError,
     field_names,
+    keys_of,
     merged,
     nested,
     parse_literal,
@@ -71,6 +76,8 @@ class Config:
         """The settings of a nested table, such as a parsed TOML file."""
         own, parts = _split(table)
         config = updated(cls(), own)
+        if "like" not in parts and config.data not in DATASETS and not Path(config.data).is_dir():
+            raise ConfigError(f"there is no folder {config.data}, and {unknown('data', config.data, DATASETS)}")
         name, profile, like = parts.pop("defense", None), parts.pop("profile", None), parts.pop("like", config.data)
         if name is None:
             raise ConfigError('defense is missing: say which, for example defense = "adv_bnn"')
@@ -79,6 +86,8 @@ class Config:
                 f"data={config.data!r} has no hyper-parameters of its own: set like to the dataset whose to start from "
                 f"({', '.join(DATASETS)})"
             )
+        if name not in DEFENSES:
+            raise ConfigError(str(unknown("defense", name, DEFENSES)))
         try:
             return dataclasses.replace(config, defense=defense(name, like, profile, **parts))
         except ConfigError:
@@ -117,6 +126,8 @@ def load_config(path: Path | str, settings: Iterable[str] = ()) -> Config:
         settings: changes, each as `"key=value"` with dots between the parts of a key: `"attack.threat.eps=0.02"`.
     """
     path = Path(path)
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder; give a TOML file, such as {path / CONFIG}")
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -124,7 +135,9 @@ def load_config(path: Path | str, settings: Iterable[str] = ()) -> Config:
         raise ConfigError(f"{path} does not exist; its folder has {near}") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
-    return Config.from_table(merged(table, nested(parse_settings(settings))))
+    config = Config.from_table(merged(table, nested(parse_settings(settings))))
+    _refuse_larger_than_images(config.defense.attack)
+    return config
 
 
 def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
@@ -140,14 +153,37 @@ def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
     return changes
 
 
+def _refuse_larger_than_images(attack: PGD | None) -> None:
+    """A linf radius above the range of pixels allows every image; who means that says inf."""
+    if attack is not None and attack.threat.norm == "linf":
+        eps, (low, high) = attack.threat.eps, attack.threat.bounds
+        if high - low < eps < math.inf:
+            raise ConfigError(
+                f"attack.threat.eps: a linf radius of {eps:g} allows every image, as pixels lie in {low:g} to "
+                f'{high:g}; do you mean "{eps:g}/255"?'
+            )
+
+
 def _split(table: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The keys of a table that are the run's own, and those of its defence."""
     own = [name for name in field_names(Config) if name != "defense"]
     parts = ["defense", *(name for name in field_names(Defense) if name != "name")]
-    for key in table:
-        if key not in (*own, *parts):
-            raise unknown_key(key, [*own, *parts], Defense)
+    keys = [*own, "defense", *(key for key in keys_of(Defense) if key != "name")]
+    for key in _named(table, keys):
+        if key not in keys:
+            raise unknown_key(key, keys)
     return {k: v for k, v in table.items() if k in own}, {k: v for k, v in table.items() if k in parts}
+
+
+def _named(table: Mapping[str, Any], keys: Sequence[str], path: str = "") -> Iterator[str]:
+    """The keys of a nested table with dots between their parts; a table in place of a plain value counts as one."""
+    for name, value in table.items():
+        key = f"{path}{name}"
+        plain = key in keys and not any(each.startswith(f"{key}.") for each in keys)
+        if isinstance(value, Mapping) and value and not plain:
+            yield from _named(value, keys, f"{key}.")
+        else:
+            yield key
 
 
 def defense_comment(value: Defense) -> str:

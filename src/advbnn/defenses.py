@@ -4,6 +4,7 @@ A `Defense` says everything that training needs to know; `fit` does the rest. It
 `advbnn.profiles`, and every one of them can be changed.
 """
 
+import math
 from dataclasses import dataclass, field
 
 from torch import nn
@@ -61,6 +62,11 @@ class Variational:
     prior_std: float = 0.05
     init_std: float = 0.05
     norm_scale_mean: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("prior_std", "init_std"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be a positive, finite standard deviation, got {getattr(self, name)}")
 
     def wrap(self, net: nn.Module) -> nn.Module:
         if any(isinstance(part, Bayesian) for part in net.modules()):

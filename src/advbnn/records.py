@@ -179,7 +179,11 @@ class Records(Sequence[Record]):
     def __init__(self, records: Iterable[Record] = ()) -> None:
         self._by_key: dict[tuple[Any, ...], Record] = {}
         for record in records:
-            check_same_settings(self._by_key.get(record.key), record, "the collection")
+            if differing := _differing(self._by_key.get(record.key), record):
+                raise ValueError(
+                    f"two records {_title(record)} were made with different settings: {differing}. Leave one of them "
+                    "out, or give it another name or label"
+                )
             self._by_key[record.key] = record
 
     @overload
@@ -271,16 +275,20 @@ class Records(Sequence[Record]):
 
 def check_same_settings(old: Record | None, new: Record, place: str) -> None:
     """Refuses to let `new` stand for a record that was made in another way."""
-    if old is None:
-        return
-    before, now = old.settings(), new.settings()
-    names = [name for name in dict.fromkeys([*before, *now]) if before.get(name) != now.get(name)]
-    if names:
-        listed = ", ".join(f"{name} was {before.get(name)!r} and is now {now.get(name)!r}" for name in names)
+    if differing := _differing(old, new):
         raise ValueError(
-            f"{place} holds a finished record {_title(new)} that was made with other settings: {listed}. "
+            f"{place} holds a finished record {_title(new)} that was made with other settings: {differing}. "
             "Write the new one to another file (--out, out=), give it another name or label, or remove the old one"
         )
+
+
+def _differing(old: Record | None, new: Record) -> str:
+    """The settings that are not the same, in words; empty if all are."""
+    if old is None:
+        return ""
+    before, now = old.settings(), new.settings()
+    names = [name for name in dict.fromkeys([*before, *now]) if before.get(name) != now.get(name)]
+    return ", ".join(f"{name} was {before.get(name)!r} and is now {now.get(name)!r}" for name in names)
 
 
 def _title(record: Record) -> str:

@@ -11,6 +11,7 @@ import re
 import types
 import typing
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from fractions import Fraction
 from typing import Any, TypeVar
 
@@ -45,7 +46,7 @@ def updated(value: T, table: Mapping[str, Any], path: str = "") -> T:
     changes = {}
     for name, new in table.items():
         if name not in names:
-            raise unknown_key(name, names, type(value), path)
+            raise unknown_key(_join(path, name), keys_of(type(value), path))
         changes[name] = _convert(hints[name], getattr(value, name), new, _join(path, name))
     result: T = _make(lambda: dataclasses.replace(value, **changes), path)  # type: ignore[type-var]
     return result
@@ -104,20 +105,39 @@ def field_names(cls: Any) -> list[str]:
     return [field.name for field in fields if not field.metadata.get("derived")]
 
 
-def unknown_key(name: str, known: Iterable[str], cls: Any, path: str = "") -> ConfigError:
-    """The error about a key that does not exist; of one that only lacks its part, with the whole of it.
+def keys_of(cls: Any, path: str = "") -> list[str]:
+    """Every key that a table of a dataclass may have, those of its parts, of whatever kind, included.
 
     Args:
-        name: the key.
-        known: those that there are at its place.
-        cls: the dataclass whose parts are searched for it.
-        path: the key of their place.
+        cls: the dataclass.
+        path: the key of the dataclass itself.
     """
-    key = _join(path, name)
-    deeper = [each for each in _keys_within(cls, path) if each.endswith(f".{name}")]
-    if deeper:
-        return ConfigError(f"key={key!r} is unknown; did you mean {' or '.join(map(repr, deeper))}?")
-    return ConfigError(str(unknown("key", key, [_join(path, each) for each in known])))
+    hints, keys = typing.get_type_hints(cls), []
+    for name in field_names(cls):
+        keys.append(part := _join(path, name))
+        for option in filter(dataclasses.is_dataclass, _options(hints[name])):
+            keys += [_join(part, "kind"), *keys_of(option, part)]
+    return list(dict.fromkeys(keys))
+
+
+def unknown_key(key: str, keys: Iterable[str]) -> ConfigError:
+    """The error about a key that does not exist, with those that end as it does, or nearly so.
+
+    Args:
+        key: the whole of it.
+        keys: all that there are.
+    """
+    place, _, name = key.rpartition(".")
+    ends = {each: each.rpartition(".")[2] for each in keys}
+    nearest = get_close_matches(name, sorted(set(ends.values())), n=1, cutoff=0.6)
+    alike = [each for each, end in ends.items() if end in nearest]
+    # a part that is only misspelt decides among keys that end alike, and so does one that is right
+    meant = get_close_matches(key, alike, n=1, cutoff=0.85) or [each for each in alike if each.startswith(f"{place}.")]
+    hint = f"; did you mean {' or '.join(map(repr, meant or alike))}?" if alike else ""
+    if nearest == [name]:
+        return ConfigError(f"key={key!r} is unknown{hint}")
+    beside = [each for each in ends if each.rpartition(".")[0] == place] or [each for each in ends if "." not in each]
+    return ConfigError(f"key={key!r} is unknown: expected one of {', '.join(map(repr, sorted(beside)))}{hint}")
 
 
 def kind_of(cls: Any) -> str:
@@ -176,7 +196,7 @@ def _check_owner(kinds: dict[str, Any], kind: str, names: Iterable[str], path: s
                 f"set {path}.kind as well, or leave {key} out"
             )
         if not known[kind]:
-            raise unknown_key(name, [each for fields in known.values() for each in fields], kinds[kind], path)
+            raise unknown_key(key, [each for cls in kinds.values() for each in keys_of(cls, path)])
 
 
 _REFUSED = object()
@@ -209,16 +229,6 @@ def _default(cls: Any) -> Any:
     """An instance with every default; a field without one, if it is a dataclass itself, with its defaults."""
     hints = typing.get_type_hints(cls)
     return cls(**{name: _default(hints[name]) for name in _needed(cls)})
-
-
-def _keys_within(cls: Any, path: str) -> list[str]:
-    """The keys of all parts of a dataclass and of their parts, of whatever kind these may be."""
-    hints, keys = typing.get_type_hints(cls), []
-    for name in field_names(cls):
-        for option in filter(dataclasses.is_dataclass, _options(hints[name])):
-            part = _join(path, name)
-            keys += [*(_join(part, each) for each in field_names(option)), *_keys_within(option, part)]
-    return list(dict.fromkeys(keys))
 
 
 def _needed(cls: Any) -> list[str]:

@@ -33,6 +33,8 @@ def download(
     from advbnn_cli.judging import explaining_errors
 
     with explaining_errors():
+        if root.exists() and not root.is_dir():
+            raise ValueError(f"{root} is a file; give --root a folder, which need not exist")
         where = fetch(name, root)
     typer.echo(f"{where} is complete and verified")
 

@@ -57,11 +57,19 @@ ONE_DRAW = ("paper", "mean")
 """The attacks that average nothing: by definition, and since their network is not random."""
 
 
+WITHOUT_STEPS = ("fgsm", "square", "nes")
+"""The attacks that have one step, or count queries."""
+
+
 def refuse_impossible(names: Sequence[str], norm: str, steps: int | None, eot: int) -> None:
     """Attacks that cannot be made for any network or radius are refused before one is loaded."""
     if eot != 1 and all(name in ONE_DRAW for name in names):
         raise typer.BadParameter(
             f"--eot {eot} would change nothing: {' and '.join(ONE_DRAW)} take one draw a step; use --attack pgd"
+        )
+    if steps is not None and names and all(name in WITHOUT_STEPS for name in names):
+        raise typer.BadParameter(
+            f"--steps {steps} would change nothing: {' and '.join(names)} cannot take more or fewer"
         )
     for name in names:
         with_any_network = "pgd" if name == "mean" else name

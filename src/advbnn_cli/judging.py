@@ -19,6 +19,7 @@ from advbnn.records import Record
 from advbnn.runs import RunError
 from advbnn.trained import Trained, load_trained
 from advbnn.training import DivergedError
+from advbnn_cli.options import file_to_write
 
 RECORDS = "records.json"
 """Where in its folder the records of a run are."""
@@ -58,11 +59,18 @@ def judged(
         trained = load_trained(run, device=place, last=last)
         if not trained.finished and world.leads:
             typer.echo(f"warning: {run} is not finished; this is about its last checkpoint", err=True)
+        if last and trained.config.defense.early_stopping is None:
+            raise ValueError(
+                f"{run} was trained without early stopping, so that its weights are those of the last epoch; "
+                "leave --last out"
+            )
+        records = out or run / RECORDS
+        file_to_write(records)
         test = trained.config.load_data().test
         options = Options(
             rows=first_rows(test, limit),
             label=f"{label_of(run)} (last)" if last else label_of(run),
-            out=out or run / RECORDS,
+            out=records,
             progress=True,
             command=command_line(),
         )
@@ -104,6 +112,16 @@ def device_or_first_gpu(device: str | None) -> str:
         there = f"the last GPU here is cuda:{count - 1}" if count else "torch finds no GPU here; use cpu"
         raise ValueError(f"device={device!r} does not exist: {there}")
     return device
+
+
+def refuse_missing(files: Sequence[Path]) -> None:
+    """Names the files that are not there."""
+    for path in files:
+        if path.is_dir():
+            raise ValueError(f"{path} is a folder; name files in it")
+    missing = [str(path) for path in files if not path.is_file()]
+    if missing:
+        raise ValueError(f"there is no such file: {', '.join(missing)}")
 
 
 def label_of(run: Path) -> str:

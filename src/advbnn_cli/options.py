@@ -1,6 +1,8 @@
 """The options that several commands share. What cannot be meant is refused as it is read, before anything is loaded."""
 
 import math
+import os
+import tempfile
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -50,6 +52,37 @@ def refuse_larger_than_images(norm: str, radii: Sequence[float]) -> None:
             )
 
 
+def file_to_write(path: Path | None) -> Path | None:
+    """The file that --out names, if it can be one; None as it is."""
+    if path is not None:
+        if path.is_dir():
+            raise typer.BadParameter(f"{path} is a folder; give --out a file, such as {path / 'records.json'}")
+        _refuse_unwritable(path, path.parent)
+    return path
+
+
+def folder_to_write(path: Path | None) -> Path | None:
+    """The folder that --out names, if it can be one; None as it is."""
+    if path is not None:
+        if path.exists() and not path.is_dir():
+            raise typer.BadParameter(f"{path} is a file; give --out a folder, which need not exist")
+        _refuse_unwritable(path, path)
+    return path
+
+
+def _refuse_unwritable(path: Path, folder: Path) -> None:
+    """Nothing is left behind by the attempt."""
+    nearest = next(place for place in (folder, *folder.parents) if os.path.exists(place))
+    try:
+        with tempfile.TemporaryFile(dir=nearest):
+            pass
+    except OSError as error:
+        reason = f"{nearest} is a file" if nearest.is_file() else f"nothing can be written in {nearest}"
+        raise typer.BadParameter(
+            f"{path} cannot be written: {reason} ({error.strerror}); give --out another place"
+        ) from None
+
+
 def named(names: Sequence[str], help: str) -> Any:
     """An option that takes one of these names."""
     return typer.Option(parser=one_of(names), metavar="NAME", help=help)
@@ -79,7 +112,9 @@ Samples = Annotated[int, typer.Option(help="Draws of the network that make up th
 Seeds = Annotated[int, typer.Option(help="Repetitions, each with randomness of its own.")]
 Limit = Annotated[int | None, typer.Option(help="Only the first so many test images.")]
 BatchSize = Annotated[int, typer.Option(help="Images attacked at a time.")]
-Out = Annotated[Path | None, typer.Option(help="The file of records; records.json in the run if left out.")]
+Out = Annotated[
+    Path | None, typer.Option(callback=file_to_write, help="The file of records; records.json in the run if left out.")
+]
 Last = Annotated[
     bool, typer.Option("--last", help="With early stopping: the weights of the last epoch, in place of the best.")
 ]

@@ -24,12 +24,10 @@ def predict(
     from advbnn.identity import dtype_of
     from advbnn.predict import predict as predict_batch
     from advbnn.trained import load_trained
-    from advbnn_cli.judging import device_or_first_gpu, explaining_errors
+    from advbnn_cli.judging import device_or_first_gpu, explaining_errors, refuse_missing
 
     with explaining_errors():
-        missing = [path for path in images if not path.is_file()]
-        if missing:
-            raise ValueError(f"there is no such file: {', '.join(map(str, missing))}")
+        refuse_missing(images)
         place = device_or_first_gpu(device)
         trained = load_trained(run, device=place)
         splits = trained.config.load_data()

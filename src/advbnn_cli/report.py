@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from advbnn_cli.options import folder_to_write
+
 if TYPE_CHECKING:
     from advbnn.records import Records
     from advbnn.report import AttackedImage
@@ -16,9 +18,10 @@ _ATTACK = "PGD-20 averaged over 10 draws"
 
 def report(
     sources: Annotated[list[Path], typer.Argument(help="Run folders with records, or files of records.")],
-    out: Annotated[Path, typer.Option(help="The folder to write report.html, report.md and report.csv to.")] = Path(
-        "report"
-    ),
+    out: Annotated[
+        Path,
+        typer.Option(callback=folder_to_write, help="The folder to write report.html, report.md and report.csv to."),
+    ] = Path("report"),
     images: Annotated[
         int, typer.Option(help="So many test images are shown under attack for each run folder; 0 for none.")
     ] = 3,
@@ -28,6 +31,7 @@ def report(
     from advbnn.records import Records
     from advbnn.report import write_report
     from advbnn.report.headline import middle_threat
+    from advbnn.report.looks import defenses_in
     from advbnn.report.measured import check_one_data_set
     from advbnn_cli.judging import explaining_errors
 
@@ -35,13 +39,19 @@ def report(
         if images < 0:
             raise ValueError(f"images must be a number of images, 0 or more, got {images}")
         records = Records()
+        defenses: dict[str, str] = {}
         for source in sources:
-            records += read_records(source)
+            found = read_records(source)
+            try:
+                records += found
+            except ValueError as error:
+                raise ValueError(f"{source} does not go together with what was named before it: {error}") from None
+            defenses |= defenses_in(source if source.is_dir() else source.parent)
         check_one_data_set(records)
         threat = middle_threat(records)
         runs = [source for source in sources if source.is_dir()]
         shown = _attacked(runs, threat, images, device) if threat is not None and images else []
-        typer.echo(f"{write_report(records, out, shown)}: {len(records)} records")
+        typer.echo(f"{write_report(records, out, shown, defenses=defenses)}: {len(records)} records")
 
 
 def read_records(source: Path) -> "Records":

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from advbnn_cli.options import folder_to_write
+
 if TYPE_CHECKING:
     from advbnn.report.tables import Table
     from advbnn.reproduce import Reproduction
@@ -75,6 +77,7 @@ def reproduce(
             raise unknown("experiment", experiment, ("all", *EXPERIMENTS))
         chosen = Experiment.choose(data, profile, like, settings or (), limit)
         folder = out or default_folder(chosen.title)
+        folder_to_write(folder)
         chosen.check(folder)
         if beside is not None:
             check_beside(chosen, beside)

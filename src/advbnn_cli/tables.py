@@ -16,15 +16,24 @@ def tables(
     ] = False,
 ) -> None:
     """Fill the marked tables of documents from records."""
-    from advbnn.report.blocks import refresh
-    from advbnn_cli.judging import explaining_errors
+    from advbnn.report.blocks import has_tables, refresh
+    from advbnn_cli.judging import explaining_errors, refuse_missing
 
     with explaining_errors():
-        missing = [document for document in documents if not document.is_file()]
-        if missing:
-            raise ValueError(f"there is no such file: {', '.join(map(str, missing))}")
+        refuse_missing(documents)
+        for document in documents:
+            try:
+                text = document.read_text(encoding="utf-8")
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{document} is no text: {error}; give a markdown file") from None
+            if not has_tables(text):
+                raise ValueError(
+                    f"{document} has no table to fill: mark its place by two lines of their own, "
+                    "<!-- table: RECORDS/NAME --> and <!-- end -->"
+                )
         changed = refresh(documents, results, check=check)
-        for document in changed:
-            typer.echo(f"{document}: {'out of date; run advbnn tables' if check else 'refreshed'}")
+        for document in documents:
+            done = "out of date; run advbnn tables" if check else "refreshed"
+            typer.echo(f"{document}: {done if document in changed else 'up to date'}")
         if check and changed:
             raise typer.Exit(1)

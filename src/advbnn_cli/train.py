@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from advbnn_cli.options import folder_to_write
+
 
 def train(
     config: Annotated[Path, typer.Argument(help="The TOML file of the run; configs/ has one for each experiment.")],
@@ -27,12 +29,14 @@ def train(
     from advbnn.train import fit_config
     from advbnn_cli.judging import device_or_first_gpu, explaining_errors
 
+    folder = out or Path("runs") / config.stem
+    folder_to_write(folder)
     with explaining_errors():
         chosen = load_config(config, settings or ())
         splits = chosen.load_data()
         try:
             with joined(device_or_first_gpu(device)) as (_, place):
-                fit_config(chosen, splits, out=out or Path("runs") / config.stem, resume=resume, device=place)
+                fit_config(chosen, splits, out=folder, resume=resume, device=place)
         except Interrupted as stop:
             typer.echo(str(stop), err=True)
             raise typer.Exit(128 + (stop.signal or 2)) from None

@@ -17,6 +17,7 @@ from advbnn_cli.options import (
     Samples,
     Seeds,
     Steps,
+    file_to_write,
     named,
     numeric,
     refuse_larger_than_images,
@@ -26,7 +27,7 @@ from advbnn_cli.options import (
 def transfer(
     runs: Annotated[list[Path], typer.Argument(help="Two or more run folders, all of the same data.")],
     eps: Annotated[float, numeric("RADIUS", "Such as 0.031 or 8/255.")],
-    out: Annotated[Path, typer.Option(help="The file of records.")],
+    out: Annotated[Path, typer.Option(callback=file_to_write, help="The file of records.")],
     attack: Annotated[str, named(ATTACKS, "As for evaluate, but neither clean nor mean.")] = "paper",
     norm: Norm = "linf",
     steps: Steps = None,
@@ -65,7 +66,9 @@ def transfer(
             )
         trained = {label_of(run): load_trained(run, device=place) for run in runs}
         if len(trained) != len(runs):
-            raise ValueError(f"runs are told apart by the names of their folders, which must differ; got {runs}")
+            raise ValueError(
+                f"runs are told apart by the names of their folders, which must differ; got {', '.join(map(str, runs))}"
+            )
         tests = [one.config.load_data().test for one in trained.values()]
         if len({test.fingerprint() for test in tests}) > 1:
             raise ValueError(f"the runs are of different data: {', '.join(test.name for test in tests)}")

@@ -48,6 +48,13 @@ def test_a_config_that_is_missing_is_one_line(tmp_path) -> None:
     assert "Traceback" not in result.output
 
 
+def test_a_file_is_no_place_for_a_dataset(tmp_path) -> None:
+    (tmp_path / "file").touch()
+    result = runner.invoke(app, ["data", "download", "cifar10", "--root", str(tmp_path / "file")])
+    assert result.exit_code == 1
+    assert "is a file; give --root a folder" in result.output
+
+
 def test_an_unknown_dataset_is_refused_with_what_there_is(tmp_path) -> None:
     result = runner.invoke(app, ["data", "download", "cifar1O", "--root", str(tmp_path)])
     assert result.exit_code == 1

@@ -1,5 +1,6 @@
 """The commands that judge finished runs: evaluate, curve, transfer, predict."""
 
+import dataclasses
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
+from advbnn.config import Config
+from advbnn.early_stopping import EarlyStopping
 from advbnn.evaluate import Evaluation
 from advbnn.records import Records
 from advbnn.threat import Threat
@@ -69,11 +72,33 @@ def test_who_stops_it_is_told_how_it_goes_on(runs: Path, tmp_path: Path, monkeyp
 def test_the_last_weights_are_judged_under_a_name_of_their_own(runs: Path, tmp_path: Path) -> None:
     run = tmp_path / "plain"
     shutil.copytree(runs / "plain", run)
+    config = Config.from_run((run / "config.toml").read_text())
+    stopping = dataclasses.replace(config.defense, early_stopping=EarlyStopping())
+    (run / "config.toml").write_text(dataclasses.replace(config, defense=stopping).to_toml())
+    shutil.copy(run / "model.safetensors", run / "last.safetensors")
     arguments = ["evaluate", run, "--attack", "clean", *QUICK]
     assert advbnn(*arguments).exit_code == 0
     shown = advbnn(*arguments, "--last")
     assert shown.exit_code == 0, shown.output
     assert [record.model.label for record in Records.load(run / "records.json")] == ["plain", "plain (last)"]
+
+
+@pytest.mark.parametrize("command", [["evaluate"], ["audit"], ["curve"]], ids=lambda command: command[0])
+def test_weights_that_are_the_last_anyway_get_no_second_name(runs: Path, tmp_path: Path, command: list[str]) -> None:
+    what = ["radius"] if command == ["curve"] else []
+    refused = advbnn(*command, runs / "plain", *what, "--last", "--eps", 0.1, "--out", tmp_path / "records.json")
+    assert refused.exit_code == 1
+    assert "was trained without early stopping" in refused.output and "leave --last out" in refused.output
+    assert not (tmp_path / "records.json").exists()
+
+
+def test_a_run_that_nothing_can_be_written_to_needs_another_place(runs: Path, tmp_path: Path) -> None:
+    run = tmp_path / "plain"
+    shutil.copytree(runs / "plain", run)
+    (run / "records.json").mkdir()
+    refused = advbnn("evaluate", run, "--attack", "clean", *QUICK)
+    assert refused.exit_code == 2
+    assert "is a folder; give --out a file" in " ".join(refused.output.replace("\u2502", " ").split())
 
 
 def test_a_run_that_is_not_finished_is_judged_with_a_warning(runs: Path, tmp_path: Path) -> None:
@@ -170,7 +195,6 @@ def test_errors_are_one_line(command: str, tmp_path: Path, images: list[Path]) -
     [
         (["--device", "tpu"], "device='tpu' is unknown: expected cpu, cuda, or one GPU such as cuda:1"),
         (["--device", "cuda:99"], "device='cuda:99' does not exist: "),
-        (["--device", "cpu", "--out", "/dev/null/records.json"], "/dev/null"),
     ],
 )
 def test_what_is_not_there_is_said_in_one_line(runs: Path, arguments: list[str], message: str) -> None:
@@ -194,6 +218,7 @@ def test_warnings_are_one_line_and_the_table_fits_a_terminal(runs: Path, tmp_pat
 def test_predict_refuses_bad_input(runs: Path, images: list[Path], tmp_path: Path) -> None:
     for arguments, message in (
         ([tmp_path / "nothing.png"], "there is no such file"),
+        ([tmp_path], "is a folder; name files in it"),
         ([images[0], "--coverage", 2], "coverage must be a share"),
         ([images[0], "--samples", 0], "samples must be at least 1"),
     ):

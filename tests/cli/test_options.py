@@ -1,6 +1,7 @@
 """Options: what is meant is understood, and what cannot be is refused before anything is loaded."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -97,7 +98,58 @@ def test_a_radius_beyond_all_pixels_is_questioned_before_anything_is_loaded(comm
     assert "do you mean 8/255?" in sentence(result.output)
 
 
+def test_steps_that_no_attack_would_take_are_refused() -> None:
+    for names in (["fgsm"], ["square", "nes"]):
+        result = advbnn("evaluate", "a", "--steps", "5", *(part for name in names for part in ("--attack", name)))
+        assert result.exit_code == 2
+        assert f"--steps 5 would change nothing: {' and '.join(names)} " in sentence(result.output)
+    some = advbnn("evaluate", "a", "--steps", "5", "--attack", "fgsm", "--attack", "pgd")
+    assert "a is not a run folder" in some.output
+
+
 def test_draws_that_no_attack_would_average_are_refused() -> None:
     result = advbnn("evaluate", "a", "--eot", "20")
     assert result.exit_code == 2
     assert "use --attack pgd" in sentence(result.output)
+
+
+TO_A_FILE = {
+    "evaluate": ["evaluate", "RUN"],
+    "audit": ["audit", "RUN"],
+    "curve": ["curve", "RUN", "radius"],
+    "transfer": ["transfer", "A", "B", "--eps", "0.1"],
+}
+TO_A_FOLDER = {
+    "train": ["train", "CONFIG"],
+    "report": ["report", "RUN"],
+    "reproduce": ["reproduce", "table1", "--data", "digits", "--no-estimate"],
+}
+
+
+@pytest.mark.parametrize("command", [*TO_A_FILE, *TO_A_FOLDER])
+def test_a_place_that_cannot_be_written_is_refused_before_anything_is_loaded(command: str, tmp_path: Path) -> None:
+    """What else is named here does not exist, and nothing is said of that."""
+    file, folder = tmp_path / "file", tmp_path / "folder"
+    file.write_text("")
+    folder.mkdir()
+    wrong = folder if command in TO_A_FILE else file
+    expected = {
+        wrong: "is a folder; give --out a file, such as" if wrong == folder else "is a file; give --out a folder",
+        file / "within": f"{file.name} is a file",
+        Path("/proc/nowhere/within"): "nothing can be written in",
+    }
+    for place, message in expected.items():
+        refused = advbnn(*(TO_A_FILE | TO_A_FOLDER)[command], "--out", str(place))
+        assert refused.exit_code == 2
+        assert message.replace(" ", "") in "".join(sentence(refused.output).split())
+        assert "give--out" in "".join(sentence(refused.output).split())
+    assert sorted(tmp_path.iterdir()) == [file, folder] and not any(folder.iterdir())
+
+
+def test_a_default_place_that_cannot_be_written_is_refused_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, command in (("runs", "train"), ("report", "report"), ("reproduced", "reproduce")):
+        (tmp_path / name).write_text("")
+        refused = advbnn(*TO_A_FOLDER[command])
+        assert refused.exit_code == 2
+        assert "is a file" in sentence(refused.output) and "give --out" in sentence(refused.output)

@@ -43,6 +43,14 @@ def test_blocks_are_filled_and_the_rest_is_left_alone(results: Path) -> None:
     assert refreshed("no tables", results) == "no tables"
 
 
+def test_runs_beside_the_records_tell_which_defence_it_is(results: Path) -> None:
+    run = results / "runs" / "runs" / "bnn"
+    run.mkdir(parents=True)
+    (run / "config.toml").write_text('defense = "rse"')
+    (run / "run.json").write_text("{}")
+    assert "| from RSE (bnn) |" in refreshed(DOCUMENT, results)
+
+
 def test_verdicts_of_several_reproductions_stand_side_by_side(tmp_path: Path) -> None:
     for name, adv_bnn in (("good", 0.5), ("bad", 0.1)):
         CIFAR10.write(tmp_path / name, test_images=10_000)

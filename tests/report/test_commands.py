@@ -1,5 +1,6 @@
 """The commands report and tables."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,8 @@ def test_report_of_a_run_shows_its_images(run: Path, tmp_path: Path) -> None:
     elements = Elements((tmp_path / "report" / "report.html").read_text())
     assert len(elements.of("img")) == 6
     assert "PGD-20 averaged over 10 draws" in elements.text
+    assert "Robustness of Adv-BNN (mine) on digits" in elements.text
+    assert "| Adv-BNN (mine) |" in (tmp_path / "report" / "report.md").read_text()
 
 
 def test_report_of_files_and_runs_together(run: Path, tmp_path: Path) -> None:
@@ -60,6 +63,15 @@ def test_report_of_files_and_runs_together(run: Path, tmp_path: Path) -> None:
     Records(r for r in Records.load(run / "records.json") if r.kind == "clean").save(file)
     assert advbnn("report", run, file, "--out", tmp_path, "--images", 0).exit_code == 0
     assert not Elements((tmp_path / "report.html").read_text()).of("img")
+
+
+def test_records_that_contradict_each_other_name_their_source(run: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    Records(replace(r, samples=3) for r in Records.load(run / "records.json")).save(other)
+    failed = advbnn("report", run, other, "--out", tmp_path / "out")
+    assert failed.exit_code == 1
+    assert f"{other} does not go together with what was named before it: two records 'clean' of mine" in failed.output
+    assert "samples was 2 and is now 3. Leave one of them out" in failed.output
 
 
 def test_mistakes_are_said_in_one_line(run: Path, tmp_path: Path) -> None:
@@ -97,6 +109,20 @@ def test_tables_are_refreshed_and_checked(tmp_path: Path) -> None:
     assert (stale.exit_code, stale.output) == (1, f"{document}: out of date; run advbnn tables\n")
     assert advbnn(*arguments).output == f"{document}: refreshed\n"
     assert "| Adv-BNN | - | 90.6 [87.2, 93.4] |" in document.read_text()
-    assert advbnn(*arguments, "--check").exit_code == 0
+    fresh = advbnn(*arguments, "--check")
+    assert (fresh.exit_code, fresh.output) == (0, f"{document}: up to date\n")
+    (tmp_path / "image.png").write_bytes(b"\xff\xfe")
+    assert f"error: {tmp_path / 'image.png'} is no text" in advbnn("tables", tmp_path / "image.png").output
     missing = advbnn("tables", tmp_path / "missing.md")
     assert (missing.exit_code, missing.output) == (1, f"error: there is no such file: {tmp_path / 'missing.md'}\n")
+
+
+@pytest.mark.parametrize("text", ["no table\n", "<!--table: digits/headline-->\n<!-- end -->\n", ""])
+def test_a_document_without_a_marked_table_is_refused(tmp_path: Path, text: str) -> None:
+    document = tmp_path / "README.md"
+    document.write_text(text)
+    for further in ([], ["--check"]):
+        refused = advbnn("tables", document, "--results", tmp_path, *further)
+        assert refused.exit_code == 1
+        assert f"error: {document} has no table to fill" in refused.output
+        assert "<!-- table: RECORDS/NAME -->" in refused.output

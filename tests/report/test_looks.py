@@ -1,9 +1,10 @@
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from advbnn.report.looks import TITLES, looks
+from advbnn.report.looks import TITLES, defenses_in, looks
 
 GROUND = {"light": "#fdfcfa", "dark": "#15171a"}
 
@@ -67,3 +68,42 @@ def test_there_may_be_more_models_than_colours() -> None:
     found = looks([f"model {number}" for number in range(20)])
     assert len(found) == 20
     assert len({look.light for look in found.values()}) == 8
+
+
+def test_a_run_is_named_by_its_defence_and_its_folder() -> None:
+    defenses = {"adv": "adv", "adv_adam": "adv", "run3": "own", "rse": "bnn", "bnn (last)": "bnn", "run4 (last)": "rse"}
+    found = looks([*defenses, "mine"], defenses)
+    titles = {label: look.title for label, look in found.items()}
+    assert titles == {
+        "rse": "BNN (rse)",
+        "adv": "Adv. training",
+        "adv_adam": "Adv. training (adv_adam)",
+        "run3": "own (run3)",
+        "mine": "mine",
+        "bnn (last)": "BNN (last)",
+        "run4 (last)": "RSE (run4, last)",
+    }
+
+
+def test_names_are_unique() -> None:
+    found = looks(["adv_bnn", "Adv-BNN", "x", "Adv. training (x)"], {"x": "adv"})
+    assert sorted(look.title for look in found.values()) == ["Adv-BNN", "Adv. training (x)", "adv_bnn", "x"]
+
+
+def test_the_defence_of_a_run_is_in_its_config(tmp_path: Path) -> None:
+    for name, text in (
+        ("runs/a", 'defense = "adv"'),
+        ("runs/b", "no TOML"),
+        ("runs/c", "seed = 1"),
+        (".", 'defense = "bnn"'),
+    ):
+        (tmp_path / name).mkdir(parents=True, exist_ok=True)
+        (tmp_path / name / "config.toml").write_text(text)
+        (tmp_path / name / "run.json").write_text("{}")
+    (tmp_path / "runs" / "empty").mkdir()
+    here = tmp_path.name
+    runs = {"a": "adv", "a (last)": "adv", "c": "c", "c (last)": "c"}
+    assert defenses_in(tmp_path) == {here: "bnn", f"{here} (last)": "bnn", **runs}
+    (tmp_path / "run.json").unlink()
+    assert defenses_in(tmp_path) == runs
+    assert defenses_in(tmp_path / "nowhere") == {}

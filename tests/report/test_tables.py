@@ -1,6 +1,6 @@
 import pytest
 
-from advbnn.report.tables import NOTHING, Cell, Table, percent_range, with_error
+from advbnn.report.tables import NOTHING, Cell, Table, percent_at_most, percent_range, with_error
 
 ROWS = [
     [Cell("a"), Cell("PGD", strong=True), Cell("45.4", "[43.1, 47.9]")],
@@ -50,3 +50,10 @@ def test_refuses_rows_of_another_length() -> None:
 def test_numbers_are_rounded_the_same_everywhere() -> None:
     assert percent_range(0.12345, 1) == "[12.3, 100.0]"
     assert with_error(1 / 3, 0.0126) == Cell("0.333", "\u00b1 0.013")
+
+
+@pytest.mark.parametrize(
+    ("share", "shown"), [(0.0, "0.0"), (0.065, "6.5"), (0.0654, "6.6"), (0.00004, "0.1"), (0.07, "7.0"), (1.0, "100.0")]
+)
+def test_what_must_not_look_smaller_is_rounded_up(share: float, shown: str) -> None:
+    assert percent_at_most(share) == shown

@@ -216,7 +216,10 @@ def test_the_gain_in_the_worst_case(points: float, expected: str) -> None:
 def test_images_that_were_not_decided_are_no_proof_against_a_gain() -> None:
     behind = evidence(audits(P, shifted(adv_bnn=-30), undecided=N // 2))
     assert verdict("better_worst", behind) == UNDECIDED
-    assert "Of Adv-BNN's images 50 % could not be decided" in claim("better_worst", behind).evidence
+    assert "Of Adv-BNN's images 50.0 % could not be decided" in claim("better_worst", behind).evidence
+    few, more = (audits(P, as_in_the_paper, undecided=share * N // 1000) for share in (20, 65))
+    mixed = evidence([pair[place % 2] for place, pair in enumerate(zip(few, more, strict=True))])
+    assert "Of Adv-BNN's images 2.0 to 6.5 % could not be decided" in claim("better_worst", mixed).evidence
     ahead = evidence(audits(P, as_in_the_paper, undecided=N // 2))
     assert verdict("better_worst", ahead) == REPRODUCED
     assert "decided" not in claim("better_worst", evidence(audits(P, as_in_the_paper))).evidence
@@ -322,13 +325,27 @@ def _parts(pair: tuple[float, float]) -> list[tuple[str, float]]:
     return list(zip(("train", "test"), pair, strict=True))
 
 
-@pytest.mark.parametrize(("speed", "expected"), [(800, REPRODUCED), (500, PARTLY), (200, NOT)])
+@pytest.mark.parametrize(("speed", "expected"), [(1000, REPRODUCED), (800, REPRODUCED), (500, PARTLY), (200, NOT)])
 def test_the_overhead(speed: float, expected: str) -> None:
     trainings = {
         "adv": Training(parameters=100, examples_per_second=1000),
         "adv_bnn": Training(parameters=200, examples_per_second=speed),
     }
     assert verdict("overhead", evidence(trainings=trainings)) == expected
+    assert "whether the two had the same device to themselves is not known" in (
+        claim("overhead", evidence(trainings=trainings)).evidence
+    )
+
+
+def test_a_training_that_cannot_be_so_fast_decides_nothing() -> None:
+    trainings = {
+        "adv": Training(parameters=100, examples_per_second=800),
+        "adv_bnn": Training(parameters=200, examples_per_second=1000),
+    }
+    found = claim("overhead", evidence(trainings=trainings))
+    assert found.verdict == UNDECIDED
+    assert "takes 0.80 times as long" in found.evidence
+    assert "did not have the same device to themselves" in found.evidence
 
 
 def test_several_trainings_count_as_one_with_their_spread() -> None:

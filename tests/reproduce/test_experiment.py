@@ -84,6 +84,12 @@ def test_a_file_is_no_folder(tmp_path) -> None:
         Experiment.choose("digits").check(tmp_path / "file")
 
 
+def test_the_folder_of_a_run_holds_no_reproduction(tmp_path) -> None:
+    (tmp_path / "config.toml").touch()
+    with pytest.raises(ValueError, match="is the folder of a run; give --out another"):
+        Experiment.choose("digits").check(tmp_path)
+
+
 def test_what_no_defence_has_yet_can_be_set_for_all() -> None:
     chosen = Experiment.choose("digits", settings=["early_stopping.patience=3"])
     assert chosen.run("none").config.defense.early_stopping.patience == 3

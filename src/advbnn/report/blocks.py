@@ -14,6 +14,7 @@ from advbnn.files import write_atomically
 from advbnn.messages import unknown
 from advbnn.records import Records
 from advbnn.report.compose import compose
+from advbnn.report.looks import defenses_in
 from advbnn.report.tables import Table
 from advbnn.reproduce.claims import judged
 from advbnn.reproduce.evidence import Evidence
@@ -22,6 +23,11 @@ from advbnn.reproduce.tables import claims_table, table1, verdicts_table
 
 _START = re.compile(r"^<!-- table: (\S+) -->$", re.MULTILINE)
 _BLOCK = re.compile(r"^<!-- table: (?P<name>\S+) -->$(?P<content>.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL)
+
+
+def has_tables(text: str) -> bool:
+    """Whether a document marks any place for a table."""
+    return _START.search(text) is not None
 
 
 def refreshed(text: str, results: Path) -> str:
@@ -79,7 +85,7 @@ def _tables(results: Path, name: str) -> dict[str, Table]:
     folder, file = results / name, results / f"{name}.json"
     if (folder / REPRODUCTION).is_file():
         evidence = Evidence.read(folder)
-        made = compose(evidence.records).tables()
+        made = compose(evidence.records, defenses=defenses_in(folder)).tables()
         return {**made, "table1": table1(evidence), "claims": claims_table(judged(evidence))}
     files = sorted(folder.glob("*.json")) if folder.is_dir() else [file]
     if not all(path.is_file() for path in files) or not files:
@@ -87,4 +93,4 @@ def _tables(results: Path, name: str) -> dict[str, Table]:
     records = Records()
     for path in files:
         records += Records.load(path)
-    return compose(records).tables()
+    return compose(records, defenses=defenses_in(folder)).tables()

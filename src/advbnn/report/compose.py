@@ -44,12 +44,18 @@ class Report:
         return {table.name: table for table in found}
 
 
-def compose(records: Records, first: Sequence[Section] = ()) -> Report:
-    """The report of the records, all of one data set; `first` come before all that is made of them."""
+def compose(records: Records, first: Sequence[Section] = (), defenses: Mapping[str, str] | None = None) -> Report:
+    """The report of the records, all of one data set.
+
+    Args:
+        records: what was measured.
+        first: sections that come before all that is made of them.
+        defenses: by the label of a model, which defence it has; as for `looks`.
+    """
     if not records:
         raise ValueError("records is empty: there is nothing to report; `advbnn evaluate RUN` makes records")
     check_one_data_set(records)
-    shown = looks(labels_of(records))
+    shown = looks(labels_of(records), defenses)
     worst = worst_cases(records)
     sections = [
         *first,

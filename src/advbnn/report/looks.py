@@ -1,10 +1,16 @@
 """How the models of a report look: name, order, and the colour and mark that each has on every plot."""
 
-from collections.abc import Iterable
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+
+from advbnn.runs import CONFIG, FACTS
 
 TITLES = {"none": "No defence", "rse": "RSE", "adv": "Adv. training", "bnn": "BNN", "adv_bnn": "Adv-BNN"}
-"""The paper's five defences in its order; a model of any other label is called by its label."""
+"""The paper's five defences in its order; a model of any other label is called by its label, if no more is known."""
 
 # On light and on dark ground. The first five, those of the defences above, stay apart under red, green and blue
 # blindness, and all can be read as text on their ground.
@@ -47,8 +53,13 @@ class Look:
         return f"var({self.variable}, {self.light})"
 
 
-def looks(labels: Iterable[str]) -> dict[str, Look]:
-    """The look of every label: the paper's defences first, each in its own colour, then the others as they came."""
+def looks(labels: Iterable[str], defenses: Mapping[str, str] | None = None) -> dict[str, Look]:
+    """The look of every label: the paper's defences first, each in its own colour, then the others as they came.
+
+    Args:
+        labels: of the models.
+        defenses: by label, the defences of models of which it is known; see `defenses_in`.
+    """
     distinct = list(dict.fromkeys(labels))
     known = [label for label in TITLES if label in distinct]
     others = [label for label in distinct if label not in TITLES]
@@ -57,14 +68,38 @@ def looks(labels: Iterable[str]) -> dict[str, Look]:
     # colours that no defence of this report claims, those that none ever claims first
     free.sort(key=lambda index: index < len(TITLES))
     indices = [*taken, *(free[i % len(free)] for i in range(len(others)))]
-    return {label: _look(label, index) for label, index in zip([*known, *others], indices, strict=True)}
+    titles = {label: _title(label, (defenses or {}).get(label)) for label in distinct}
+    often = Counter(titles.values())
+    return {
+        label: _look(label, titles[label] if often[titles[label]] == 1 else label, index)
+        for label, index in zip([*known, *others], indices, strict=True)
+    }
 
 
-def _look(label: str, index: int) -> Look:
+def defenses_in(folder: Path) -> dict[str, str]:
+    """The defence of a run folder and of those in its folder `runs`, by the label that records have for it."""
+    found: dict[str, str] = {}
+    for run in (folder.resolve(), *sorted((folder / "runs").glob("*"))):
+        if (run / CONFIG).is_file() and (run / FACTS).is_file():
+            with suppress(tomllib.TOMLDecodeError):  # its label is name enough
+                defense = str(tomllib.loads((run / CONFIG).read_text(encoding="utf-8")).get("defense", run.name))
+                found |= {run.name: defense, f"{run.name} (last)": defense}
+    return found
+
+
+def _title(label: str, defense: str | None) -> str:
+    if defense is None or defense == label:
+        return TITLES.get(label, label)
+    if label.startswith(f"{defense} "):  # the same with a remark
+        return TITLES.get(defense, defense) + label.removeprefix(defense)
+    return f"{TITLES.get(defense, defense)} ({label.replace(' (last)', ', last')})"
+
+
+def _look(label: str, title: str, index: int) -> Look:
     light, dark = _COLOURS[index]
     return Look(
         label=label,
-        title=TITLES.get(label, label),
+        title=title,
         variable=f"--model-{index}",
         light=light,
         dark=dark,

@@ -1,6 +1,6 @@
 """Records as a report to look at: one HTML file, and the same in markdown and as comma-separated values."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from advbnn.files import write_atomically
@@ -17,6 +17,7 @@ def write_report(
     out: str | Path,
     images: Sequence[AttackedImage] | None = None,
     first: Sequence[Section] = (),
+    defenses: Mapping[str, str] | None = None,
 ) -> Path:
     """Writes `report.html`, `report.md` and `report.csv` into a folder.
 
@@ -27,12 +28,13 @@ def write_report(
         out: the folder; made if there is none.
         images: single images to show, see `attacked_images`.
         first: sections of your own, which come before the others.
+        defenses: by the label of a model, which defence it has, such as `{"run3": "adv"}`; named with its label then.
 
     Returns:
         the path of the HTML file.
     """
     collected = records if isinstance(records, Records) else Records(records)
-    report = compose(collected, first)
+    report = compose(collected, first, defenses)
     shown = by_model(images or (), list(report.looks))
     contents = {
         "report.md": markdown(report, shown),

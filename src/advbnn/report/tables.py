@@ -1,5 +1,6 @@
 """Tables that can be read as HTML and as markdown."""
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -80,6 +81,11 @@ def with_error(value: float, error: float) -> Cell:
 def percent(share: float) -> str:
     """A share in percent, to one place."""
     return f"{100 * share:.1f}"
+
+
+def percent_at_most(share: float) -> str:
+    """A share in percent, to one place and rounded up, for what must not look smaller than it is."""
+    return f"{math.ceil(round(1000 * share, 6)) / 10:.1f}"
 
 
 def percent_range(low: float, high: float) -> str:

@@ -12,6 +12,7 @@ from advbnn.files import write_atomically
 from advbnn.messages import unknown
 from advbnn.profiles import DATASETS, DEFENSES
 from advbnn.reproduce.protocol import PROTOCOLS, Protocol
+from advbnn.runs import CONFIG
 from advbnn.tables import ConfigError, merged, nested
 
 EXPERIMENTS = ("table1", "fig2", "fig3", "fig4", "lipschitz", "alpha")
@@ -150,6 +151,8 @@ class Experiment:
         """Makes sure that a folder holds this reproduction, or none."""
         if out.exists() and not out.is_dir():
             raise ValueError(f"{out} is a file; give --out a folder, which need not exist")
+        if (out / CONFIG).exists():
+            raise ValueError(f"{out} is the folder of a run; give --out another, which need not exist")
         if not (out / FILE).exists():
             return
         before, now = asdict(stored(out)[0]), asdict(self)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from advbnn.report.looks import TITLES
 from advbnn.report.measured import draws_of, images_of
-from advbnn.report.tables import NOTHING, PLUS_MINUS, Cell, Table, percent_range
+from advbnn.report.tables import NOTHING, PLUS_MINUS, Cell, Table, percent_at_most, percent_range
 from advbnn.reproduce.claims import Claim
 from advbnn.reproduce.evidence import Evidence, Number
 from advbnn.reproduce.plan import RANDOM
@@ -92,7 +92,8 @@ def _caption(evidence: Evidence) -> str:
         parts.append(f"Worst case of the {level} audit on {images_of(audited)}.")
         undecided = max(evidence.undecided(defense, eps) for defense in TITLES for eps in evidence.radii)
         if undecided:
-            parts.append(f"It counts images as fallen that its draws could not decide, up to {undecided:.0f} %.")
+            most = percent_at_most(undecided / 100)
+            parts.append(f"It counts images as fallen that its draws could not decide, up to {most} %.")
     step = evidence.experiment.protocol.step_size
     parts.append(f"{AUTHORS} is the authors' attack: from the image itself, one draw of the weights a step of {step}.")
     parts.append("For networks that are not random there is nothing to average.")

@@ -19,6 +19,9 @@ SMALL_LEAD = 2.0
 ENOUGH_IMAGES = 100
 """Fewer cannot show how alike two networks are: a share of them may be off by ten points and more."""
 
+CLEARLY_FASTER = 0.9
+"""The time of Adv-BNN over that of adversarial training below which the two were not timed alike."""
+
 
 def of_difference(a: Number, b: Number) -> float:
     """What the difference of two numbers, in points, may owe to chance: how far its 95 % interval reaches towards 0.

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from advbnn.files import write_atomically
 from advbnn.report import AttackedImage, write_report
+from advbnn.report.looks import defenses_in
 from advbnn.report.section import Section
 from advbnn.reproduce.claims import Claim, judged
 from advbnn.reproduce.evidence import Evidence
@@ -41,7 +42,8 @@ def write_all(out: Path, images: Sequence[AttackedImage] = ()) -> Path:
     claims = judged(evidence)
     drawn = draw_all(evidence, out / FIGURES)
     write_atomically(out / RESULTS, results(evidence, claims, drawn).encode())
-    return write_report(evidence.records, out / "report", images, first=[section(evidence, claims)])
+    first = [section(evidence, claims)]
+    return write_report(evidence.records, out / "report", images, first=first, defenses=defenses_in(out))
 
 
 def section(evidence: Evidence, claims: Sequence[Claim]) -> Section:
