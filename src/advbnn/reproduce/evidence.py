@@ -243,7 +243,7 @@ def _defense(label: str) -> str | None:
 
 
 def _for_transfer(record: Record) -> bool:
-    """Whether it is one of those that the affinity is made of, for which networks of several folders may have been taken."""
+    """Whether the affinity is made of it, for which networks of several folders may have been taken."""
     return record.kind == "transfer" or (record.kind == "clean" and not record.curve)
 
 
