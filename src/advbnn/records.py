@@ -262,9 +262,13 @@ class Records(Sequence[Record]):
         """The records of a file."""
         try:
             content = json.loads(Path(path).read_text())
-            schema, stored = content["schema"], content["records"]
-        except (ValueError, KeyError, TypeError) as error:
+        except ValueError as error:
             raise ValueError(f"{path} is not a file of records: {error}; `Records.save` writes such files") from error
+        if not isinstance(content, dict) or not {"schema", "records"} <= content.keys():
+            raise ValueError(
+                f"{path} is not a file of records, which has a schema and records; `Records.save` writes such files"
+            )
+        schema, stored = content["schema"], content["records"]
         if schema != SCHEMA:
             raise ValueError(f"{path} has records of schema {schema}, expected {SCHEMA}; use a matching advbnn version")
         try:

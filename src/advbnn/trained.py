@@ -15,6 +15,7 @@ from advbnn.identity import structure_of
 from advbnn.optimizers import Langevin
 from advbnn.runs import CHECKPOINTS, CONFIG, FACTS, LAST, MODEL, NOISE_STD, RunError
 from advbnn.sgld import SampleBank
+from advbnn.tables import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +51,14 @@ def load_trained(
         last: of a run with early stopping the network of the last epoch, in place of the best.
     """
     folder = Path(folder)
-    if not (folder / CONFIG).exists() or not (folder / FACTS).exists():
-        raise RunError(
-            f"{folder} is not a run folder: it has no {CONFIG}; give one that `advbnn train` or fit has written"
-        )
-    config = Config.from_run((folder / CONFIG).read_text(encoding="utf-8"))
+    if folder.is_file():
+        raise RunError(f"{folder} is not a run folder but a file; give the folder that it lies in, {folder.parent}")
+    for file in (CONFIG, FACTS):
+        if not (folder / file).exists():
+            raise RunError(
+                f"{folder} is not a run folder: it has no {file}; give one that `advbnn train` or fit has written"
+            )
+    config = _config(folder / CONFIG)
     facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
     if net is None:
         model = config.defense.build(classes=facts["data"]["classes"], shape=tuple(facts["data"]["shape"]))
@@ -83,6 +87,13 @@ def load_trained(
         finished=finished,
         noise_std=float(notes[NOISE_STD]) if NOISE_STD in notes else None,
     )
+
+
+def _config(file: Path) -> Config:
+    try:
+        return Config.from_run(file.read_text(encoding="utf-8"))
+    except ConfigError as error:
+        raise RunError(f"{file} cannot be read: {error}; put back what the run has written there") from error
 
 
 def _check_randomness(folder: Path, model: nn.Module, structure: list[str] | None) -> None:

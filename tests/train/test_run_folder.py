@@ -102,8 +102,13 @@ def test_a_folder_of_something_else_is_refused(digits: Splits[ImageSet], tmp_pat
     (tmp_path / "full" / "thesis.tex").touch()
     with pytest.raises(RunError, match="holds files but no run"):
         train(digits, quick("bnn"), out=tmp_path / "full")
-    with pytest.raises(RunError, match="not a run folder"):
+    with pytest.raises(RunError, match=r"not a run folder: it has no config.toml"):
         load_trained(tmp_path / "full")
+    with pytest.raises(RunError, match=r"not a run folder but a file; give the folder that it lies in, .*run$"):
+        load_trained(tmp_path / "run" / "config.toml")
+    (tmp_path / "run" / "config.toml").write_text("defense = ")
+    with pytest.raises(RunError, match=r"config.toml cannot be read: .*put back what the run has written"):
+        load_trained(tmp_path / "run")
 
 
 def test_a_run_of_another_network_is_refused(digits: Splits[ImageSet], tmp_path: Path) -> None:
