@@ -313,7 +313,8 @@ def test_refuses_what_it_cannot_audit() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             audit(net(), images(), threat)
-    for threat, came in ((0.1, "0.1"), ([0.1], "0.1"), ("linf", "'linf'"), (None, "None")):
+    wrong = ((0.1, "0.1"), ([0.1], "0.1"), ("linf", "'linf'"), (None, "None"), (torch.tensor(0.1), "tensor"))
+    for threat, came in wrong:
         with pytest.raises(TypeError, match=f"threat must be a Threat such as .* or several in a list; got {came}"):
             audit(net(), images(), threat)
     with pytest.raises(ValueError, match="level='quik' is unknown.*did you mean 'quick'"):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from advbnn import data
-from advbnn.attacks import APGD, CW, PGD, Attack, Square, Transfer
+from advbnn.attacks import APGD, CW, PGD, Attack, Outcome, Square, Transfer
 from advbnn.audit import audit
 from advbnn.curves import ensemble_curve, radius_curve
 from advbnn.data import from_tensors, to_float
@@ -188,6 +188,30 @@ def test_shows_how_far_an_attack_is_within_its_batch(
         assert any(0 < share < 100 for share in shares)
     assert evaluate(net(), digits(), {"it": attack}, samples=1, seeds=2, label="plain") == shown
     assert capsys.readouterr().err == ""
+
+
+class OfItsOwnMaking(PGD):
+    """Cannot be built by what a dataclass asks of its fields, and keeps count."""
+
+    def __init__(self) -> None:
+        super().__init__(Threat("linf", 0.1), steps=3)
+        object.__setattr__(self, "batches", [])
+
+    def run(self, model: nn.Module, x: Tensor, y: Tensor, seed: int | None = None) -> Outcome:
+        self.batches.append(len(x))
+        return super().run(model, x, y, seed)
+
+
+def test_an_attack_that_is_followed_is_the_very_one_that_was_given(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("advbnn.data.progress.SECONDS_BETWEEN_LINES", 0.0)
+    own = OfItsOwnMaking()
+    evaluate(net(), digits(), {"own": own}, samples=1, seeds=1, progress=True)
+    assert sum(own.batches) == len(digits())
+    twice = Transfer(net(), Transfer(net(), ATTACK))
+    evaluate(net(), digits(), {"twice": twice}, samples=1, seeds=1, progress=True)
+    assert "100%" in capsys.readouterr().err
 
 
 def test_an_attack_that_tells_somebody_else_of_its_progress_goes_on_to_do_so() -> None:

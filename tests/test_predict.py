@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from advbnn.posterior import bayesianize
-from advbnn.predict import Ensemble, predict
+from advbnn.predict import Ensemble, all_finite, predict
 
 
 class Scripted(nn.Module):
@@ -143,6 +143,7 @@ def test_inputs_may_be_tokens_or_sparse() -> None:
     assert predict(nn.Sequential(nn.Embedding(6, 2), nn.Flatten()), tokens, samples=1).probs.shape == (2, 6)
     model = nn.Sequential(nn.Linear(4, 3))
     assert torch.equal(predict(model, X.to_sparse(), samples=1).label, predict(model, X, samples=1).label)
+    assert bool(all_finite(X.to(torch.float8_e4m3fn)))
 
 
 def test_takes_an_empty_batch() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
-from torch import nn
+from torch import Tensor, nn
 
 from advbnn.battery import LEVELS
 from advbnn.data.imageset import Examples
@@ -118,7 +118,8 @@ def _radius(record: Record) -> float:
 
 
 def _by_radius(threat: object) -> list[Threat]:
-    threats: list[Any] = list(threat) if isinstance(threat, Iterable) and not isinstance(threat, str) else [threat]
+    several = isinstance(threat, Iterable) and not isinstance(threat, str | Tensor)
+    threats: list[Any] = list(threat) if several else [threat]  # type: ignore[call-overload]
     for one in threats:
         if not isinstance(one, Threat):
             raise TypeError(f"threat must be a Threat such as Threat('linf', 8/255), or several in a list; got {one!r}")

@@ -151,8 +151,7 @@ def load_weights(model: nn.Module, file: Path | str) -> None:
         load_model(model, str(file))
     except SafetensorError as error:
         raise CheckpointError(
-            f"{file} is damaged ({error}); restore it from a copy, or remove it: the last checkpoint of the run is "
-            "used then"
+            f"{file} is damaged ({error}); restore it from a copy, or train the network again"
         ) from error
     except RuntimeError as error:
         reason = textwrap.shorten(str(error), 200, placeholder=" ...")

@@ -10,7 +10,7 @@ import json
 import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from advbnn.accelerate import accelerate, computes_in_bf16, engine_of
 from advbnn.attacks.base import Attack
+from advbnn.attacks.progress import listening
 from advbnn.attacks.transfer import Transfer
 from advbnn.batchwise import Batch, Work, batchwise, gather
 from advbnn.data.imageset import Examples, row_numbers
@@ -213,8 +214,9 @@ class Evaluation:
         # copies, as one that writes into its inputs would be checked against what it wrote
         batch_of_its_own, crafting = (x.clone(), y.clone()), crafting_seed(seed, batch.number)
         if isinstance(attack, Attack | Transfer):
-            telling = self._telling(self._accelerated(attack), functools.partial(batch.attacked, seed=seed))
-            x_adv = telling(self.fast, *batch_of_its_own, seed=crafting)
+            told = functools.partial(batch.attacked, seed=seed)
+            with listening(told) if self.progress else nullcontext():
+                x_adv = self._accelerated(attack)(self.fast, *batch_of_its_own, seed=crafting)
         else:
             # an attack from elsewhere may look for more in the model than its answers, and set no mode
             with evaluating(self.model), without_parameter_gradients(self.model):
@@ -286,14 +288,6 @@ class Evaluation:
             with suppress(OSError):  # others may have unfinished work there
                 store.parent.rmdir()
         return records
-
-    def _telling(self, attack: Attack | Transfer, progress: Callable[[float], None]) -> Attack | Transfer:
-        """An attack that tells `progress` how much of it is done, if that is shown and it tells nobody else."""
-        inner = attack.attack if isinstance(attack, Transfer) else attack
-        if not self.progress or inner.progress is not False:
-            return attack
-        inner = replace(inner, progress=progress)
-        return replace(attack, attack=inner) if isinstance(attack, Transfer) else inner
 
     def _accelerated(self, attack: Attack | Transfer) -> Attack | Transfer:
         """A transfer with its source accelerated; any other attack as it is."""

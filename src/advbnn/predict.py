@@ -126,8 +126,9 @@ def _logits(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def all_finite(x: Tensor) -> Tensor:
-    """Whether all inputs are finite, one bool; sparse ones, which torch cannot ask that, are taken to be."""
-    return x.isfinite().all() if x.layout == torch.strided else torch.ones((), dtype=torch.bool, device=x.device)
+    """Whether all inputs are finite, one bool; sparse ones and floats of one byte cannot be asked, and pass."""
+    can_be_asked = x.layout == torch.strided and x.is_floating_point() and x.dtype.itemsize > 1
+    return x.isfinite().all() if can_be_asked else torch.ones((), dtype=torch.bool, device=x.device)
 
 
 def not_finite(x: Tensor) -> ValueError:

@@ -30,7 +30,7 @@ from advbnn.files import write_atomically
 CONFIG, FACTS, METRICS, LOG, CHECKPOINTS = "config.toml", "run.json", "metrics.jsonl", "log.txt", "checkpoints"
 MODEL, LAST = "model.safetensors", "last.safetensors"
 
-NOISE_STD = "noise_std"
+NOISE_STD = "advbnn.noise_std"
 """A learned noise of the observations is no weight of the network, and noted with its weights under this name."""
 
 INDIFFERENT = ("root", "cache", "log_every", "save_every", "tensorboard")

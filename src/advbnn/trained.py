@@ -71,7 +71,9 @@ def load_trained(
     if finished:
         weights = folder / (LAST if last and config.defense.early_stopping is not None else MODEL)
         if not weights.exists():
-            raise RunError(f"{folder} has no {LAST}: the version that trained it has kept the best weights alone")
+            raise RunError(
+                f"{folder} has no {LAST}: it was removed, or an earlier version has kept the best weights alone"
+            )
         load_weights(model, weights)
         notes = notes_of(weights)
     else:

@@ -64,8 +64,7 @@ def judged(
                 f"{run} was trained without early stopping, so that its weights are those of the last epoch; "
                 "leave --last out"
             )
-        records = out or run / RECORDS
-        file_to_write(records)
+        records = out or file_to_write(run / RECORDS)
         test = trained.config.load_data().test
         options = Options(
             rows=first_rows(test, limit),

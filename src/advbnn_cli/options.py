@@ -4,6 +4,7 @@ import math
 import os
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
@@ -53,9 +54,9 @@ def refuse_larger_than_images(norm: str, radii: Sequence[float]) -> None:
 
 
 def file_to_write(path: Path | None) -> Path | None:
-    """The file that --out names, if it can be one; None as it is."""
-    if path is not None:
-        if path.is_dir():
+    """The file that --out names, if it can be one; None as it is, and a file that is there, which may be complete."""
+    if path is not None and not os.path.isfile(path):
+        if os.path.isdir(path):
             raise typer.BadParameter(f"{path} is a folder; give --out a file, such as {path / 'records.json'}")
         _refuse_unwritable(path, path.parent)
     return path
@@ -64,14 +65,20 @@ def file_to_write(path: Path | None) -> Path | None:
 def folder_to_write(path: Path | None) -> Path | None:
     """The folder that --out names, if it can be one; None as it is."""
     if path is not None:
-        if path.exists() and not path.is_dir():
-            raise typer.BadParameter(f"{path} is a file; give --out a folder, which need not exist")
+        if os.path.lexists(path) and not os.path.isdir(path):
+            what = "a file" if os.path.exists(path) else "a link to nowhere"
+            raise typer.BadParameter(f"{path} is {what}; give --out a folder, which need not exist")
         _refuse_unwritable(path, path)
     return path
 
 
 def _refuse_unwritable(path: Path, folder: Path) -> None:
     """Nothing is left behind by the attempt."""
+    try:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            os.stat(path)
+    except OSError as error:  # a name that is too long, or a folder that may not be entered
+        raise typer.BadParameter(f"{path} cannot be written ({error.strerror}); give --out another place") from None
     nearest = next(place for place in (folder, *folder.parents) if os.path.exists(place))
     try:
         with tempfile.TemporaryFile(dir=nearest):

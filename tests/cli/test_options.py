@@ -137,6 +137,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_is_loaded(com
         wrong: "is a folder; give --out a file, such as" if wrong == folder else "is a file; give --out a folder",
         file / "within": f"{file.name} is a file",
         Path("/proc/nowhere/within"): "nothing can be written in",
+        tmp_path / ("n" * 300): "name too long",
     }
     for place, message in expected.items():
         refused = advbnn(*(TO_A_FILE | TO_A_FOLDER)[command], "--out", str(place))
@@ -153,3 +154,16 @@ def test_a_default_place_that_cannot_be_written_is_refused_too(tmp_path: Path, m
         refused = advbnn(*TO_A_FOLDER[command])
         assert refused.exit_code == 2
         assert "is a file" in sentence(refused.output) and "give --out" in sentence(refused.output)
+
+
+def test_a_link_to_nowhere_is_no_folder(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "gone")
+    refused = advbnn("train", "CONFIG", "--out", str(link))
+    assert refused.exit_code == 2
+    assert "is a link to nowhere; give --out a folder" in sentence(refused.output)
+
+
+def test_records_that_are_there_need_no_place_to_write() -> None:
+    """They may be complete, in a folder that only its owner writes to; /proc/version stands for them."""
+    assert options.file_to_write(Path("/proc/version")) == Path("/proc/version")

@@ -4,8 +4,7 @@ import functools
 import secrets
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 
 import torch
@@ -13,11 +12,10 @@ from torch import Tensor, nn
 
 from advbnn.attacks.losses import Objective
 from advbnn.attacks.oracle import Oracle, is_random
+from advbnn.attacks.progress import Progress, reporting
 from advbnn.modes import evaluating, without_parameter_gradients
 from advbnn.rng import seeded
 from advbnn.threat import Threat
-
-Progress = bool | Callable[[float], None]
 
 
 class GradientMaskingWarning(UserWarning):
@@ -95,7 +93,7 @@ class Attack(ABC):
         # memory of an inference-mode block cannot be differentiated through, so the attack works on a copy
         with torch.inference_mode(False):
             x, y = (t.clone() if t.is_inference() else t.detach() for t in (x, y))
-            with evaluating(model), without_parameter_gradients(model), _reporting(self.progress, self) as report:
+            with evaluating(model), without_parameter_gradients(model), reporting(self.progress, self) as report:
                 return self._run_chunks(model, x, y, seed, report)
 
     @abstractmethod
@@ -135,7 +133,7 @@ class Attack(ABC):
             x_adv[rows] = self.threat.project(found.detach(), x[rows])
             queries[rows] = oracle.queries
             done = rows.stop
-            report(done / n)  # of an attack that had little to do, the first word
+            report(done / n)
         if vanished > n / 2:
             warnings.warn(
                 f"every gradient was zero for {vanished} of {n} examples: gradient masking. {type(self).__name__} "
@@ -232,20 +230,6 @@ def check_inputs(x: Tensor, bounds: tuple[float, float]) -> None:
             f"x lies in [{smallest:.6g}, {largest:.6g}], outside bounds ({low:g}, {high:g}) by {beyond:.6g}; scale x "
             "into the bounds, put the normalisation inside the model, or give Threat the bounds of your data"
         )
-
-
-@contextmanager
-def _reporting(progress: Progress, attack: Attack) -> Iterator[Callable[[float], None]]:
-    if callable(progress):
-        yield progress
-    elif progress:
-        from rich.progress import Progress as Bar
-
-        with Bar() as bar:
-            task = bar.add_task(type(attack).__name__, total=1.0)
-            yield lambda share: bar.update(task, completed=share)
-    else:
-        yield lambda share: None
 
 
 def _split_seed(seed: int, parts: int) -> list[int]:
