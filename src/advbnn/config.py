@@ -179,6 +179,8 @@ def _named(table: Mapping[str, Any], keys: Sequence[str], path: str = "") -> Ite
     """The keys of a nested table with dots between their parts; a table in place of a plain value counts as one."""
     for name, value in table.items():
         key = f"{path}{name}"
+        if "." in name:  # in quotes: TOML takes it for one name, and so it would be of no part
+            raise unknown_key(key, keys)
         plain = key in keys and not any(each.startswith(f"{key}.") for each in keys)
         if isinstance(value, Mapping) and value and not plain:
             yield from _named(value, keys, f"{key}.")
