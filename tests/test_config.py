@@ -302,6 +302,11 @@ def test_a_radius_that_can_be_meant_is_taken(tmp_path: Path) -> None:
         assert load_config(tmp_path / "run.toml", settings).defense.attack is not None
 
 
+def test_a_run_that_was_trained_with_too_large_a_radius_stays_readable() -> None:
+    config = Config.from_table({"defense": "adv", "attack": {"threat": {"eps": 8}}})
+    assert Config.from_run(config.to_toml()) == config
+
+
 def test_an_image_folder_needs_a_dataset_like_it(tmp_path: Path) -> None:
     table = {"defense": "adv", "data": str(tmp_path)}
     with pytest.raises(ConfigError, match="set like to the dataset"):
