@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 from advbnn.attacks import PGD
 from advbnn.config import Config, load_config, parse_settings
 from advbnn.data import DataError
-from advbnn.defenses import Averaging
+from advbnn.defenses import Averaging, Defense
 from advbnn.early_stopping import EarlyStopping
 from advbnn.profiles import DATASETS, DEFENSES, defense
 from advbnn.reproduce.evidence import Evidence
-from advbnn.tables import ConfigError, merged, nested, parse_literal, to_toml
+from advbnn.tables import ConfigError, keys_of, merged, nested, parse_literal, to_toml
 from advbnn.threat import Threat
 from advbnn.trained import load_trained
 from advbnn_cli.train import train
@@ -141,11 +141,63 @@ def test_settings_on_the_command_line(tmp_path: Path) -> None:
         ('defense = "advbnn"', [], "did you mean 'adv_bnn'"),
         ('defense = "adv"\nprofile = "paper"', [], "profile for digits"),
         ('defense = "adv', [], "run.toml: "),
+        ('defense = "adv_bnn"\n"attack.steps" = 3', [], "key='attack.steps' is one name .*: write it without the q"),
+        ('defense = "adv"\n[attack]\n"threat.eps" = 0.1', [], "quotes, attack.threat.eps = ..., or as a table"),
+        ('defense = "adv"\n"attack.threat" = {eps = 0.1}', [], "without the quotes, attack.threat = "),
+        ('defense = "adv"\n"attack.stepps" = 3', [], "key='attack.stepps' is unknown.*did you mean 'attack.steps'"),
+        ('defense = "adv"', ["objective.kind=elbo"], "key='objective.kind' is unknown; did you mean 'objective.likeli"),
     ],
 )
 def test_bad_input(tmp_path: Path, text: str, settings: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_config(write(tmp_path, text), settings)
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        # a name that some other part has
+        ("train.epochs", ["schedule.epochs"]),
+        ("attack.epochs", ["schedule.epochs"]),
+        ("attack.batch_size", ["batch_size"]),
+        ("attack.norm", ["attack.threat.norm"]),
+        ("scheduler.epochs", ["schedule.epochs"]),
+        ("averaging.momentum", ["attack.momentum", "optimizer.momentum"]),
+        # misspelt
+        ("attack.num_steps", ["attack.steps"]),
+        ("optimizer.beta1", ["optimizer.betas"]),
+        ("optimizer.epoch", ["schedule.epochs"]),
+        ("shedule.epoch", ["schedule.epochs"]),
+        ("batch_sizes", ["batch_size"]),
+        # longer or shorter than it is
+        ("attack.threat.epsilon", ["attack.threat.eps"]),
+        ("attack.epsilon", ["attack.threat.eps"]),
+        ("epsilon", ["attack.threat.eps"]),
+        ("optimizer.learning_rate", ["optimizer.lr"]),
+        ("learning_rate", ["optimizer.lr"]),
+        ("optimizer.wd", ["optimizer.weight_decay"]),
+        ("network.std", ["network.prior_std", "network.init_std"]),
+        ("arch", ["architecture"]),
+        # nothing is near
+        ("attack.radius", []),
+        ("attack.iterations", []),
+        ("optimizer.rate", []),
+        ("network.sigma", []),
+        ("objective.xyzzy", []),
+        ("attack.", []),
+    ],
+)
+def test_an_unknown_key_is_answered_by_the_one_that_was_meant(key: str, meant: list[str]) -> None:
+    with pytest.raises(ConfigError) as raised:
+        Config.from_table({"defense": "adv_bnn", **nested({key: 1})})
+    _, _, hint = str(raised.value).partition("did you mean ")
+    assert hint == (f"{' or '.join(map(repr, meant))}?" if meant else "")
+
+
+def test_a_kind_is_a_key_where_there_is_a_choice() -> None:
+    kinds = {key.removesuffix(".kind") for key in keys_of(Defense) if key.endswith(".kind")}
+    several = {"network", "objective.likelihood", "optimizer", "schedule"}
+    assert kinds == several | {"attack", "averaging", "early_stopping"}  # or none
 
 
 def test_a_part_that_a_defence_lacks_can_be_given_whole(tmp_path: Path) -> None:
@@ -248,6 +300,11 @@ def test_a_radius_that_can_be_meant_is_taken(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text('defense = "adv"')
     for settings in (["attack.threat.eps=1"], ["attack.threat.eps=inf"], ["attack.threat={norm='l2', eps=8}"]):
         assert load_config(tmp_path / "run.toml", settings).defense.attack is not None
+
+
+def test_a_run_that_was_trained_with_too_large_a_radius_stays_readable() -> None:
+    config = Config.from_table({"defense": "adv", "attack": {"threat": {"eps": 8}}})
+    assert Config.from_run(config.to_toml()) == config
 
 
 def test_an_image_folder_needs_a_dataset_like_it(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from advbnn import data
-from advbnn.attacks import PGD
 from advbnn.data import Splits
 from advbnn.defenses import OWN, Defense
 from advbnn.messages import unknown
@@ -76,8 +75,8 @@ class Config:
         """The settings of a nested table, such as a parsed TOML file."""
         own, parts = _split(table)
         config = updated(cls(), own)
-        if "like" not in parts and config.data not in DATASETS and not Path(config.data).is_dir():
-            raise ConfigError(f"there is no folder {config.data}, and {unknown('data', config.data, DATASETS)}")
+        if "like" not in parts:
+            check_data(config.data)
         name, profile, like = parts.pop("defense", None), parts.pop("profile", None), parts.pop("like", config.data)
         if name is None:
             raise ConfigError('defense is missing: say which, for example defense = "adv_bnn"')
@@ -136,7 +135,7 @@ def load_config(path: Path | str, settings: Iterable[str] = ()) -> Config:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
     config = Config.from_table(merged(table, nested(parse_settings(settings))))
-    _refuse_larger_than_images(config.defense.attack)
+    check_radius(config)
     return config
 
 
@@ -153,8 +152,18 @@ def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
     return changes
 
 
-def _refuse_larger_than_images(attack: PGD | None) -> None:
-    """A linf radius above the range of pixels allows every image; who means that says inf."""
+def check_data(data: str) -> None:
+    """Makes sure that data are of a known name, or in a folder."""
+    if data not in DATASETS and not Path(data).is_dir():
+        raise ConfigError(f"there is no folder {data}, and {unknown('data', data, DATASETS)}")
+
+
+def check_radius(config: Config) -> None:
+    """Refuses a linf radius above the range of pixels, which allows every image; who means that says inf.
+
+    `Config.from_table` takes it, since what has been trained so must stay readable.
+    """
+    attack = config.defense.attack
     if attack is not None and attack.threat.norm == "linf":
         eps, (low, high) = attack.threat.eps, attack.threat.bounds
         if high - low < eps < math.inf:
@@ -179,6 +188,8 @@ def _named(table: Mapping[str, Any], keys: Sequence[str], path: str = "") -> Ite
     """The keys of a nested table with dots between their parts; a table in place of a plain value counts as one."""
     for name, value in table.items():
         key = f"{path}{name}"
+        if "." in name:  # in quotes: TOML takes it for one name, and so it would be of no part
+            raise unknown_key(key, keys)
         plain = key in keys and not any(each.startswith(f"{key}.") for each in keys)
         if isinstance(value, Mapping) and value and not plain:
             yield from _named(value, keys, f"{key}.")

@@ -115,13 +115,17 @@ def keys_of(cls: Any, path: str = "") -> list[str]:
     hints, keys = typing.get_type_hints(cls), []
     for name in field_names(cls):
         keys.append(part := _join(path, name))
-        for option in filter(dataclasses.is_dataclass, _options(hints[name])):
-            keys += [_join(part, "kind"), *keys_of(option, part)]
+        options = _options(hints[name])
+        kinds = [option for option in options if dataclasses.is_dataclass(option)]
+        if kinds and len(options) > 1:
+            keys.append(_join(part, "kind"))
+        for kind in kinds:
+            keys += keys_of(kind, part)
     return list(dict.fromkeys(keys))
 
 
 def unknown_key(key: str, keys: Iterable[str]) -> ConfigError:
-    """The error about a key that does not exist, with those that end as it does, or nearly so.
+    """The error about a key that does not exist, with those that were probably meant.
 
     Args:
         key: the whole of it.
@@ -129,20 +133,47 @@ def unknown_key(key: str, keys: Iterable[str]) -> ConfigError:
     """
     place, _, name = key.rpartition(".")
     ends = {each: each.rpartition(".")[2] for each in keys}
-    nearest = get_close_matches(name, sorted(set(ends.values())), n=1, cutoff=0.6)
-    alike = [each for each, end in ends.items() if end in nearest]
+    if key in ends:
+        return ConfigError(
+            f"key={key!r} is one name with a dot in it, which no key has: write it without the quotes, "
+            f"{key} = ..., or as a table within a table"
+        )
+    beside = {each: end for each, end in ends.items() if each.rpartition(".")[0] == place}
+    same = [each for each, end in ends.items() if end == name]
+    alike = (
+        same
+        or _ending_like(name, beside, 0.7)
+        or [each for each, end in beside.items() if _shortens(end, name) or _shortens(name, end)]
+        or _ending_like(name, ends, 0.8)
+        or [each for each, end in ends.items() if _shortens(end, name)]
+    )
     # a part that is only misspelt decides among keys that end alike, and so does one that is right
-    meant = get_close_matches(key, alike, n=1, cutoff=0.85) or [each for each in alike if each.startswith(f"{place}.")]
-    hint = f"; did you mean {' or '.join(map(repr, meant or alike))}?" if alike else ""
-    if nearest == [name]:
+    meant = get_close_matches(key, alike, n=1, cutoff=0.85) if same else []
+    meant = meant or [each for each in alike if each.startswith(f"{place}.")] or alike
+    hint = f"; did you mean {' or '.join(map(repr, meant))}?" if meant else ""
+    if same:
         return ConfigError(f"key={key!r} is unknown{hint}")
-    beside = [each for each in ends if each.rpartition(".")[0] == place] or [each for each in ends if "." not in each]
-    return ConfigError(f"key={key!r} is unknown: expected one of {', '.join(map(repr, sorted(beside)))}{hint}")
+    listed = beside or [each for each in ends if "." not in each]
+    return ConfigError(f"key={key!r} is unknown: expected one of {', '.join(map(repr, sorted(listed)))}{hint}")
 
 
 def kind_of(cls: Any) -> str:
     """The name of a class in a table: `OneCycle` is "one_cycle"."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
+
+
+def _ending_like(name: str, ends: Mapping[str, str], cutoff: float) -> list[str]:
+    """Of keys, given with their ends, those whose end is the nearest to a name, if it is near enough."""
+    nearest = get_close_matches(name, sorted(set(ends.values())), n=1, cutoff=cutoff)
+    return [each for each, end in ends.items() if end in nearest]
+
+
+def _shortens(short: str, name: str) -> bool:
+    """Whether one name is short for another: `lr` for `learning_rate`, `eps` for `epsilon`, `std` for `init_std`."""
+    words = name.split("_")
+    if not short:
+        return False
+    return short == "".join(word[:1] for word in words) or any(word.startswith(short) for word in words)
 
 
 def _convert(hint: Any, current: Any, new: Any, path: str) -> Any:

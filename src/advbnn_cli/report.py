@@ -1,6 +1,6 @@
 """advbnn report: records as a page to look at."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,21 +32,23 @@ def report(
     from advbnn.report import write_report
     from advbnn.report.headline import middle_threat
     from advbnn.report.looks import defenses_in
-    from advbnn.report.measured import check_one_data_set
+    from advbnn.report.measured import check_one_data_set, labels_of
     from advbnn_cli.judging import explaining_errors
 
     with explaining_errors():
         if images < 0:
             raise ValueError(f"images must be a number of images, 0 or more, got {images}")
+        found = {source: read_records(source) for source in sources}
+        check_one_network_a_label(found)
         records = Records()
         defenses: dict[str, str] = {}
-        for source in sources:
-            found = read_records(source)
+        for source, some in found.items():
             try:
-                records += found
+                records += some
             except ValueError as error:
                 raise ValueError(f"{source} does not go together with what was named before it: {error}") from None
-            defenses |= defenses_in(source if source.is_dir() else source.parent)
+            known = defenses_in(source if source.is_dir() else source.parent)
+            defenses |= {label: known[label] for label in labels_of(some) if label in known}
         check_one_data_set(records)
         threat = middle_threat(records)
         runs = [source for source in sources if source.is_dir()]
@@ -74,6 +76,33 @@ def read_records(source: Path) -> "Records":
         )
     what = "is neither a run folder nor a file of records" if source.exists() else "does not exist"
     raise ValueError(f"{source} {what}; expected the folder of a run, or a file such as runs/adv_bnn/{RECORDS}")
+
+
+def check_one_network_a_label(found: Mapping[Path, "Records"]) -> None:
+    """Refuses two networks of one label, whose numbers would stand in one row.
+
+    What lies in the folder of one reproduction is taken as it is: there a label is one run's, and the points over
+    alpha, each of a network of its own, share one on purpose.
+    """
+    from advbnn.reproduce.experiment import FILE
+
+    first: dict[tuple[str, ...], tuple[str, Path]] = {}
+    for source, records in found.items():
+        home = source.resolve().parent.parent
+        for record in records:
+            # the same weights have another digest in another type, and wherever torch describes its layers anew
+            made_by = (record.versions.get(name, "").partition("+")[0] for name in ("torch", "advbnn"))
+            comparable = (record.model.label, record.precision.partition(",")[0], *made_by)
+            sha256, before = first.setdefault(comparable, (record.model.sha256, source))
+            if sha256 == record.model.sha256:
+                continue
+            if (home / FILE).is_file() and before.resolve().parent.parent == home:
+                continue
+            where = " and ".join(dict.fromkeys((str(before), str(source))))
+            raise ValueError(
+                f"{record.model.label!r} stands for two networks in {where} (sha256 {sha256[:8]} and "
+                f"{record.model.sha256[:8]}); rename the folder of one of them and evaluate it again, or leave it out"
+            )
 
 
 def _attacked(runs: Sequence[Path], threat: "Threat", count: int, device: str | None) -> list["AttackedImage"]:

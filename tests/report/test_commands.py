@@ -12,7 +12,8 @@ import made_up_records as made_up
 from advbnn.config import Config
 from advbnn.data import ImageSet
 from advbnn.evaluate import evaluate
-from advbnn.records import Records
+from advbnn.identity import ModelIdentity
+from advbnn.records import Record, Records
 from advbnn.train import fit
 from advbnn_cli.report import report
 from advbnn_cli.tables import tables
@@ -72,6 +73,70 @@ def test_records_that_contradict_each_other_name_their_source(run: Path, tmp_pat
     assert failed.exit_code == 1
     assert f"{other} does not go together with what was named before it: two records 'clean' of mine" in failed.output
     assert "samples was 2 and is now 3. Leave one of them out" in failed.output
+
+
+def a_run(folder: Path, defense: str, **files: Records) -> Path:
+    """A folder that says what it holds, with files of records."""
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text(f'defense = "{defense}"')
+    (folder / "run.json").write_text("{}")
+    for name, records in files.items():
+        records.save(folder / f"{name}.json")
+    return folder
+
+
+def of_network(found: Record, sha256: str, **fields: Any) -> Records:
+    """A record as one of another network of the label run3."""
+    return Records([replace(found, model=ModelIdentity(label="run3", kind="Sequential", sha256=sha256), **fields)])
+
+
+CLEAN, ATTACKED = made_up.record("adv", 0.93), made_up.attacked("adv", 0.035)
+
+
+def test_two_networks_of_one_name_are_refused(tmp_path: Path) -> None:
+    one = a_run(tmp_path / "x" / "run3", "adv", records=of_network(CLEAN, "a" * 64))
+    other = a_run(tmp_path / "y" / "run3", "bnn", pgd=of_network(ATTACKED, "b" * 64)) / "pgd.json"
+    failed = advbnn("report", one, other, "--out", tmp_path / "out", "--images", 0)
+    assert (failed.exit_code, failed.output) == (
+        1,
+        f"error: 'run3' stands for two networks in {one} and {other} (sha256 aaaaaaaa and bbbbbbbb); "
+        "rename the folder of one of them and evaluate it again, or leave it out\n",
+    )
+    trained_anew = of_network(CLEAN, "a" * 64) + of_network(ATTACKED, "b" * 64)
+    both = a_run(tmp_path / "z" / "run3", "adv", records=trained_anew)
+    assert f"two networks in {both} (sha256" in advbnn("report", both, "--out", tmp_path / "out").output
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"sha256": "a" * 64},
+        {"sha256": "b" * 64, "precision": "float64"},
+        {"sha256": "b" * 64, "versions": CLEAN.versions | {"torch": "2.11.0+cu130"}},
+        {"sha256": "a" * 64, "kind": "transfer", "source": ModelIdentity(label="run3", kind="x", sha256="b" * 64)},
+    ],
+)
+def test_records_that_may_be_of_one_network_stand_together(tmp_path: Path, how: dict[str, Any]) -> None:
+    one = a_run(tmp_path / "x" / "run3", "adv", records=of_network(CLEAN, "a" * 64))
+    of_network(ATTACKED, **how).save(tmp_path / "more.json")
+    made = advbnn("report", one, tmp_path / "more.json", "--out", tmp_path / "out", "--images", 0)
+    assert made.exit_code == 0, made.output
+
+
+def test_files_of_one_reproduction_stand_together(tmp_path: Path) -> None:
+    files = [tmp_path / "records" / f"{name}.json" for name in ("one", "other")]
+    for at, path in enumerate(files):
+        of_network(CLEAN, str(at) * 64, curve="alpha", at=float(at)).save(path)
+    assert advbnn("report", *files, "--out", tmp_path / "out").exit_code == 1
+    (tmp_path / "reproduction.json").write_text("{}")
+    assert advbnn("report", *files, "--out", tmp_path / "out").exit_code == 0
+
+
+def test_a_folder_names_the_defence_of_its_own_records_only(tmp_path: Path) -> None:
+    one = a_run(tmp_path / "x" / "run3", "adv", records=of_network(CLEAN, "a" * 64))
+    other = a_run(tmp_path / "y" / "run3", "bnn", rse=Records([made_up.record("rse", 0.5)])) / "rse.json"
+    assert advbnn("report", one, other, "--out", tmp_path / "out", "--images", 0).exit_code == 0
+    assert "| Adv. training (run3) |" in (tmp_path / "out" / "report.md").read_text()
 
 
 def test_mistakes_are_said_in_one_line(run: Path, tmp_path: Path) -> None:

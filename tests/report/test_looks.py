@@ -72,6 +72,7 @@ def test_there_may_be_more_models_than_colours() -> None:
 
 def test_a_run_is_named_by_its_defence_and_its_folder() -> None:
     defenses = {"adv": "adv", "adv_adam": "adv", "run3": "own", "rse": "bnn", "bnn (last)": "bnn", "run4 (last)": "rse"}
+    defenses |= {"x (last) 2": "adv"}
     found = looks([*defenses, "mine"], defenses)
     titles = {label: look.title for label, look in found.items()}
     assert titles == {
@@ -82,6 +83,7 @@ def test_a_run_is_named_by_its_defence_and_its_folder() -> None:
         "mine": "mine",
         "bnn (last)": "BNN (last)",
         "run4 (last)": "RSE (run4, last)",
+        "x (last) 2": "Adv. training (x (last) 2)",
     }
 
 
@@ -95,14 +97,15 @@ def test_the_defence_of_a_run_is_in_its_config(tmp_path: Path) -> None:
         ("runs/a", 'defense = "adv"'),
         ("runs/b", "no TOML"),
         ("runs/c", "seed = 1"),
+        ("runs/d", 'defense = "b\u00fcn"'),
         (".", 'defense = "bnn"'),
     ):
         (tmp_path / name).mkdir(parents=True, exist_ok=True)
-        (tmp_path / name / "config.toml").write_text(text)
+        (tmp_path / name / "config.toml").write_text(text, encoding="latin-1")
         (tmp_path / name / "run.json").write_text("{}")
     (tmp_path / "runs" / "empty").mkdir()
     here = tmp_path.name
-    runs = {"a": "adv", "a (last)": "adv", "c": "c", "c (last)": "c"}
+    runs = {"a": "adv", "a (last)": "adv"}
     assert defenses_in(tmp_path) == {here: "bnn", f"{here} (last)": "bnn", **runs}
     (tmp_path / "run.json").unlink()
     assert defenses_in(tmp_path) == runs

@@ -43,6 +43,11 @@ def test_mistakes_are_found_at_once(arguments: dict, message: str) -> None:
         Experiment.choose(**arguments).run("none")
 
 
+def test_a_radius_beyond_the_pixels_is_refused() -> None:
+    with pytest.raises(ConfigError, match='a linf radius of 8 allows every image.*do you mean "8/255"'):
+        Experiment.choose("digits", settings=["attack.threat.eps=8"]).run("adv")
+
+
 def test_a_folder_needs_to_be_told_whose_numbers_to_use(tmp_path) -> None:
     with pytest.raises(ValueError, match="say with --like"):
         Experiment.choose(str(tmp_path))

@@ -26,6 +26,9 @@ _COLOURS = (
 )
 _MARKERS = "oDs^vPX*"
 
+_LAST = " (last)"
+"""What the label of a run ends with if its last epoch was judged, not the best."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
@@ -81,9 +84,10 @@ def defenses_in(folder: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     for run in (folder.resolve(), *sorted((folder / "runs").glob("*"))):
         if (run / CONFIG).is_file() and (run / FACTS).is_file():
-            with suppress(tomllib.TOMLDecodeError):  # its label is name enough
-                defense = str(tomllib.loads((run / CONFIG).read_text(encoding="utf-8")).get("defense", run.name))
-                found |= {run.name: defense, f"{run.name} (last)": defense}
+            # its label is name enough
+            with suppress(UnicodeDecodeError, tomllib.TOMLDecodeError, KeyError):
+                defense = str(tomllib.loads((run / CONFIG).read_text(encoding="utf-8"))["defense"])
+                found |= {run.name: defense, f"{run.name}{_LAST}": defense}
     return found
 
 
@@ -92,7 +96,8 @@ def _title(label: str, defense: str | None) -> str:
         return TITLES.get(label, label)
     if label.startswith(f"{defense} "):  # the same with a remark
         return TITLES.get(defense, defense) + label.removeprefix(defense)
-    return f"{TITLES.get(defense, defense)} ({label.replace(' (last)', ', last')})"
+    folder = label.removesuffix(_LAST)
+    return f"{TITLES.get(defense, defense)} ({folder}{', last' if label.endswith(_LAST) else ''})"
 
 
 def _look(label: str, title: str, index: int) -> Look:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from advbnn.config import Config, parse_settings
+from advbnn.config import Config, check_data, check_radius, parse_settings
 from advbnn.defenses import Defense, Noisy, Variational
 from advbnn.files import write_atomically
 from advbnn.messages import unknown
@@ -74,8 +74,7 @@ class Experiment:
     ) -> "Experiment":
         """The settings, with what was left out filled in."""
         if like is None and data not in DATASETS:
-            if not Path(data).is_dir():
-                raise ValueError(f"there is no folder {data}, and {unknown('data', data, DATASETS)}")
+            check_data(data)
             raise ValueError(f"data={data!r} is an image folder: say with --like whose hyper-parameters to use")
         if like is not None and data in DATASETS and like != data:
             raise ValueError(f"like is for image folders; {data!r} has hyper-parameters of its own, leave it out")
@@ -129,6 +128,7 @@ class Experiment:
         table = merged(table, nested(changes))
         label = defense if seed == 0 else f"{defense}-seed{seed}"
         config = Config.from_table(table)
+        check_radius(config)
         if _nature(config.defense) != _nature(original):
             guilty = " ".join(f"--set {key}" for key in changes if key.partition(".")[0] in ("network", "attack"))
             raise ConfigError(
