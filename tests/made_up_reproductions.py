@@ -11,7 +11,7 @@ from advbnn.identity import DataIdentity, ModelIdentity
 from advbnn.outcomes import pack
 from advbnn.profiles import DEFENSES
 from advbnn.records import Record, Records
-from advbnn.reproduce import Evidence, Experiment
+from advbnn.reproduce import Claim, Evidence, Experiment, judged
 from advbnn.reproduce.evidence import Training
 from advbnn.reproduce.paper import table1
 from advbnn.reproduce.plan import RANDOM
@@ -202,3 +202,14 @@ def everything() -> Evidence:
         "adv_bnn": Training(parameters=200, examples_per_second=800.0),
     }
     return evidence(records, trainings=trainings)
+
+
+def claim(name: str, found: Evidence) -> Claim:
+    """What is made of one of the claims."""
+    (one,) = (one for one in judged(found) if one.name == name)
+    return one
+
+
+def verdict(name: str, found: Evidence) -> str:
+    """Its verdict alone."""
+    return claim(name, found).verdict

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from advbnn import data
-from advbnn.attacks import APGD, CW, PGD, Attack, Outcome, Square, Transfer
+from advbnn.attacks import PGD, Transfer
 from advbnn.audit import audit
 from advbnn.curves import ensemble_curve, radius_curve
 from advbnn.data import from_tensors, to_float
@@ -162,62 +162,6 @@ def test_shows_progress_when_asked(capsys: pytest.CaptureFixture[str], monkeypat
     assert "plain: clean: 2 of 3 batches" in capsys.readouterr().err
     evaluate(net(), digits(), samples=1, seeds=1, batch_size=40)
     assert capsys.readouterr().err == ""
-
-
-@pytest.mark.parametrize(
-    "attack",
-    [
-        ATTACK,
-        APGD(THREAT, steps=3),
-        CW(THREAT, steps=3, search_steps=2, first_c=1.0),
-        Square(THREAT, queries=20),
-        Transfer(net(), ATTACK),
-    ],
-    ids=lambda attack: type(attack).__name__,
-)
-def test_shows_how_far_an_attack_is_within_its_batch(
-    attack: Attack, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("advbnn.data.progress.SECONDS_BETWEEN_LINES", 0.0)
-    shown = evaluate(net(), digits(), {"it": attack}, samples=1, seeds=2, label="plain", progress=True)
-    lines = capsys.readouterr().err.splitlines()
-    for seed in (0, 1):
-        start = f"plain: it: 0 of 1 batches, now at seed {seed}, "
-        shares = [int(line.removeprefix(start).removesuffix("%")) for line in lines if line.startswith(start)]
-        assert shares == sorted(shares) and shares[-1] == 100
-        assert any(0 < share < 100 for share in shares)
-    assert evaluate(net(), digits(), {"it": attack}, samples=1, seeds=2, label="plain") == shown
-    assert capsys.readouterr().err == ""
-
-
-class OfItsOwnMaking(PGD):
-    """Cannot be built by what a dataclass asks of its fields, and keeps count."""
-
-    def __init__(self) -> None:
-        super().__init__(Threat("linf", 0.1), steps=3)
-        object.__setattr__(self, "batches", [])
-
-    def run(self, model: nn.Module, x: Tensor, y: Tensor, seed: int | None = None) -> Outcome:
-        self.batches.append(len(x))
-        return super().run(model, x, y, seed)
-
-
-def test_an_attack_that_is_followed_is_the_very_one_that_was_given(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("advbnn.data.progress.SECONDS_BETWEEN_LINES", 0.0)
-    own = OfItsOwnMaking()
-    evaluate(net(), digits(), {"own": own}, samples=1, seeds=1, progress=True)
-    assert sum(own.batches) == len(digits())
-    twice = Transfer(net(), Transfer(net(), ATTACK))
-    evaluate(net(), digits(), {"twice": twice}, samples=1, seeds=1, progress=True)
-    assert "100%" in capsys.readouterr().err
-
-
-def test_an_attack_that_tells_somebody_else_of_its_progress_goes_on_to_do_so() -> None:
-    shares: list[float] = []
-    evaluate(net(), digits(), replace(ATTACK, progress=shares.append), samples=1, seeds=1, progress=True)
-    assert shares[-1] == 1
 
 
 def test_finished_records_are_kept_and_guarded(tmp_path: Path) -> None:

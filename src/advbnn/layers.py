@@ -9,6 +9,7 @@ A network of such layers and one converted by `bayesianize` have the same poster
 for the same noise, the same outputs.
 """
 
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 import torch
@@ -29,7 +30,7 @@ class VariationalLayer(Bayesian):
     """
 
     plain: ClassVar[type[nn.Module]]
-    estimators: ClassVar[tuple[str, ...]] = ESTIMATORS
+    estimators: ClassVar[tuple[str, ...]] = ("weight",)
 
     def __init__(
         self,
@@ -49,6 +50,16 @@ class VariationalLayer(Bayesian):
         super().__init__(self.plain(*args, **kwargs), prior=prior, init_std=init_std)
         self.estimator = estimator
 
+    def extra_repr(self) -> str:
+        """The prior, the number of random weights and the estimator, for `print`."""
+        return f"{super().extra_repr()}, estimator={self.estimator!r}"
+
+
+class _Product(VariationalLayer, ABC):
+    """One whose output is linear in its weights, so that all three estimators apply."""
+
+    estimators = ESTIMATORS
+
     def forward(self, x: Tensor) -> Tensor:
         """The layer's output for fresh noise."""
         if self.estimator == "weight" or self._frozen is not None:
@@ -56,10 +67,6 @@ class VariationalLayer(Bayesian):
             return output
         mean, std = self._moments()
         return self._local(x, mean, std) if self.estimator == "local" else self._flipout(x, mean, std)
-
-    def extra_repr(self) -> str:
-        """The prior, the number of random weights and the estimator, for `print`."""
-        return f"{super().extra_repr()}, estimator={self.estimator!r}"
 
     def _moments(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         means: dict[str, Tensor] = {name: mu for name, mu, _ in self.posterior()}
@@ -87,15 +94,16 @@ class VariationalLayer(Bayesian):
         perturbation = self._operation(x * self._signs(x), deviation)
         return location + self._signs(location) * perturbation
 
+    @abstractmethod
     def _operation(self, x: Tensor, weights: dict[str, Tensor]) -> Tensor:
-        raise NotImplementedError
+        """What torch's layer does, with these weights."""
 
+    @abstractmethod
     def _signs(self, like: Tensor) -> Tensor:
         """Random signs, one for each example and channel."""
-        raise NotImplementedError
 
 
-class Linear(VariationalLayer):
+class Linear(_Product):
     """Variational `nn.Linear` (the second listing of appendix B)."""
 
     plain = nn.Linear
@@ -109,7 +117,7 @@ class Linear(VariationalLayer):
         return _random_signs(like, shape)
 
 
-class _Convolution(VariationalLayer):
+class _Convolution(_Product):
     net: nn.Conv1d | nn.Conv2d | nn.Conv3d
 
     def _operation(self, x: Tensor, weights: dict[str, Tensor]) -> Tensor:
@@ -139,23 +147,19 @@ class Conv3d(_Convolution):
     plain = nn.Conv3d
 
 
-class _BatchNorm(VariationalLayer):
-    estimators = ("weight",)
-
-
-class BatchNorm1d(_BatchNorm):
+class BatchNorm1d(VariationalLayer):
     """Variational `nn.BatchNorm1d`: random scale and shift, the usual running statistics."""
 
     plain = nn.BatchNorm1d
 
 
-class BatchNorm2d(_BatchNorm):
+class BatchNorm2d(VariationalLayer):
     """Variational `nn.BatchNorm2d`: random scale and shift, the usual running statistics."""
 
     plain = nn.BatchNorm2d
 
 
-class BatchNorm3d(_BatchNorm):
+class BatchNorm3d(VariationalLayer):
     """Variational `nn.BatchNorm3d`: random scale and shift, the usual running statistics."""
 
     plain = nn.BatchNorm3d

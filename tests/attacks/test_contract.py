@@ -8,8 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from advbnn import attacks
-from advbnn.attacks.progress import listening
 from advbnn.noise import add_noise
 from advbnn.posterior import bayesianize
 from advbnn.threat import Threat
@@ -168,37 +166,3 @@ def test_regression_is_attacked_through_its_likelihood(name, outputs):
     y = model.net(x).detach() + 0.5
     x_adv = ATTACKS[name](LINF, loss="nll", eot=2)(model, x, y, seed=0)
     assert ((model.net(x_adv) - y) ** 2).mean() > ((model.net(x) - y) ** 2).mean()
-
-
-@pytest.mark.parametrize(("name", "threat"), every())
-def test_every_attack_tells_how_far_it_is(model, name, threat):
-    shares = []
-    ATTACKS[name](threat, progress=shares.append)(model, X, predicted(small_net()), seed=0)
-    assert shares == sorted(set(shares)) and shares[-1] == 1
-    assert name == "fgsm" or len({share for share in shares if 0 < share < 1}) >= 2
-
-
-def test_an_attack_with_nothing_to_do_says_that_it_is_done():
-    shares = []
-    wrong = (predicted(small_net()) + 1) % CLASSES
-    attacks.APGD(LINF, steps=3, progress=shares.append)(small_net(), X, wrong, seed=0)
-    assert shares == [1]
-
-
-def test_who_listens_is_told_by_attacks_that_tell_nobody_else():
-    told, of_its_own = [], []
-    with listening(told.append):
-        attacks.PGD(LINF, steps=2)(small_net(), *images(), seed=0)
-        attacks.PGD(LINF, steps=2, progress=of_its_own.append)(small_net(), *images(), seed=0)
-    attacks.PGD(LINF, steps=4)(small_net(), *images(), seed=0)
-    assert told == of_its_own == [0.5, 1]
-
-
-def test_progress_grows_to_one_over_all_chunks(capsys):
-    shares = []
-    attack = attacks.PGD(LINF, steps=4, restarts=2, batch_size=2, progress=shares.append)
-    attack(small_net(), *images(5), seed=0)
-    assert shares == sorted(shares) and shares[0] > 0 and shares[-1] == pytest.approx(1)
-    attacks.PGD(LINF, steps=2, progress=True)(small_net(), *images())
-    assert "PGD" in capsys.readouterr().out
-    assert attack == attacks.PGD(LINF, steps=4, restarts=2) and "progress" not in repr(attack)
