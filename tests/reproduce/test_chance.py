@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from advbnn.intervals import clopper_pearson
 from advbnn.records import Record, Records
 from advbnn.reproduce import Evidence, judged
 from advbnn.reproduce.evidence import Number
@@ -156,3 +157,21 @@ def test_attacks_on_fewer_images_are_compared_with_more_caution() -> None:
     many = evidence([*all_images, *averaged])
     fewer = evidence([*all_images, *_on(1500, evidence(averaged)).records])
     assert (verdict("attack", many), verdict("attack", fewer)) == (PARTLY, UNDECIDED)
+
+
+def test_a_number_of_all_images_is_compared_on_those_of_the_other() -> None:
+    everywhere = knowing_images(evidence(radius_records(P, as_in_the_paper, ["adv"])))
+    number = everywhere.authors("adv", 0.035)
+    first = replace(number.data, n=2000, rows="0-1999")
+    fewer = number.on(first)
+    assert (fewer.images, fewer.mean) == (2000, 100.0)  # in these records the first images are those that are right
+    assert fewer.low == pytest.approx(100 * clopper_pearson(2000, 2000)[0]) and fewer.high == 100
+    for other in (replace(first, sha256="07" * 32), replace(first, rows="1-2000"), number.data, None):
+        assert number.on(other) == number
+    assert fewer.on(replace(first, n=100, rows="0-99")) == fewer  # which of all its images are, is not asked
+    assert evidence(everywhere.records).authors("adv", 0.035).on(first).images == 2000
+    counted = evidence(radius_records(P, as_in_the_paper, ["adv"])).authors("adv", 0.035)
+    assert counted.on(first) == counted  # nobody knows which
+    ours = [replace(r, data=first, correct=(1000,)) for r in averaged_records(P, as_in_the_paper, ["adv_bnn"])]
+    words = claim("better_averaged", evidence([*everywhere.records, *ours])).evidence
+    assert "50.0 against 100.0 % at 0.035" in words

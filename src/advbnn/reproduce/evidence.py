@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from advbnn.evaluate import CLEAN
-from advbnn.identity import DataIdentity
+from advbnn.identity import DataIdentity, ranges
+from advbnn.intervals import clopper_pearson
 from advbnn.profiles import DEFENSES
 from advbnn.records import Record, Records
 from advbnn.report.audited import worst_cases
@@ -67,6 +68,24 @@ class Number:
             trainings=len(values),
             data=records[0].data,
             right=torch.stack([record.right for record in records]).mean(0) if known else None,
+        )
+
+    def on(self, data: DataIdentity | None) -> "Number":
+        """The number on the first images alone, if these are `data` and it is known which were right; else as it is."""
+        if self.right is None or self.data is None or data is None or data.n > self.images:
+            return self
+        if replace(self.data, n=data.n, rows=ranges(range(data.n))) != data or self.data.rows:
+            return self
+        right = self.right[: data.n]
+        low, high = math.floor(right.sum().item()), math.ceil(right.sum().item())
+        return replace(
+            self,
+            mean=100 * right.mean().item(),
+            low=100 * clopper_pearson(low, data.n)[0],
+            high=100 * clopper_pearson(high, data.n)[1],
+            images=data.n,
+            data=data,
+            right=right,
         )
 
     @property

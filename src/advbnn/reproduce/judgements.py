@@ -95,10 +95,9 @@ def gain_in_the_worst_case(evidence: Evidence) -> Judgement:
 def attack_is_strong_enough(evidence: Evidence) -> Judgement:
     """That the paper's attack shows what Adv-BNN is worth."""
     pairs = [
-        (under.mean - below.mean, eps, under, below)
+        (both[0].mean - both[1].mean, eps, *both)
         for eps in evidence.radii
-        if (under := evidence.authors("adv_bnn", eps)) is not None
-        and (below := evidence.averaged("adv_bnn", eps)) is not None
+        if (both := _both(evidence.authors("adv_bnn", eps), evidence.averaged("adv_bnn", eps)))
     ]
     if not pairs:
         verdict, words = UNMEASURED, "Adv-BNN was not attacked in both ways."
@@ -117,9 +116,9 @@ def attack_is_strong_enough(evidence: Evidence) -> Judgement:
 def bnn_alone_does_not_help(evidence: Evidence) -> Judgement:
     """BNN against no defence, where an attack can still tell them apart."""
     found = [
-        (bnn.mean - none.mean, of_difference(bnn, none), eps, bnn.mean, none.mean)
+        (both[0].mean - both[1].mean, of_difference(*both), eps, both[0].mean, both[1].mean)
         for eps in evidence.radii
-        if (bnn := evidence.averaged("bnn", eps)) is not None and (none := evidence.averaged("none", eps)) is not None
+        if (both := _both(evidence.averaged("bnn", eps), evidence.averaged("none", eps)))
     ]
     if not found:
         verdict, words = UNMEASURED, "BNN and the network without defence were not both attacked."
@@ -301,11 +300,12 @@ _NEITHER = "Adv-BNN and adversarial training were not both measured."
 
 def _pairs(evidence: Evidence, ask: Callable[[str, float], Number | None]) -> list[tuple[float, Number, Number]]:
     """Adv-BNN and adversarial training at every radius where both are known."""
-    return [
-        (eps, ours, theirs)
-        for eps in evidence.radii
-        if (ours := ask("adv_bnn", eps)) is not None and (theirs := ask("adv", eps)) is not None
-    ]
+    return [(eps, *both) for eps in evidence.radii if (both := _both(ask("adv_bnn", eps), ask("adv", eps)))]
+
+
+def _both(one: Number | None, other: Number | None) -> tuple[Number, Number] | None:
+    """Two numbers on the same images, if one of them can be had on those of the other; None where one is not known."""
+    return None if one is None or other is None else (one.on(other.data), other.on(one.data))
 
 
 def _comparison(
