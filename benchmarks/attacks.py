@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from advbnn import attacks, data, models
-from advbnn.posterior import bayesianize
-from advbnn.threat import Threat
+from advbnn.attacks.threat import Threat
+from advbnn.bayes.mean_field import bayesianize
 
 EPS, STEP, STEPS = 0.1, 0.01, 20
 Run = Callable[[], object]

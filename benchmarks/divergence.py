@@ -14,9 +14,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from advbnn.posterior import Choice, kl_divergence
-from advbnn.profiles import defense
-from advbnn.trained import load_trained
+from advbnn.bayes.kl import kl_divergence
+from advbnn.bayes.mean_field import Choice
+from advbnn.defenses.profiles import defense
+from advbnn.training.loading import load_trained
 
 ROOT = Path(__file__).parent.parent
 

@@ -4,8 +4,8 @@
     python benchmarks/evaluate.py --parts autoattack --engines graph --images 1000 --scale
 
 Networks are Adv-BNNs with random weights, and images are random: what is timed does not depend on their values. All of
-it runs through `advbnn.evaluate` and `advbnn.curves`. Of a row, `seconds` is the time of all batches, from images on
-the host to counts, in the median over `--repeats`; `wall_s` is the whole call, with the checksums of network and
+it runs through `advbnn.evaluate` and `advbnn.evaluation.curves`. Of a row, `seconds` is the time of all batches, from images
+on the host to counts, in the median over `--repeats`; `wall_s` is the whole call, with the checksums of network and
 images; `setup_s` is what recording or compiling took before, on one batch. With `--scale` a row also holds
 `seconds_for_all`, which is `seconds` times 10,000 over the images that were measured; nothing is extrapolated without
 it.
@@ -32,14 +32,14 @@ from measuring import (
 from torch import nn
 
 from advbnn import data, models
-from advbnn.accelerate import accelerate, engine_of
 from advbnn.attacks import APGD, PGD, paper_pgd
-from advbnn.curves import RADII, radius_curve
-from advbnn.evaluate import Evaluation, evaluate
-from advbnn.identity import precision_of
-from advbnn.posterior import bayesianize
-from advbnn.records import Records
-from advbnn.threat import Threat
+from advbnn.attacks.threat import Threat
+from advbnn.bayes.mean_field import bayesianize
+from advbnn.evaluation.accuracy import Evaluation, evaluate
+from advbnn.evaluation.curves import RADII, radius_curve
+from advbnn.evaluation.identity import precision_of
+from advbnn.evaluation.records import Records
+from advbnn.fast.acceleration import accelerate, engine_of
 
 ALL = 10_000
 """The test images of CIFAR-10."""

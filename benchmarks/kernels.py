@@ -22,16 +22,17 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from advbnn import models
-from advbnn.accelerate import accelerate
 from advbnn.attacks import PGD, paper_pgd
+from advbnn.attacks.threat import Threat
+from advbnn.bayes.mean_field import bayesianize
 from advbnn.data import ImageSet, Splits
-from advbnn.defenses import Defense
+from advbnn.defenses.defense import Defense
+from advbnn.defenses.objective import RobustELBO
 from advbnn.distributed import ALONE
-from advbnn.engine import make_step
-from advbnn.objective import RobustELBO, RobustLoss
-from advbnn.posterior import bayesianize
-from advbnn.threat import Threat
-from advbnn.training import Training
+from advbnn.fast.acceleration import accelerate
+from advbnn.training.engine import make_step
+from advbnn.training.objective import RobustLoss
+from advbnn.training.state import Training
 
 STEPS = 2
 """Steps of training that are profiled."""

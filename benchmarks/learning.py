@@ -16,11 +16,11 @@ import torch
 
 from advbnn import data
 from advbnn.attacks import PGD, paper_pgd
-from advbnn.evaluate import evaluate
-from advbnn.profiles import defense
-from advbnn.schedules import Stages
-from advbnn.threat import Threat
-from advbnn.train import fit
+from advbnn.attacks.threat import Threat
+from advbnn.defenses.profiles import defense
+from advbnn.defenses.schedules import Stages
+from advbnn.evaluation.accuracy import evaluate
+from advbnn.training.loop import fit
 
 ROOT = Path(__file__).parent.parent
 EPS = 8 / 256

@@ -22,12 +22,12 @@ from torch import Tensor, nn
 
 from advbnn import data
 from advbnn.attacks import paper_pgd
-from advbnn.averaging import refresh_batchnorm
-from advbnn.posterior import Bayesian
-from advbnn.rng import seeded
-from advbnn.spread import spread_of
-from advbnn.trained import load_trained
-from advbnn.transfer_matrix import transfer_matrix
+from advbnn.bayes.mean_field import Bayesian
+from advbnn.evaluation.transfer import transfer_matrix
+from advbnn.randomness import seeded
+from advbnn.training.averaging import refresh_batchnorm
+from advbnn.training.loading import load_trained
+from advbnn.training.noise_share import spread_of
 
 ROOT = Path(__file__).parent.parent
 EPS = 8 / 256

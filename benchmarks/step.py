@@ -18,12 +18,13 @@ from measuring import SIZES, Rows, best_device, forget_memory, forward_flop, med
 
 from advbnn import models
 from advbnn.attacks import PGD
-from advbnn.defenses import Defense
-from advbnn.engine import make_step
-from advbnn.noise import add_noise
-from advbnn.objective import RobustELBO, RobustLoss
-from advbnn.posterior import bayesianize
-from advbnn.threat import Threat
+from advbnn.attacks.threat import Threat
+from advbnn.bayes.mean_field import bayesianize
+from advbnn.defenses.defense import Defense
+from advbnn.defenses.objective import RobustELBO
+from advbnn.defenses.rse import add_noise
+from advbnn.training.engine import make_step
+from advbnn.training.objective import RobustLoss
 
 IMAGES = 50_000
 

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from advbnn.attacks import PGD
-from advbnn.noise import add_noise
-from advbnn.posterior import bayesianize
-from advbnn.predict import predict
-from advbnn.rng import seeded
-from advbnn.threat import Threat
+from advbnn.attacks.threat import Threat
+from advbnn.bayes.mean_field import bayesianize
+from advbnn.bayes.prediction import predict
+from advbnn.defenses.rse import add_noise
+from advbnn.randomness import seeded
 from cheats import Wrapped
 
 CALLS = 4

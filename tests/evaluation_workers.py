@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from advbnn.evaluate import evaluate
-from advbnn.threat import Threat
+from advbnn.attacks.threat import Threat
+from advbnn.evaluation.accuracy import evaluate
 from judged import blank, digits
 
 

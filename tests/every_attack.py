@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from advbnn import attacks
-from advbnn.threat import Threat
+from advbnn.attacks.threat import Threat
 
 LINF, L2, L1 = Threat("linf", 0.1), Threat("l2", 0.5), Threat("l1", 2.0)
 

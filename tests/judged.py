@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from advbnn import data, models
+from advbnn.bayes.mean_field import Bayesian, bayesianize
 from advbnn.data import ImageSet, to_float
-from advbnn.posterior import Bayesian, bayesianize
-from advbnn.rng import seeded
+from advbnn.randomness import seeded
 
 
 @functools.cache

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from advbnn.attacks import PGD, paper_pgd
-from advbnn.curves import RADII
-from advbnn.flags import TITLES, Flag
-from advbnn.identity import DataIdentity, ModelIdentity
-from advbnn.records import Record, Records
+from advbnn.attacks.threat import Threat
+from advbnn.evaluation.audit.flags import TITLES, Flag
+from advbnn.evaluation.curves import RADII
+from advbnn.evaluation.identity import DataIdentity, ModelIdentity
+from advbnn.evaluation.records import Record, Records
 from advbnn.report import Answer, AttackedImage
-from advbnn.threat import Threat
 
 N = 400
 TEST = DataIdentity(name="digits", sha256="7e57" * 16, n=N)

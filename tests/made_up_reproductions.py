@@ -7,15 +7,15 @@ from typing import Any
 import torch
 
 from advbnn.attacks import PGD
-from advbnn.identity import DataIdentity, ModelIdentity
-from advbnn.outcomes import pack
-from advbnn.profiles import DEFENSES
-from advbnn.records import Record, Records
-from advbnn.reproduce import Claim, Evidence, Experiment, judged
-from advbnn.reproduce.evidence import Training
-from advbnn.reproduce.paper import table1
-from advbnn.reproduce.plan import RANDOM
-from advbnn.reproduce.protocol import AUTHORS, Protocol
+from advbnn.defenses.profiles import DEFENSES
+from advbnn.evaluation.identity import DataIdentity, ModelIdentity
+from advbnn.evaluation.outcomes import pack
+from advbnn.evaluation.records import Record, Records
+from advbnn.paper import Claim, Evidence, Experiment, judged
+from advbnn.paper.evidence import Training
+from advbnn.paper.plan import RANDOM
+from advbnn.paper.protocol import AUTHORS, Protocol
+from advbnn.paper.published import table1
 
 N = 10_000
 Accuracy = Callable[[str, float], float]

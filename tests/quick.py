@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from advbnn.data import ImageSet, Splits
-from advbnn.defenses import Defense
-from advbnn.profiles import defense
-from advbnn.schedules import Constant
-from advbnn.train import FitResult, fit
+from advbnn.defenses.defense import Defense
+from advbnn.defenses.profiles import defense
+from advbnn.defenses.schedules import Constant
+from advbnn.training.loop import FitResult, fit
 
 
 def quick(name: str = "adv_bnn", **overrides: Any) -> Defense:

@@ -7,7 +7,7 @@ import time
 import warnings
 from pathlib import Path
 
-from advbnn.reproduce.workers import Task, perform
+from advbnn.paper.workers import Task, perform
 
 
 def write(device: str, path: Path) -> None:

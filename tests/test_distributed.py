@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from advbnn.distributed import World, joined, world
-from advbnn.trained import load_trained
+from advbnn.training.loading import load_trained
 from workers import average_together, run_all, train_together
 
 

@@ -28,7 +28,7 @@ def test_the_example_runs_as_written(capsys: pytest.CaptureFixture[str]) -> None
     assert accuracy > 0.85  # it has learned something, under attack all the while
 
 
-@pytest.mark.filterwarnings("ignore::advbnn.evaluate.SmallSampleWarning")
+@pytest.mark.filterwarnings("ignore::advbnn.evaluation.accuracy.SmallSampleWarning")
 def test_the_examples_for_own_networks_run_as_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -67,7 +67,7 @@ def test_every_equation_has_its_row() -> None:
 
 
 def test_the_tables_are_what_the_records_say() -> None:
-    from advbnn.report.blocks import refresh
+    from advbnn.paper.docs_tables import refresh
 
     documents = [ROOT / "README.md", ROOT / "docs" / "results.md"]
     assert refresh(documents, ROOT / "results", check=True) == []

@@ -11,23 +11,25 @@ import torch.distributed as dist
 from torch import nn
 
 from advbnn import data
-from advbnn import training as training_module
 from advbnn.attacks import PGD
+from advbnn.attacks.threat import Threat
+from advbnn.cli.train import train
 from advbnn.data import ImageSet, Splits
-from advbnn.defenses import Averaging, Defense
+from advbnn.defenses.defense import Averaging, Defense
+from advbnn.defenses.profiles import defense
+from advbnn.defenses.schedules import Stages
 from advbnn.distributed import world
-from advbnn.profiles import defense
-from advbnn.rng import seeded
-from advbnn.schedules import Stages
-from advbnn.step import step_seed
-from advbnn.threat import Threat
-from advbnn.train import fit
-from advbnn.training import Training
-from advbnn_cli.train import train
+from advbnn.randomness import seeded
+from advbnn.training import state as training_module
+from advbnn.training.loop import fit
+from advbnn.training.state import Training
+from advbnn.training.step import step_seed
 
 processes = multiprocessing.get_context("forkserver")
 # imported once, so that each process starts at once; torch imports its compiler when an optimizer is first used
-processes.set_forkserver_preload(["torch._dynamo", "advbnn_cli.train", "advbnn.profiles", "advbnn.train"])
+processes.set_forkserver_preload(
+    ["torch._dynamo", "advbnn.cli.train", "advbnn.defenses.profiles", "advbnn.training.loop"]
+)
 
 
 def digits(count: int = 96) -> Splits[ImageSet]:

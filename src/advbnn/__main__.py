@@ -1,5 +1,5 @@
 """`python -m advbnn`, for places where the command is not on the path."""
 
-from advbnn_cli.app import app
+from advbnn.cli.app import app
 
 app(prog_name="advbnn")

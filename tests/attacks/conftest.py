@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from advbnn import data, models
-from advbnn.posterior import Bayesian, bayesianize, kl_divergence
-from advbnn.priors import GaussianPrior
+from advbnn.bayes.kl import kl_divergence
+from advbnn.bayes.mean_field import Bayesian, bayesianize
+from advbnn.bayes.priors import GaussianPrior
 
 
 class Images(NamedTuple):

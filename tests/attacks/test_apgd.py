@@ -8,8 +8,8 @@ from torch import nn
 
 from advbnn import attacks
 from advbnn.attacks.apgd import _checkpoints
-from advbnn.predict import predict
-from advbnn.threat import Threat
+from advbnn.attacks.threat import Threat
+from advbnn.bayes.prediction import predict
 
 
 class Wavy(nn.Module):

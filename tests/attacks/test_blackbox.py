@@ -8,9 +8,9 @@ from torch import nn
 
 from advbnn.attacks import NES, PGD, SPSA, ZOO, GradientMaskingWarning, Square
 from advbnn.attacks.oracle import Oracle
-from advbnn.noise import add_noise
-from advbnn.predict import predict
-from advbnn.threat import Threat
+from advbnn.attacks.threat import Threat
+from advbnn.bayes.prediction import predict
+from advbnn.defenses.rse import add_noise
 
 ATTACKS = [Square, NES, SPSA, ZOO]
 THREATS = [Threat("linf", 0.1), Threat("l2", 0.4), Threat("l1", 1.0)]

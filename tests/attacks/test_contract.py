@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from advbnn.noise import add_noise
-from advbnn.posterior import bayesianize
-from advbnn.threat import Threat
+from advbnn.attacks.threat import Threat
+from advbnn.bayes.mean_field import bayesianize
+from advbnn.defenses.rse import add_noise
 from every_attack import ATTACKS, CLASSES, L2, LINF, X, every, images, predicted, small_net, supported
 
 

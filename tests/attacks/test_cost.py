@@ -6,7 +6,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from advbnn import attacks
-from advbnn.posterior import bayesianize
+from advbnn.bayes.mean_field import bayesianize
 from every_attack import ATTACKS, CLASSES, GRADIENT_ATTACKS, LINF, images, small_net
 
 

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from advbnn import attacks
-from advbnn.posterior import bayesianize
-from advbnn.predict import predict
-from advbnn.threat import Threat
+from advbnn.attacks.threat import Threat
+from advbnn.bayes.mean_field import bayesianize
+from advbnn.bayes.prediction import predict
 
 
 def two_classes():

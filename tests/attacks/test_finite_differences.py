@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from advbnn.attacks import NES, SPSA, ZOO
-from advbnn.attacks.differences import Adam
-from advbnn.threat import Threat
+from advbnn.attacks.finite_differences import Adam
+from advbnn.attacks.threat import Threat
 
 LINF, L2 = Threat("linf", 0.1), Threat("l2", 0.4)
 every_attack = pytest.mark.parametrize("kind", [NES, SPSA, ZOO], ids=lambda kind: kind.__name__)

@@ -8,8 +8,8 @@ from torch import nn
 
 from advbnn.attacks.gradient import input_gradient
 from advbnn.attacks.losses import LOSSES, Objective
-from advbnn.posterior import bayesianize
-from advbnn.rng import seeded
+from advbnn.bayes.mean_field import bayesianize
+from advbnn.randomness import seeded
 
 K = 6
 CLASSIFYING = [(loss, average) for loss in ("ce", "margin", "dlr") for average in ("loss", "probability", "logits")]

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from advbnn import attacks
-from advbnn.predict import Ensemble, predict
-from advbnn.threat import Threat
+from advbnn.attacks.threat import Threat
+from advbnn.bayes.prediction import Ensemble, predict
 
 pytestmark = pytest.mark.peers
 

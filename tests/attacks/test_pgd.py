@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from advbnn import attacks
-from advbnn.posterior import bayesianize
-from advbnn.threat import Threat
+from advbnn.attacks.threat import Threat
+from advbnn.bayes.mean_field import bayesianize
 
 THREATS = [Threat("linf", 0.1), Threat("l2", 0.4)]
 

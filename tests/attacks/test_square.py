@@ -10,7 +10,7 @@ from torch import nn
 
 from advbnn.attacks import Square
 from advbnn.attacks.square import _Bumps, bump
-from advbnn.threat import Threat
+from advbnn.attacks.threat import Threat
 
 LINF, L2, L1 = Threat("linf", 0.1), Threat("l2", 0.5), Threat("l1", 2.0)
 

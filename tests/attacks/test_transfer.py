@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from advbnn import attacks
-from advbnn.threat import Threat
+from advbnn.attacks.threat import Threat
 
 PGD = attacks.PGD(Threat("linf", 0.15), steps=10)
 

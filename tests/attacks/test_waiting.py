@@ -9,8 +9,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from advbnn.attacks import APGD, PGD, Attack
-from advbnn.posterior import bayesianize
-from advbnn.threat import Threat
+from advbnn.attacks.threat import Threat
+from advbnn.bayes.mean_field import bayesianize
 
 THREAT = Threat("linf", 0.1)
 LOOKS = {

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from advbnn.config import Config
-from advbnn.train import fit
+from advbnn.training.config import Config
+from advbnn.training.loop import fit
 
 
 @pytest.fixture(scope="module")

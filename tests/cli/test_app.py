@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 import advbnn
-from advbnn_cli.app import app
+from advbnn.cli.app import app
 
 runner = CliRunner()
 
@@ -26,7 +26,7 @@ def test_every_command_explains_itself(command: str) -> None:
 def test_help_does_not_wait_for_torch(arguments: list[str], status: int) -> None:
     code = """
 import sys
-from advbnn_cli.app import app
+from advbnn.cli.app import app
 try:
     app(sys.argv[1:])
 except SystemExit as ended:

@@ -8,10 +8,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from advbnn.audit import Audit
-from advbnn.battery import LEVELS
-from advbnn.records import Records
-from advbnn_cli.audit import audit
+from advbnn.cli.audit import audit
+from advbnn.evaluation.audit.attack_suite import LEVELS
+from advbnn.evaluation.audit.worst_case import Audit
+from advbnn.evaluation.records import Records
 
 app = typer.Typer()
 app.command()(audit)

@@ -8,9 +8,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from advbnn import battery, engine, threat
-from advbnn_cli import options
-from advbnn_cli.app import app
+from advbnn.attacks import threat
+from advbnn.cli import options
+from advbnn.cli.app import app
+from advbnn.evaluation.audit import attack_suite
+from advbnn.fast import compiling
 
 
 def advbnn(*arguments: str) -> Any:
@@ -77,9 +79,9 @@ def test_a_fraction_gets_as_far_as_the_run() -> None:
 
 def test_names_are_those_of_the_library() -> None:
     assert set(options.NORMS) == set(threat.NORMS)
-    assert set(options.LEVELS) == set(battery.LEVELS)
-    assert set(options.ENGINES) == set(engine.ENGINES)
-    assert set(options.PRECISIONS) == set(engine.PRECISIONS)
+    assert set(options.LEVELS) == set(attack_suite.LEVELS)
+    assert set(options.ENGINES) == set(compiling.ENGINES)
+    assert set(options.PRECISIONS) == set(compiling.PRECISIONS)
 
 
 @pytest.mark.parametrize(("norm", "radius"), [("linf", 1.0), ("linf", float("inf")), ("l2", 8.0)])

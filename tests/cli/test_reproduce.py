@@ -10,12 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from advbnn import data
-from advbnn.reproduce import Experiment
-from advbnn.reproduce.only_one import only_one
-from advbnn.reproduce.plan import RECORDS, RUNS
-from advbnn.runs import MODEL
-from advbnn.train import fit
-from advbnn_cli.app import app
+from advbnn.cli.app import app
+from advbnn.files import locked_folder
+from advbnn.paper import Experiment
+from advbnn.paper.plan import RECORDS, RUNS
+from advbnn.training.loop import fit
+from advbnn.training.run_folder import MODEL
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("jinja2")
@@ -142,7 +142,7 @@ def test_its_folder_is_no_source_of_another_report(made) -> None:
 
 def test_a_second_command_does_not_join_in(made) -> None:
     out, _ = made
-    with only_one(out):
+    with locked_folder(out):
         code, output = reproduce("table1", *OPTIONS, "--out", str(out))
     assert code == 1
     assert "is at work in" in output

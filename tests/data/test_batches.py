@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advbnn.data import Batches, HorizontalFlip, ImageSet, RandomCrop, from_tensors, to_float
-from advbnn.rng import seeded
+from advbnn.randomness import seeded
 
 AUGMENTATIONS = (RandomCrop(padding=1), HorizontalFlip())
 

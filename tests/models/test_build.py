@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from advbnn import models
-from advbnn.rng import seeded
+from advbnn.randomness import seeded
 
 COUNTS = {
     ("vgg11", 10, 32, 3): 9_231_114,

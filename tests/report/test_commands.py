@@ -9,14 +9,14 @@ import typer
 from typer.testing import CliRunner
 
 import made_up_records as made_up
-from advbnn.config import Config
+from advbnn.cli.report import report
+from advbnn.cli.tables import tables
 from advbnn.data import ImageSet
-from advbnn.evaluate import evaluate
-from advbnn.identity import ModelIdentity
-from advbnn.records import Record, Records
-from advbnn.train import fit
-from advbnn_cli.report import report
-from advbnn_cli.tables import tables
+from advbnn.evaluation.accuracy import evaluate
+from advbnn.evaluation.identity import ModelIdentity
+from advbnn.evaluation.records import Record, Records
+from advbnn.training.config import Config
+from advbnn.training.loop import fit
 from elements import Elements
 
 

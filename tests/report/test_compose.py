@@ -6,15 +6,15 @@ import pytest
 
 import made_up_records as made_up
 from advbnn.attacks import PGD, paper_pgd
-from advbnn.flags import TITLES
-from advbnn.records import Record, Records
+from advbnn.attacks.threat import Threat
+from advbnn.evaluation.audit.flags import TITLES
+from advbnn.evaluation.records import Record, Records
+from advbnn.evaluation.transfer import affinity
 from advbnn.report.audited import worst_cases
 from advbnn.report.compose import Report, compose
 from advbnn.report.headline import middle_threat
 from advbnn.report.section import Section
 from advbnn.report.tables import NOTHING, percent, percent_range
-from advbnn.threat import Threat
-from advbnn.transfer_matrix import affinity
 
 
 def section(report: Report, name: str) -> Section:
@@ -169,7 +169,7 @@ def test_flags_of_two_norms_are_told_apart() -> None:
     both = found + [replace(r, threat=Threat("l2", 0.015)) for r in found]
     report = compose(both)
     assert [row[2].text for row in report.tables()["evidence"].rows[:2]] == ["l2 0.015", "linf 0.015"]
-    assert {row[1].text for row in report.tables()["battery"].rows} == {"l2 0.015", "linf 0.015"}
+    assert {row[1].text for row in report.tables()["attack_suite"].rows} == {"l2 0.015", "linf 0.015"}
     assert section(report, "checks").notices[0].title.endswith("(l2 0.015, linf 0.015)")
 
 
@@ -228,7 +228,7 @@ def test_without_raised_flags_that_is_said() -> None:
 
 
 def test_battery_says_which_attacks_saw_all_images() -> None:
-    rows = compose(made_up.audits().where(label="adv", eps=0.035)).tables()["battery"].rows
+    rows = compose(made_up.audits().where(label="adv", eps=0.035)).tables()["attack_suite"].rows
     assert [[c.text for c in row[2:4]] for row in rows] == [
         ["clean", "clean"],
         ["PGD-20", "paper"],

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from advbnn.attacks import PGD
-from advbnn.evaluate import Evaluation
+from advbnn.attacks.threat import Threat
+from advbnn.evaluation.accuracy import Evaluation
 from advbnn.report import attacked_images
 from advbnn.report.pictures import AttackedImage, by_model
-from advbnn.threat import Threat
 from judged import bnn, digits
 from made_up_records import picture
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advbnn.report import plots
-from advbnn.report.looks import looks
+from advbnn.report.style import looks
 
 LOOKS = list(looks(["none", "adv_bnn"]).values())
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import made_up_records as made_up
-from advbnn.records import Records
+from advbnn.attacks.threat import Threat
+from advbnn.evaluation.records import Records
 from advbnn.report import write_report
 from advbnn.report.compose import compose
 from advbnn.report.markdown import markdown
 from advbnn.report.page import page
-from advbnn.threat import Threat
 from elements import Elements
 from made_up_records import picture
 

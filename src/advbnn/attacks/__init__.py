@@ -13,5 +13,6 @@ from advbnn.attacks.pgd import SGD as SGD
 from advbnn.attacks.pgd import paper_pgd as paper_pgd
 from advbnn.attacks.spsa import SPSA as SPSA
 from advbnn.attacks.square import Square as Square
+from advbnn.attacks.threat import Threat as Threat
 from advbnn.attacks.transfer import Transfer as Transfer
 from advbnn.attacks.zoo import ZOO as ZOO

@@ -9,7 +9,8 @@ from torch import Tensor
 from advbnn.attacks.base import Attack, Best, check_count, like_rows
 from advbnn.attacks.losses import Objective, TargetedDLR
 from advbnn.attacks.oracle import Oracle
-from advbnn.threat import Ball
+from advbnn.attacks.threat import Ball
+from advbnn.errors import ArgumentError
 
 _MOMENTUM = 0.25
 _RISING_SHARE = 0.75
@@ -44,11 +45,13 @@ class APGD(Attack):
         check_count("steps", self.steps)
         check_count("restarts", self.restarts)
         if not math.isfinite(self.threat.eps):
-            raise ValueError("APGD takes its first step from eps, which must be finite; use CW for an unbounded threat")
+            raise ArgumentError(
+                "APGD takes its first step from eps, which must be finite; use CW for an unbounded threat"
+            )
         if self.targets is not None:
             check_count("targets", self.targets)
             if self.loss != "dlr" or self.targeted:
-                raise ValueError(
+                raise ArgumentError(
                     "targets chooses wrong classes itself and goes with loss='dlr', targeted=False, "
                     f"got loss={self.loss!r}, targeted={self.targeted}"
                 )
@@ -78,7 +81,7 @@ class APGD(Attack):
             return [(self.objective, y)]
         classes = prediction.shape[1]
         if self.targets >= classes:
-            raise ValueError(f"targets must be below the number of classes, {classes}, got {self.targets}")
+            raise ArgumentError(f"targets must be below the number of classes, {classes}, got {self.targets}")
         likeliest = prediction.scatter(1, y[:, None], -torch.inf).topk(self.targets, dim=1)
         possible = (likeliest.values > -torch.inf).sum(1, keepdim=True).clamp_min(1)
         # an example with fewer classes to go to than others begins again with its likeliest

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from advbnn.attacks.losses import Objective
 from advbnn.attacks.oracle import Oracle, is_random
-from advbnn.attacks.progress import Progress, reporting
-from advbnn.modes import evaluating, without_parameter_gradients
-from advbnn.rng import seeded
-from advbnn.threat import Threat
+from advbnn.attacks.threat import Threat
+from advbnn.errors import ArgumentError, ArgumentTypeError
+from advbnn.modules import evaluating, without_parameter_gradients
+from advbnn.progress import Progress, reporting
+from advbnn.randomness import seeded
 
 
 class GradientMaskingWarning(UserWarning):
@@ -66,7 +67,7 @@ class Attack(ABC):
 
     def __post_init__(self) -> None:
         if not isinstance(self.threat, Threat):
-            raise TypeError(f"threat must be a Threat such as Threat('linf', 8/255), got {self.threat!r}")
+            raise ArgumentTypeError(f"threat must be a Threat such as Threat('linf', 8/255), got {self.threat!r}")
         for name in ("eot", "selection_samples", *(["batch_size"] if self.batch_size is not None else [])):
             check_count(name, getattr(self, name))
         _ = self.objective  # refuses unknown names
@@ -146,25 +147,29 @@ class Attack(ABC):
     def _checked(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         """Refuse bad input with the remedy; `y` in the type and on the device that losses need."""
         if not isinstance(model, nn.Module):
-            raise TypeError(f"model must be a torch.nn.Module that returns logits, got {type(model).__name__}")
+            raise ArgumentTypeError(f"model must be a torch.nn.Module that returns logits, got {type(model).__name__}")
         check_inputs(x, self.threat.bounds)
         if not isinstance(y, Tensor) or y.ndim == 0 or len(y) != len(x):
             came = f"shape {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
-            raise ValueError(f"y must be a tensor with one label for each of the {len(x)} inputs, got {came}")
+            raise ArgumentError(f"y must be a tensor with one label for each of the {len(x)} inputs, got {came}")
         if not self.objective.classifies:
             if not y.is_floating_point():
-                raise TypeError(f"loss='nll' compares y with a real output, got {y.dtype}; for classes use loss='ce'")
+                raise ArgumentTypeError(
+                    f"loss='nll' compares y with a real output, got {y.dtype}; for classes use loss='ce'"
+                )
             if not bool(y.isfinite().all()):
-                raise ValueError("y holds NaN or infinity; leave out those examples")
+                raise ArgumentError("y holds NaN or infinity; leave out those examples")
             return y.to(x.device)
         if y.ndim != 1:
-            raise ValueError(
+            raise ArgumentError(
                 f"y must hold class numbers, shape [{len(x)}], got {tuple(y.shape)}; one-hot rows: y.argmax(1)"
             )
         if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
-            raise TypeError(f"y must hold class numbers of an integer type, got {y.dtype}; convert it with y.long()")
+            raise ArgumentTypeError(
+                f"y must hold class numbers of an integer type, got {y.dtype}; convert it with y.long()"
+            )
         if len(y) and (least := int(y.min())) < 0:
-            raise ValueError(f"y holds the label {least}; class numbers start at 0")
+            raise ArgumentError(f"y holds the label {least}; class numbers start at 0")
         return y.to(x.device, torch.int64)
 
 
@@ -204,29 +209,29 @@ def like_rows(value: Tensor, x: Tensor) -> Tensor:
 def check_count(name: str, value: int, least: int = 1) -> None:
     """Refuse what is not a whole number of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+        raise ArgumentError(f"{name} must be a whole number of at least {least}, got {value!r}")
 
 
 def check_inputs(x: Tensor, bounds: tuple[float, float]) -> None:
     """Refuse inputs that are not floating-point numbers within the bounds."""
     low, high = bounds
     if not isinstance(x, Tensor):
-        raise TypeError(f"x must be a tensor, got {type(x).__name__}")
+        raise ArgumentTypeError(f"x must be a tensor, got {type(x).__name__}")
     if not x.is_floating_point():
-        raise TypeError(
+        raise ArgumentTypeError(
             f"x must be floating point, got {x.dtype}; images of 0 to 255 become x.float() / 255 for bounds (0, 1)"
         )
     if x.ndim == 0:
-        raise ValueError("x must be a batch [n, ...], got a single number; for one example use x[None]")
+        raise ArgumentError("x must be a batch [n, ...], got a single number; for one example use x[None]")
     if x.numel() == 0:
         return
     smallest, largest = torch.stack(torch.aminmax(x)).tolist()
     if not smallest <= largest:
-        raise ValueError("x holds NaN; clean the inputs before attacking them")
+        raise ArgumentError("x holds NaN; clean the inputs before attacking them")
     box = torch.tensor(bounds, dtype=x.dtype)
     if smallest < box[0].item() or largest > box[1].item():
         beyond = max(low - smallest, largest - high)
-        raise ValueError(
+        raise ArgumentError(
             f"x lies in [{smallest:.6g}, {largest:.6g}], outside bounds ({low:g}, {high:g}) by {beyond:.6g}; scale x "
             "into the bounds, put the normalisation inside the model, or give Threat the bounds of your data"
         )

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from advbnn.attacks.base import Attack, Best, check_count
 from advbnn.attacks.oracle import Oracle
-from advbnn.rng import seeded
+from advbnn.randomness import seeded
 
 
 @dataclass(frozen=True, kw_only=True)

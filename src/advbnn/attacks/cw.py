@@ -8,6 +8,7 @@ from torch import Tensor
 
 from advbnn.attacks.base import Attack, check_count, like_rows
 from advbnn.attacks.oracle import Oracle
+from advbnn.errors import ArgumentError
 
 _SHRINK = 0.9
 _BETA_1, _BETA_2 = 0.9, 0.999
@@ -46,11 +47,11 @@ class CW(Attack):
         check_count("search_steps", self.search_steps)
         for name in ("first_c", "learning_rate"):
             if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+                raise ArgumentError(f"{name} must be positive, got {getattr(self, name)}")
         if self.threat.norm == "l1":
-            raise ValueError("CW measures distance in norm 'l2' or 'linf', got 'l1'; use PGD or APGD")
+            raise ArgumentError("CW measures distance in norm 'l2' or 'linf', got 'l1'; use PGD or APGD")
         if not all(map(math.isfinite, self.threat.bounds)):
-            raise ValueError(f"CW maps the real line onto the box, which must be finite; got {self.threat.bounds}")
+            raise ArgumentError(f"CW maps the real line onto the box, which must be finite; got {self.threat.bounds}")
 
     def _perturb(self, oracle: Oracle, x: Tensor, y: Tensor) -> Tensor:
         tanh_space = _TanhSpace(x, self.threat.bounds)

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from advbnn.attacks.losses import Objective
-from advbnn.rng import seeded
+from advbnn.errors import ArgumentError
+from advbnn.randomness import seeded
 
 Network = Callable[[Tensor], Tensor]
 
@@ -132,7 +133,7 @@ def _differentiate(function: Callable[[Tensor], Answer], x: Tensor) -> Slope:
         leaf = x.detach().requires_grad_()
         values, prediction = function(leaf)
         if not values.requires_grad:
-            raise ValueError(
+            raise ArgumentError(
                 "model's output has no gradient with respect to x: it detaches its input, runs under no_grad or "
                 "rounds; attack it with a black-box attack such as Square, or give it a differentiable stand-in"
             )

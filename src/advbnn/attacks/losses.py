@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from advbnn.messages import unknown
+from advbnn.errors import ArgumentError, unknown
 
 AVERAGES = ("loss", "probability", "logits")
 
@@ -35,7 +35,7 @@ def dlr(logits: Tensor, y: Tensor, targeted: bool = False) -> Tensor:
     With all classes but two ruled out, by logits of -inf, nothing is left to tell the scale by, and it is the margin.
     """
     if logits.shape[1] < 3:
-        raise ValueError(f"loss='dlr' needs at least 3 classes, the model has {logits.shape[1]}; use loss='margin'")
+        raise ArgumentError(f"loss='dlr' needs at least 3 classes, the model has {logits.shape[1]}; use loss='margin'")
     top = logits.topk(3, dim=1).values
     return margin(logits, y, targeted) / _scale(top, top[:, 2])
 
@@ -48,7 +48,7 @@ def _scale(top: Tensor, low: Tensor) -> Tensor:
 def gaussian_nll(outputs: Tensor, y: Tensor, targeted: bool = False) -> Tensor:
     """|y - f|^2 / 2: the negative log-likelihood of a Gaussian of variance 1 about the output, up to a constant."""
     if outputs.shape != y.shape:
-        raise ValueError(
+        raise ArgumentError(
             f"loss='nll' compares y with the model's output: y has shape {tuple(y.shape)}, the output "
             f"{tuple(outputs.shape)}; give both the same shape"
         )
@@ -85,7 +85,7 @@ class Objective:
         if self.average not in AVERAGES:
             raise unknown("average", self.average, AVERAGES)
         if self.loss == "nll" and self.average == "probability":
-            raise ValueError(
+            raise ArgumentError(
                 "average='probability' needs a classifier, loss='nll' is for regression; use average='loss' or 'logits'"
             )
 
@@ -109,7 +109,7 @@ class TargetedDLR(Objective):
     def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The loss of each example; `y` has shape [n, 2]."""
         if outputs.shape[1] < 4:
-            raise ValueError(f"targets needs at least 4 classes, the model has {outputs.shape[1]}; leave it out")
+            raise ArgumentError(f"targets needs at least 4 classes, the model has {outputs.shape[1]}; leave it out")
         own, target = outputs.gather(1, y).unbind(1)
         top = outputs.topk(4, dim=1).values
         third, fourth = top[:, 2], top[:, 3]

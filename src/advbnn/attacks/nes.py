@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import torch
 
 from advbnn.attacks.blackbox import Search
-from advbnn.attacks.differences import FiniteDifferences
+from advbnn.attacks.finite_differences import FiniteDifferences
+from advbnn.errors import ArgumentError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +22,7 @@ class NES(FiniteDifferences):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum must lie in [0, 1), got {self.momentum}")
+            raise ArgumentError(f"momentum must lie in [0, 1), got {self.momentum}")
 
     def _search(self, search: Search) -> None:
         point, ball = search.x, self.threat.around(search.x)

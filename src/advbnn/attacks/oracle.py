@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from advbnn.attacks.gradient import Answer, Slope, ask, input_gradient
 from advbnn.attacks.losses import Objective, gaussian_nll, margin
-from advbnn.predict import are_probabilities
-from advbnn.rng import seeded
-from advbnn.threat import Threat
+from advbnn.attacks.threat import Threat
+from advbnn.bayes.prediction import are_probabilities
+from advbnn.errors import ArgumentError, ArgumentTypeError
+from advbnn.randomness import seeded
 
 
 class Oracle:
@@ -165,7 +166,7 @@ class Oracle:
         any_bad, vanished = torch.stack([bad.any().long(), (peaks.amax(0) == 0).sum()]).tolist()
         if any_bad:
             step = int(bad.any(1).nonzero()[0]) + 1
-            raise ValueError(
+            raise ArgumentError(
                 f"the gradient at step {step} is NaN or infinite for {int(bad[step - 1].sum())} of {bad.shape[1]} "
                 "examples; look for a division by zero, log or sqrt of 0 in the model, or run it in float32"
             )
@@ -201,14 +202,14 @@ class Oracle:
 def check_outputs(outputs: Any, x: Tensor, y: Tensor, classifies: bool) -> None:
     """Refuse, with the remedy, what is not one tensor of logits for the labels `y`."""
     if not isinstance(outputs, Tensor):
-        raise TypeError(
+        raise ArgumentTypeError(
             f"model must return one tensor, got a {type(outputs).__name__}; wrap it in a module that returns "
             "the logits alone"
         )
     if len(outputs) != len(x):
-        raise ValueError(f"model returned {len(outputs)} rows for {len(x)} inputs; it must return one row an input")
+        raise ArgumentError(f"model returned {len(outputs)} rows for {len(x)} inputs; it must return one row an input")
     if classifies and outputs.ndim != 2:
-        raise ValueError(f"model must return logits of shape [n, classes], got {tuple(outputs.shape)}")
+        raise ArgumentError(f"model must return logits of shape [n, classes], got {tuple(outputs.shape)}")
     # brought over together, to wait for the device once
     sums_to_one = are_probabilities(outputs)
     highest = y.max() if classifies else torch.zeros_like(sums_to_one)
@@ -216,16 +217,16 @@ def check_outputs(outputs: Any, x: Tensor, y: Tensor, classifies: bool) -> None:
         [outputs.isnan().any().long(), sums_to_one.long(), highest.long()]
     ).tolist()
     if has_nan:
-        raise ValueError("model returned NaN before any attack step; check its weights and its normalisation")
+        raise ArgumentError("model returned NaN before any attack step; check its weights and its normalisation")
     if not classifies:
         return
     if label >= outputs.shape[1]:
-        raise ValueError(
+        raise ArgumentError(
             f"y holds the label {label}, but the model has {outputs.shape[1]} classes, numbered from 0; "
             "check the labels, or the size of the model's last layer"
         )
     if probabilities:
-        raise ValueError(
+        raise ArgumentError(
             "model returned probabilities (rows are non-negative and sum to 1), attacks need logits: remove the "
             "softmax, or return its logarithm"
         )

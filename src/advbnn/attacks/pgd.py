@@ -8,8 +8,8 @@ from torch import Tensor
 
 from advbnn.attacks.base import Attack, Best, check_count, like_rows
 from advbnn.attacks.oracle import Oracle
-from advbnn.messages import unknown
-from advbnn.threat import Ball, Threat
+from advbnn.attacks.threat import Ball, Threat
+from advbnn.errors import ArgumentError, unknown
 
 SCHEDULES = ("constant", "linear", "cosine")
 PICKS = ("last", "best")
@@ -52,15 +52,15 @@ class PGD(Attack):
         if self.pick not in PICKS:
             raise unknown("pick", self.pick, PICKS)
         if self.step_size is not None and self.relative_step_size is not None:
-            raise ValueError("give step_size (absolute) or relative_step_size (a share of eps), not both")
+            raise ArgumentError("give step_size (absolute) or relative_step_size (a share of eps), not both")
         for name in ("step_size", "relative_step_size"):
             value = getattr(self, name)
             if value is not None and not value > 0:
-                raise ValueError(f"{name} must be positive, got {value}")
+                raise ArgumentError(f"{name} must be positive, got {value}")
         if not self.momentum >= 0:
-            raise ValueError(f"momentum must be 0 or more, got {self.momentum}")
+            raise ArgumentError(f"momentum must be 0 or more, got {self.momentum}")
         if not math.isfinite(self.first_step):
-            raise ValueError("with an infinite eps the step has no scale of its own: give step_size")
+            raise ArgumentError("with an infinite eps the step has no scale of its own: give step_size")
 
     @property
     def first_step(self) -> float:

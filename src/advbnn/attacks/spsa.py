@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from advbnn.attacks.blackbox import Search
-from advbnn.attacks.differences import Adam, FiniteDifferences
+from advbnn.attacks.finite_differences import Adam, FiniteDifferences
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,8 @@ from torch.nn import functional
 
 from advbnn.attacks.blackbox import BlackBox, Search
 from advbnn.attacks.oracle import Oracle
-from advbnn.threat import Ball
+from advbnn.attacks.threat import Ball
+from advbnn.errors import ArgumentError
 
 _HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 """Proposals, of 10,000 in all, after which the share of the pixels that a square covers is halved."""
@@ -39,9 +40,9 @@ class Square(BlackBox):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.p <= 1:
-            raise ValueError(f"p must be a share of the pixels in (0, 1], got {self.p}")
+            raise ArgumentError(f"p must be a share of the pixels in (0, 1], got {self.p}")
         if not math.isfinite(self.threat.eps):
-            raise ValueError(f"Square needs a finite eps, got {self.threat.eps}; for the whole box give its width")
+            raise ArgumentError(f"Square needs a finite eps, got {self.threat.eps}; for the whole box give its width")
 
     def size(self, progress: float, height: int, width: int) -> tuple[int, int]:
         """Height and width of the square when a share `progress` of all proposals has been made."""

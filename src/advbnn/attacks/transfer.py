@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from torch import Tensor, nn
 
 from advbnn.attacks.base import Attack, Outcome
-from advbnn.posterior import Bayesian
-from advbnn.threat import Threat
+from advbnn.attacks.threat import Threat
+from advbnn.bayes.mean_field import Bayesian
+from advbnn.errors import ArgumentTypeError
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Transfer:
     def from_mean(cls, bnn: Bayesian, attack: Attack) -> "Transfer":
         """Craft on the posterior-mean network: a deterministic source, whose gradients no noise can hide behind."""
         if not isinstance(bnn, Bayesian):
-            raise TypeError(
+            raise ArgumentTypeError(
                 f"bnn must be a Bayesian network, got {type(bnn).__name__}; another source: Transfer(source, attack)"
             )
         return cls(bnn.net, attack)
@@ -42,5 +43,5 @@ class Transfer:
     def run(self, model: nn.Module, x: Tensor, y: Tensor, seed: int | None = None) -> Outcome:
         """As calling it, with a report of the queries put to the source."""
         if not isinstance(model, nn.Module):
-            raise TypeError(f"model must be a torch.nn.Module that returns logits, got {type(model).__name__}")
+            raise ArgumentTypeError(f"model must be a torch.nn.Module that returns logits, got {type(model).__name__}")
         return self.attack.run(self.source, x, y, seed)

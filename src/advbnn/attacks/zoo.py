@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional
 
 from advbnn.attacks.blackbox import Search
-from advbnn.attacks.differences import Adam, FiniteDifferences
+from advbnn.attacks.finite_differences import Adam, FiniteDifferences
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,6 @@ from advbnn.data.batches import Batches as Batches
 from advbnn.data.cifar10 import load_cifar10 as load_cifar10
 from advbnn.data.digits import load_digits as load_digits
 from advbnn.data.download import fetch as fetch
-from advbnn.data.errors import DataError as DataError
 from advbnn.data.folder import load_folder as load_folder
 from advbnn.data.imagenet143 import load_imagenet143 as load_imagenet143
 from advbnn.data.imageset import Examples as Examples
@@ -24,7 +23,8 @@ from advbnn.data.splits import Splits as Splits
 from advbnn.data.stl10 import load_stl10 as load_stl10
 from advbnn.data.stream import FolderStream as FolderStream
 from advbnn.data.stream import stream_folder as stream_folder
-from advbnn.messages import unknown
+from advbnn.errors import ArgumentError, unknown
+from advbnn.errors import DataError as DataError
 
 NAMES = ("digits", "cifar10", "stl10", "imagenet143")
 
@@ -49,15 +49,15 @@ def load(
     if source not in NAMES:
         if not Path(source).is_dir():
             error = unknown("source", str(source), NAMES)
-            raise ValueError(f"{error} (and there is no image folder {Path(source).absolute()})")
+            raise ArgumentError(f"{error} (and there is no image folder {Path(source).absolute()})")
         return load_folder(source, size=size, cache=cache)
     if source != "imagenet143" and (size is not None or cache is not None):
-        raise ValueError(f"size and cache apply to image folders and imagenet143, not to {source!r}; leave them out")
+        raise ArgumentError(f"size and cache apply to image folders and imagenet143, not to {source!r}; leave them out")
     if source == "digits":
         return load_digits()
     root = root or os.environ.get("ADVBNN_DATA")
     if root is None:
-        raise ValueError(
+        raise ArgumentError(
             f"root is needed for {source!r}: the folder that holds its files; "
             "pass it (advbnn train: --set root=FOLDER) or set the environment variable ADVBNN_DATA"
         )

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from advbnn.data.errors import data_error
+from advbnn.errors import data_error
 
 
 def locate(root: Path, candidates: Sequence[str], remedy: str) -> Path:

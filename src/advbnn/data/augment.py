@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from advbnn.errors import ArgumentError
+
 
 class Augmentation(ABC):
     """One random change of each image of a batch, independently."""
@@ -42,7 +44,7 @@ class RandomCrop(Augmentation):
 
     def __post_init__(self) -> None:
         if self.padding < 0:
-            raise ValueError(f"padding must be 0 or more pixels, got {self.padding}")
+            raise ArgumentError(f"padding must be 0 or more pixels, got {self.padding}")
 
     def apply(self, images: Tensor, uniform: Tensor) -> Tensor:
         height, width = images.shape[-2:]
@@ -81,9 +83,9 @@ class RandomResizedCrop(Augmentation):
 
     def __post_init__(self) -> None:
         if self.size < 1:
-            raise ValueError(f"size must be 1 or more pixels, got {self.size}")
+            raise ArgumentError(f"size must be 1 or more pixels, got {self.size}")
         if not 0 < self.scale[0] <= self.scale[1] <= 1:
-            raise ValueError(f"scale must be a range (low, high) of shares within (0, 1], got {self.scale}")
+            raise ArgumentError(f"scale must be a range (low, high) of shares within (0, 1], got {self.scale}")
 
     def apply(self, images: Tensor, uniform: Tensor) -> Tensor:
         height, width = images.shape[-2:]

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from advbnn.data.augment import Augmentation, augment, to_float
 from advbnn.data.imageset import Examples
+from advbnn.errors import ArgumentError
 
 
 @dataclass(frozen=True)
@@ -44,26 +45,26 @@ class Batches:
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
-            raise ValueError(f"batch_size must be 1 or more, got {self.batch_size}")
+            raise ArgumentError(f"batch_size must be 1 or more, got {self.batch_size}")
         if not 0 <= self.rank < self.world:
-            raise ValueError(f"rank must lie in 0..world-1, got rank={self.rank} with world={self.world}")
+            raise ArgumentError(f"rank must lie in 0..world-1, got rank={self.rank} with world={self.world}")
         if self.batch_size % self.world:
-            raise ValueError(
+            raise ArgumentError(
                 f"batch_size={self.batch_size} (of all processes together) is not a multiple of "
                 f"world={self.world}; choose one that is"
             )
         if len(self) == 0:
-            raise ValueError(
+            raise ArgumentError(
                 f"batch_size={self.batch_size} with drop_last leaves no batch of the {len(self.examples)} "
                 "examples; choose a smaller one"
             )
         if self.size(len(self) - 1) < self.world:
-            raise ValueError(
+            raise ArgumentError(
                 f"the last batch of an epoch holds {self.size(len(self) - 1)} examples for {self.world} "
                 "processes; set drop_last or choose another batch_size"
             )
         if self.augmentations and len(self.examples.shape) != 3:
-            raise ValueError(
+            raise ArgumentError(
                 f"augmentations work on images, the inputs of {self.examples.name!r} have shape "
                 f"{self.examples.shape}; leave augmentations empty"
             )
@@ -83,7 +84,7 @@ class Batches:
         Images come as float32 in [0, 1], other inputs as they are.
         """
         if not 0 <= start_step <= len(self):
-            raise ValueError(f"start_step must lie in 0..{len(self)}, the steps of an epoch, got {start_step}")
+            raise ArgumentError(f"start_step must lie in 0..{len(self)}, the steps of an epoch, got {start_step}")
         order, uniform = self._draw(epoch)
         return self._deliver(self._shards(order, start_step), self._shards(uniform, start_step))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from advbnn.data.archive import digest
-from advbnn.data.errors import data_error
+from advbnn.errors import data_error
 from advbnn.files import write_atomically, written_whole
 
 log = logging.getLogger(__name__)

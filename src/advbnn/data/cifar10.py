@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from advbnn.data.archive import check_sum, check_sums, locate, read_files
-from advbnn.data.errors import data_error
 from advbnn.data.imageset import ImageSet
 from advbnn.data.splits import Splits
+from advbnn.errors import data_error
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 TRAIN = tuple(f"data_batch_{i}" for i in range(1, 6))

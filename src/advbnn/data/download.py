@@ -9,9 +9,8 @@ from pathlib import Path
 
 from advbnn.data import cifar10, stl10
 from advbnn.data.archive import check_sum, digest
-from advbnn.data.errors import DataError, data_error
-from advbnn.data.progress import Report, progress
-from advbnn.messages import unknown
+from advbnn.errors import ArgumentError, DataError, data_error, unknown
+from advbnn.progress import Report, progress
 
 PUBLISHED = {
     "cifar10": (cifar10.ARCHIVE_URL, cifar10.ARCHIVES["cifar-10-binary.tar.gz"]),
@@ -64,7 +63,7 @@ def download(
         DataError: the server refuses, cannot be reached, or sends something else than the published file.
     """
     if not url.startswith(("http://", "https://")):
-        raise ValueError(f"url must begin with http:// or https://, got {url!r}")
+        raise ArgumentError(f"url must begin with http:// or https://, got {url!r}")
     to = Path(to)
     if to.exists():
         check_sum(to, to, checksum, "remove it to download it again")

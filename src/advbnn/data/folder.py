@@ -11,11 +11,11 @@ import numpy as np
 import torch
 
 from advbnn.data.cache import cached
-from advbnn.data.errors import data_error
 from advbnn.data.image import SUFFIXES, decode_all, recipe
 from advbnn.data.imageset import Examples, ImageSet
-from advbnn.data.progress import progress
 from advbnn.data.splits import Splits
+from advbnn.errors import ArgumentError, data_error
+from advbnn.progress import progress
 
 LAYOUT = "expected ROOT/train/<class>/<image> and the same under ROOT/test or ROOT/val"
 Set = TypeVar("Set", bound=Examples)
@@ -106,7 +106,7 @@ def load_folder(
         name: which set this is, for records; left out, the folder's name.
     """
     if cache is not None and size is None:
-        raise ValueError(f"cache={str(cache)!r} needs size=, the pixels of a side that the cache holds")
+        raise ArgumentError(f"cache={str(cache)!r} needs size=, the pixels of a side that the cache holds")
     name = name or Path(root).resolve().name
 
     def images(listing: Listing) -> ImageSet:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from advbnn.data.errors import DataError, data_error
-from advbnn.data.progress import Report
+from advbnn.errors import DataError, MissingPackageError, data_error
+from advbnn.progress import Report
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 REMEDY = "replace or remove the file"
@@ -30,7 +30,7 @@ def decode(path: Path, size: int | None = None) -> np.ndarray:
     try:
         from PIL import Image
     except ImportError as error:
-        raise ImportError("reading image files needs Pillow: pip install 'advbnn[data]'") from error
+        raise MissingPackageError("reading image files needs Pillow: pip install 'advbnn[data]'") from error
     try:
         with Image.open(path) as file:
             _check_depth(path, file.mode)

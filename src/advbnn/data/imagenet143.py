@@ -5,10 +5,10 @@
 
 from pathlib import Path
 
-from advbnn.data.errors import data_error
 from advbnn.data.folder import class_folders, list_images, read_images
 from advbnn.data.imageset import ImageSet
 from advbnn.data.splits import Splits
+from advbnn.errors import data_error
 
 FIRST, LAST = 151, 293  # positions among the 1,000 classes sorted by WordNet id, both included
 COUNT = LAST - FIRST + 1

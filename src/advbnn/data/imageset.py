@@ -9,7 +9,7 @@ from typing import Protocol, Self
 import torch
 from torch import Tensor
 
-from advbnn.counts import positive_whole
+from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole
 
 
 class Examples(Protocol):
@@ -130,13 +130,13 @@ class ImageSet(_InMemory):
         _check_tensors(self.name, images=self.images, labels=self.labels)
         _settle_classes(self)
         if self.images.dtype != torch.uint8 or self.images.ndim != 4 or 0 in self.images.shape:
-            raise TypeError(
+            raise ArgumentTypeError(
                 f"{self.name}: images must be uint8 of shape [N, channels, height, width], none of them 0, "
                 f"got {self.images.dtype} of shape {list(self.images.shape)}; "
                 "from_tensors takes floating-point inputs of any shape"
             )
         if self.labels.dtype != torch.int64:
-            raise TypeError(
+            raise ArgumentTypeError(
                 f"{self.name}: labels must be int64 class indices, got {self.labels.dtype}; use labels.long()"
             )
         _check_targets(self.name, self.images, self.labels, self.classes)
@@ -169,12 +169,12 @@ class TensorSet(_InMemory):
         _check_tensors(self.name, inputs=self.inputs, targets=self.targets)
         _settle_classes(self)
         if not self.inputs.is_floating_point() or self.inputs.ndim < 2 or 0 in self.inputs.shape:
-            raise TypeError(
+            raise ArgumentTypeError(
                 f"{self.name}: inputs must be floating point of shape [N, ...], none of them 0, "
                 f"got {self.inputs.dtype} of shape {list(self.inputs.shape)}"
             )
         if not bool(self.inputs.isfinite().all()):
-            raise ValueError(f"{self.name}: inputs hold NaN or infinity; remove those rows")
+            raise ArgumentError(f"{self.name}: inputs hold NaN or infinity; remove those rows")
         _check_targets(self.name, self.inputs, self.targets, self.classes)
 
     def tensors(self) -> tuple[Tensor, Tensor]:
@@ -203,14 +203,14 @@ def from_tensors(
     _check_tensors(name, inputs=inputs, targets=targets)
     if targets.is_floating_point():
         if classes is not None:
-            raise ValueError(f"{name}: classes={classes!r} with floating-point targets; use targets.long()")
+            raise ArgumentError(f"{name}: classes={classes!r} with floating-point targets; use targets.long()")
         return TensorSet(inputs.float() / 255 if inputs.dtype == torch.uint8 else inputs, targets, (), name)
     labels = targets.long()
     names = _class_names(name, labels, classes)
     if inputs.dtype == torch.uint8:
         return ImageSet(inputs, labels, names, name)
     if inputs.ndim == 4 and inputs.numel() and (float(inputs.min()) < 0 or float(inputs.max()) > 1):
-        raise ValueError(
+        raise ArgumentError(
             f"{name}: floating-point images must lie in [0, 1], these lie in [{float(inputs.min()):g}, "
             f"{float(inputs.max()):g}]; divide by 255, or leave out the mean-and-std normalisation "
             "(a network can start with it)"
@@ -224,15 +224,15 @@ def row_numbers(indices: Sequence[int] | Tensor, total: int) -> Tensor:
     if rows.dtype == torch.bool:
         rows = _rows_of_mask(rows, total)
     if rows.ndim != 1 or not len(rows):
-        raise ValueError(f"indices must be a non-empty list of row numbers, got shape {list(rows.shape)}")
+        raise ArgumentError(f"indices must be a non-empty list of row numbers, got shape {list(rows.shape)}")
     if rows.is_floating_point() or rows.is_complex():
-        raise TypeError(
+        raise ArgumentTypeError(
             f"indices must be row numbers of an integer type, or a mask of bools, got {rows.dtype}; "
             "convert them with .long(), or compare them to make a mask"
         )
     rows = rows.long()
     if int(rows.min()) < 0 or int(rows.max()) >= total:
-        raise ValueError(
+        raise ArgumentError(
             f"indices must lie in 0..{total - 1}, got {int(rows.min())}..{int(rows.max())}; count from the front"
         )
     return rows
@@ -240,7 +240,7 @@ def row_numbers(indices: Sequence[int] | Tensor, total: int) -> Tensor:
 
 def _rows_of_mask(mask: Tensor, total: int) -> Tensor:
     if mask.shape != (total,):
-        raise ValueError(
+        raise ArgumentError(
             f"indices must, as a mask, have one bool for each of the {total} rows, got shape {list(mask.shape)}; "
             "make the mask from this set's own targets, or give row numbers"
         )
@@ -270,7 +270,7 @@ def _settle_classes(examples: _InMemory) -> None:
 def _check_tensors(name: str, **given: object) -> None:
     for argument, value in given.items():
         if not isinstance(value, Tensor):
-            raise TypeError(
+            raise ArgumentTypeError(
                 f"{name}: {argument} must be a tensor, got {type(value).__name__}; "
                 f"torch.as_tensor({argument}) makes one of an array or a list"
             )
@@ -278,25 +278,25 @@ def _check_tensors(name: str, **given: object) -> None:
 
 def _check_targets(name: str, inputs: Tensor, targets: Tensor, classes: tuple[str, ...]) -> None:
     if targets.ndim == 0 or len(targets) != len(inputs):
-        raise ValueError(
+        raise ArgumentError(
             f"{name}: {len(inputs)} inputs with targets of shape {list(targets.shape)}; expected one target per input"
         )
     if targets.device != inputs.device:
-        raise ValueError(f"{name}: inputs are on {inputs.device}, targets on {targets.device}; move one")
+        raise ArgumentError(f"{name}: inputs are on {inputs.device}, targets on {targets.device}; move one")
     if targets.is_floating_point():
         if classes:
-            raise ValueError(f"{name}: {len(classes)} classes with floating-point targets; use targets.long()")
+            raise ArgumentError(f"{name}: {len(classes)} classes with floating-point targets; use targets.long()")
         if not bool(targets.isfinite().all()):
-            raise ValueError(f"{name}: targets hold NaN or infinity; remove those rows")
+            raise ArgumentError(f"{name}: targets hold NaN or infinity; remove those rows")
         return
     if targets.dtype != torch.int64 or targets.ndim != 1:
-        raise TypeError(
+        raise ArgumentTypeError(
             f"{name}: class labels must be int64 of shape [N], got {targets.dtype} of shape {list(targets.shape)}"
         )
     outside = (targets < 0) | (targets >= len(classes))
     if bool(outside.any()):
         row = int(outside.nonzero()[0])
-        raise ValueError(
+        raise ArgumentError(
             f"{name}: label {int(targets[row])} of example {row} is out of range for {len(classes)} classes; "
             f"expected 0..{len(classes) - 1}"
         )

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from advbnn.data.imageset import Examples
+from advbnn.errors import ArgumentError
 
 Set = TypeVar("Set", bound=Examples)
 
@@ -22,7 +23,7 @@ class Splits(Generic[Set]):
     def __post_init__(self) -> None:
         for part in (self.test, self.validation):
             if part is not None and (part.classes, part.shape) != (self.train.classes, self.train.shape):
-                raise ValueError(
+                raise ArgumentError(
                     f"the sets differ: training has {len(self.train.classes)} classes and shape "
                     f"{self.train.shape}, {part.name!r} has {len(part.classes)} and {part.shape}; "
                     "expected the same class names in the same order, and the same shape"
@@ -47,12 +48,12 @@ class Splits(Generic[Set]):
         """
         total = len(self.train)
         if (fraction is None) == (count is None):
-            raise ValueError(f"give fraction or count, one of them: got fraction={fraction}, count={count}")
+            raise ArgumentError(f"give fraction or count, one of them: got fraction={fraction}, count={count}")
         if self.validation is not None:
-            raise ValueError("there is a validation set already; split the original training set instead")
+            raise ArgumentError("there is a validation set already; split the original training set instead")
         taken = count if count is not None else round((fraction or 0.0) * total)
         if not 0 < taken < total:
-            raise ValueError(
+            raise ArgumentError(
                 f"fraction={fraction}, count={count} takes {taken} of {total} training examples; "
                 f"expected 1 to {total - 1}"
             )

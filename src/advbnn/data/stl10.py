@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from advbnn.data.archive import check_sum, check_sums, locate, read_files
-from advbnn.data.errors import data_error
 from advbnn.data.imageset import ImageSet
 from advbnn.data.splits import Splits
+from advbnn.errors import data_error
 
 CLASSES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
 PIXELS = 3 * 96 * 96

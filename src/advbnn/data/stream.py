@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from advbnn.data.errors import DataError
 from advbnn.data.folder import Listing, each_split
 from advbnn.data.image import decode, recipe, summary
 from advbnn.data.imageset import row_numbers, subset_name
-from advbnn.data.progress import progress
 from advbnn.data.splits import Splits
+from advbnn.errors import ArgumentError, DataError
+from advbnn.progress import progress
 
 _CHECKED_AT_ONCE = 64
 
@@ -40,7 +40,7 @@ class FolderStream:
 
     def __post_init__(self) -> None:
         if self.size < 1 or self.workers < 0:
-            raise ValueError(f"expected size >= 1 and workers >= 0, got size={self.size}, workers={self.workers}")
+            raise ArgumentError(f"expected size >= 1 and workers >= 0, got size={self.size}, workers={self.workers}")
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -10,8 +10,7 @@ from typing import TypeVar
 
 from torch import nn
 
-from advbnn.counts import positive_whole
-from advbnn.messages import unknown
+from advbnn.errors import positive_whole, unknown
 from advbnn.models.model_a import model_a, model_a_playground
 from advbnn.models.resnet import preact_resnet18, resnet18
 from advbnn.models.small import mlp, small_cnn

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from torch import nn
 
+from advbnn.errors import ArgumentError
 from advbnn.models.blocks import classify, conv_norm_relu
 
 
@@ -37,7 +38,7 @@ def _trunk(pooled: tuple[int, ...], unpadded: tuple[int, ...], *, affine: bool) 
 
 def _require_96(image_size: int) -> None:
     if image_size != 96:
-        raise ValueError(
+        raise ArgumentError(
             f"image_size must be 96 for Model A, which is made for STL-10; got {image_size}. "
             'Pass image_size=96, or build "vgg16" or "resnet18" for other sizes.'
         )

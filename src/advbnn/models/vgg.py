@@ -5,6 +5,7 @@ The paper uses VGG16 for CIFAR-10 (32 pixels) and ImageNet-143 (64 pixels).
 
 from torch import nn
 
+from advbnn.errors import ArgumentError
 from advbnn.models.blocks import classify, conv_norm_relu
 
 STAGE_WIDTHS = (64, 128, 256, 512, 512)
@@ -19,7 +20,7 @@ CONVOLUTIONS_PER_STAGE = {
 def vgg(depth: int, *, classes: int, image_size: int, channels: int) -> nn.Sequential:
     """VGG of `depth` weight layers as the authors count them: the two hidden linear layers are left out."""
     if image_size % 32:
-        raise ValueError(
+        raise ArgumentError(
             f"image_size must be a multiple of 32 for VGG, which halves it five times; got {image_size}. "
             'Resize the images, or build "resnet18", which takes any size.'
         )

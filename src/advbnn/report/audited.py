@@ -1,12 +1,12 @@
-"""What audits have left in records: worst cases, the attacks of the battery, and flags."""
+"""What audits have left in records: worst cases, the attacks of the attack_suite, and flags."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from advbnn.battery import LEVELS
-from advbnn.flags import Flag
-from advbnn.records import Record, Records
+from advbnn.evaluation.audit.attack_suite import LEVELS
+from advbnn.evaluation.audit.flags import Flag
+from advbnn.evaluation.records import Record, Records
 
 
 def worst_cases(records: Records) -> Records:
@@ -17,7 +17,7 @@ def worst_cases(records: Records) -> Records:
 
 
 def attacks_of(worst: Record) -> list[Mapping[str, Any]]:
-    """The battery, attack by attack, the clean images first."""
+    """The attack_suite, attack by attack, the clean images first."""
     return list(worst.details["attacks"])
 
 

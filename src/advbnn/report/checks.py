@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
-from advbnn.flags import TITLES, Flag
-from advbnn.records import Record, Records
+from advbnn.evaluation.audit.flags import TITLES, Flag
+from advbnn.evaluation.records import Record, Records
 from advbnn.report.audited import attacks_of, flags_of
-from advbnn.report.looks import Look
-from advbnn.report.measured import ball, ball_title
 from advbnn.report.section import Notice, Section
+from advbnn.report.select import ball, ball_title
+from advbnn.report.style import Look
 from advbnn.report.tables import NOTHING, Cell, Table, percent
 
 _WORDS = (
@@ -25,7 +25,7 @@ _FOLLOWS = {
     "black_box": "Believe the lower number, and expect a better attack to find a lower one still.",
     "noise": "Attacks along the gradient say nothing about this model; its true accuracy may be far lower.",
     "gradients": "Look at the attacks that use no gradients, and expect the truth to be below them.",
-    "cosine": "The attacks of the battery may have averaged too few draws; the true accuracy may be lower.",
+    "cosine": "The attacks of the attack_suite may have averaged too few draws; the true accuracy may be lower.",
     "single_draw": "Quote the worst case, or an attack that averages; the authors' attack flatters this model.",
     "hidden_randomness": "These numbers cannot be repeated exactly, by anyone.",
     "discontinuity": "Attacks that go by small steps cannot see such jumps; the true accuracy may be lower.",
@@ -40,7 +40,7 @@ _Flags = dict[str, list[tuple[str, Flag]]]
 
 
 def checks_section(worst: Records, looks: Mapping[str, Look]) -> Section | None:
-    """The flags of all audits, those that are raised in words, and the attacks of the battery.
+    """The flags of all audits, those that are raised in words, and the attacks of the attack_suite.
 
     Args:
         worst: the records of the worst case.
@@ -138,7 +138,7 @@ def _battery(worst: Records, looks: Mapping[str, Look]) -> Table:
                 [*where, Cell("all together", f"{undecided:,} undecided"), Cell("worst case", strong=True), left]
             )
     return Table(
-        name="battery",
+        name="attack_suite",
         caption="The attacks of the audit one by one, seeds added up. Those with a share in % were tried on all "
         "images; the others only on what the attacks before them had left. Undecided images count as wrong.",
         columns=["model", "radius", "attack", "kind", "still right"],

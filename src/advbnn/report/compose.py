@@ -3,19 +3,20 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from advbnn.records import Records
+from advbnn.errors import ArgumentError
+from advbnn.evaluation.records import Records
 from advbnn.report.audited import worst_cases
 from advbnn.report.checks import checks_section
 from advbnn.report.curves import alpha_section, ensemble_section, radius_section, strength_section
 from advbnn.report.headline import headline_section
-from advbnn.report.looks import Look, looks
-from advbnn.report.measured import check_one_data_set, labels_of
+from advbnn.report.lipschitz import steepness_section
 from advbnn.report.provenance import Provenance, provenance
 from advbnn.report.section import Section
-from advbnn.report.steepness import steepness_section
+from advbnn.report.select import check_one_data_set, labels_of
+from advbnn.report.style import Look, looks
 from advbnn.report.tables import Table
 from advbnn.report.transfer import transfer_section
-from advbnn.report.trust import detection_section, uncertainty_section
+from advbnn.report.uncertainty import detection_section, uncertainty_section
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +54,7 @@ def compose(records: Records, first: Sequence[Section] = (), defenses: Mapping[s
         defenses: by the label of a model, which defence it has; as for `looks`.
     """
     if not records:
-        raise ValueError("records is empty: there is nothing to report; `advbnn evaluate RUN` makes records")
+        raise ArgumentError("records is empty: there is nothing to report; `advbnn evaluate RUN` makes records")
     check_one_data_set(records)
     shown = looks(labels_of(records), defenses)
     worst = worst_cases(records)

@@ -4,11 +4,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
-from advbnn.records import Record, Records
+from advbnn.errors import ArgumentError
+from advbnn.evaluation.records import Record, Records
 from advbnn.report import plots
-from advbnn.report.looks import Look
-from advbnn.report.measured import ball, clean_of, condition, draws_of, images_of, is_authors_attack, labels_of, radius
 from advbnn.report.section import Figure, Section
+from advbnn.report.select import ball, clean_of, condition, draws_of, images_of, is_authors_attack, labels_of, radius
+from advbnn.report.style import Look
 from advbnn.report.tables import NOTHING, Cell, Table, percent, percent_range
 
 _AXES = {
@@ -25,7 +26,7 @@ _RADIUS = (
     "around each line is its 95 % interval."
 )
 _WORST = (
-    "The dashed lines are the worst case: an image counts as right only if no attack of the audit's battery changes "
+    "The dashed lines are the worst case: an image counts as right only if no attack of the audit's suite changes "
     "the answer. The distance between the solid and the dashed line of a model is what the one attack overlooked."
 )
 _ENSEMBLE = (
@@ -181,7 +182,7 @@ def _in_words(drawn: Sequence[plots.Line]) -> str:
 
 def _place(record: Record) -> float:
     if record.at is None:
-        raise ValueError(f"{record.name!r} of {record.model.label} is on a curve over {record.curve}, but not where")
+        raise ArgumentError(f"{record.name!r} of {record.model.label} is on a curve over {record.curve}, but not where")
     return record.at
 
 

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 
-from advbnn.records import Record, Records
+from advbnn.attacks.threat import Threat
+from advbnn.evaluation.records import Record, Records
 from advbnn.report.audited import accuracy_in, worst_cases
-from advbnn.report.looks import Look
-from advbnn.report.measured import ball, ball_title, clean_of, draws_of, images_of, is_authors_attack, middle, radius
 from advbnn.report.section import Section
+from advbnn.report.select import ball, ball_title, clean_of, draws_of, images_of, is_authors_attack, middle, radius
+from advbnn.report.style import Look
 from advbnn.report.summary import in_short
 from advbnn.report.tables import NOTHING, Cell, Table, percent, percent_range
-from advbnn.threat import Threat
 
 AUTHORS, WORST = "authors' attack", "worst case"
 _REACH = 20 * 0.007
@@ -18,7 +18,7 @@ _REACH = 20 * 0.007
 _BOTH = (
     "Two numbers for each model and radius. The authors' attack is the one that the paper judges by: it follows the "
     "gradient of a single draw of the weights at each of its 20 steps. The worst case counts an image as right only "
-    "if no attack of a whole battery changes the answer. It is the number to believe; both are upper bounds on the "
+    "if no attack of a whole suite of attacks changes the answer. It is the number to believe; both are upper bounds on the "
     "accuracy under every attack there could be."
 )
 _NO_AUDIT = (

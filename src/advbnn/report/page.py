@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 
+from advbnn.errors import MissingPackageError
 from advbnn.report.compose import Report
 from advbnn.report.pictures import AttackedImage
 from advbnn.report.png import data_uri
@@ -18,7 +19,7 @@ def page(report: Report, images: Mapping[str, Sequence[AttackedImage]]) -> str:
     try:
         import jinja2
     except ImportError as error:
-        raise ImportError("a report needs jinja2: pip install 'advbnn[report]'") from error
+        raise MissingPackageError("a report needs jinja2: pip install 'advbnn[report]'") from error
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from advbnn.batchwise import Batch
+from advbnn.bayes.prediction import Prediction
 from advbnn.data.augment import to_float
 from advbnn.data.imageset import Examples, row_numbers
-from advbnn.evaluate import Evaluation, Perturbation
-from advbnn.predict import Prediction
+from advbnn.errors import ArgumentError
+from advbnn.evaluation.accuracy import Evaluation, Perturbation
+from advbnn.evaluation.batchwise import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +125,9 @@ def by_model(images: Sequence[AttackedImage], labels: Sequence[str]) -> Mapping[
     found: dict[str, list[AttackedImage]] = {label: [] for label in labels}
     for image in images:
         if image.model not in found:
-            raise ValueError(f"images are of model {image.model!r}, of which there are no records; there are {labels}")
+            raise ArgumentError(
+                f"images are of model {image.model!r}, of which there are no records; there are {labels}"
+            )
         found[image.model].append(image)
     return {label: of_model for label, of_model in found.items() if of_model}
 

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from advbnn.report.looks import Look
+from advbnn.errors import MissingPackageError
+from advbnn.report.style import Look
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -181,7 +182,7 @@ def _drawing(width: float, height: float, place: tuple[float, float, float, floa
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError("a report needs matplotlib: pip install 'advbnn[report]'") from error
+        raise MissingPackageError("a report needs matplotlib: pip install 'advbnn[report]'") from error
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(width / 72, height / 72))
         yield figure, figure.add_axes(place)

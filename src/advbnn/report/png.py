@@ -7,13 +7,15 @@ import zlib
 import torch
 from torch import Tensor
 
+from advbnn.errors import ArgumentError
+
 _GREY, _COLOUR = 0, 2
 
 
 def png(pixels: Tensor) -> bytes:
     """A PNG file of an image [1 or 3, height, width] with values in [0, 1]."""
     if pixels.ndim != 3 or pixels.shape[0] not in (1, 3) or 0 in pixels.shape:
-        raise ValueError(f"pixels must be an image [1 or 3, height, width], got shape {list(pixels.shape)}")
+        raise ArgumentError(f"pixels must be an image [1 or 3, height, width], got shape {list(pixels.shape)}")
     channels, height, width = pixels.shape
     levels = (pixels.detach().cpu().float().clamp(0, 1) * 255).round().to(torch.uint8)
     rows = levels.permute(1, 2, 0).reshape(height, width * channels)

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from advbnn.records import Records
-from advbnn.report.looks import Look
+from advbnn.evaluation.records import Records
+from advbnn.report.style import Look
 from advbnn.report.tables import Cell, Table
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from advbnn.evaluation.records import Record, Records
 from advbnn.files import write_atomically
-from advbnn.records import Record, Records
 from advbnn.report.compose import compose
 from advbnn.report.markdown import markdown
 from advbnn.report.page import page

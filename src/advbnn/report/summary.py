@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from advbnn.records import Record
-from advbnn.report.looks import Look
-from advbnn.report.measured import ball, ball_title, middle
+from advbnn.evaluation.records import Record
+from advbnn.report.select import ball, ball_title, middle
+from advbnn.report.style import Look
 from advbnn.report.tables import percent
 
 

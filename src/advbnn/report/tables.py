@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from advbnn.errors import ArgumentError
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -51,7 +53,9 @@ class Table:
     def __post_init__(self) -> None:
         for row in self.rows:
             if len(row) != len(self.columns):
-                raise ValueError(f"table {self.name!r} has {len(self.columns)} columns and a row of {len(row)} cells")
+                raise ArgumentError(
+                    f"table {self.name!r} has {len(self.columns)} columns and a row of {len(row)} cells"
+                )
 
     @property
     def groups(self) -> list[tuple[Cell, list[Sequence[Cell]]]]:

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
-from advbnn.records import Record, Records
-from advbnn.report.looks import Look
-from advbnn.report.measured import ball_title, clean_of, draws_of, images_of
+from advbnn.evaluation.records import Record, Records
+from advbnn.evaluation.transfer import affinity
 from advbnn.report.section import Section
+from advbnn.report.select import ball_title, clean_of, draws_of, images_of
+from advbnn.report.style import Look
 from advbnn.report.tables import NOTHING, Cell, Table, percent
-from advbnn.transfer_matrix import affinity
 
 _WORDS = (
     "Each row is a model that was attacked, each column a model that the result was tried on. 1 means that the foreign "

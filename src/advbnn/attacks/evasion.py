@@ -1,0 +1,59 @@
+"""An attack that knows of the detector: it wants to be misclassified and to look certain at the same time."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from advbnn.attacks.losses import Objective
+from advbnn.attacks.pgd import PGD
+from advbnn.errors import ArgumentError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evasion(Objective):
+    """log p(j*) - lambda H(p) [argmax p != y]: the likeliest wrong class j*, made as likely and certain as can be.
+
+    Cross-entropy would only lead away from the class y, to where the network is torn between the others. And the
+    entropy H counts once the example is misclassified; earlier it would hold the example at its own class.
+
+    Args:
+        weight: lambda, the price of a nat of entropy.
+    """
+
+    weight: float = 1.0
+
+    def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """The objective of each example, [n]."""
+        log_p = outputs.log_softmax(1)
+        # a class that is ruled out, with a logit of -inf, adds nothing to the entropy: 0 log 0 = 0
+        entropy = -(log_p.exp() * log_p.masked_fill(log_p == -torch.inf, 0)).sum(1)
+        wrong = log_p.scatter(1, y[:, None], -torch.inf).amax(1)
+        return wrong - self.weight * torch.where(log_p.argmax(1) != y, entropy, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvasivePGD(PGD):
+    """PGD on the `Evasion` of the mean probability: misclassified, and unsuspicious to a detector of uncertainty.
+
+    The entropy of the mean probability is the predictive entropy, a detector's usual score. It is the sum of expected
+    entropy and mutual information, so that both fall with it.
+
+    Args:
+        weight: lambda, how much being unseen counts against being misclassified.
+    """
+
+    loss: str = field(default="ce", init=False, repr=False)
+    targeted: bool = field(default=False, init=False, repr=False)
+    average: str = "probability"
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.weight >= 0:
+            raise ArgumentError(f"weight must be 0 or more, got {self.weight}")
+
+    @property
+    def objective(self) -> Objective:
+        """What is maximised."""
+        return Evasion(average=self.average, weight=self.weight)

@@ -1,0 +1,207 @@
+"""The threat model: how far, in which norm and within which box an input may be changed (eq. 1)."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Real
+
+import torch
+from torch import Tensor
+
+from advbnn.errors import ArgumentError, ArgumentTypeError, unknown
+
+_ORDERS = {"linf": math.inf, "l2": 2.0, "l1": 1.0}
+NORMS = tuple(_ORDERS)
+
+_SPARSITY = 0.05
+"""Share of the coordinates that one l1 step changes; the exact steepest step, one pixel, wastes gradients."""
+
+
+@dataclass(frozen=True)
+class Threat:
+    """All inputs within `eps` of the original in `norm`, inside the box `bounds`.
+
+    Args:
+        norm: `"linf"`, `"l2"` or `"l1"`, of the whole example.
+        eps: the radius gamma of eq. 1 on the scale of the inputs; `math.inf` leaves only the box.
+        bounds: smallest and largest valid value of an input, read in the input's dtype.
+    """
+
+    norm: str = "linf"
+    eps: float = 8 / 255
+    bounds: tuple[float, float] = (0.0, 1.0)
+
+    def __post_init__(self) -> None:
+        if self.norm not in NORMS:
+            raise unknown("norm", self.norm, NORMS)
+        if not _is_number(self.eps):
+            raise ArgumentTypeError(
+                f"eps must be a number, a radius of 0 or more, got {self.eps!r} ({type(self.eps).__name__}); write it "
+                "without quotes, such as 8/255, or convert it by float(...)"
+            )
+        if not self.eps >= 0:
+            raise ArgumentError(f"eps must be a radius of 0 or more, got {self.eps}; for images in [0, 1] try 8/255")
+        if not (isinstance(self.bounds, Sequence) and len(self.bounds) == 2 and all(map(_is_number, self.bounds))):
+            raise ArgumentTypeError(
+                f"bounds must be two numbers, (low, high), got {self.bounds!r}; for images in [0, 1] leave them out"
+            )
+        low, high = self.bounds
+        if not low < high:
+            raise ArgumentError(f"bounds must be (low, high) with low < high, got {self.bounds}")
+
+    def around(self, x: Tensor) -> "Ball":
+        """The allowed set around the batch `x`, with what depends on `x` alone computed once."""
+        return Ball(self, x)
+
+    def start(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """A random point of the allowed set around each example."""
+        return Ball(self, x).start(generator)
+
+    def direction(self, gradient: Tensor) -> Tensor:
+        """The step of norm 1 along which a function with this gradient grows fastest (l1: nearly, see `Ball`)."""
+        return Ball(self, torch.zeros_like(gradient)).direction(gradient)
+
+    def project(self, x_adv: Tensor, x: Tensor) -> Tensor:
+        """`x_adv` moved into the allowed set around `x`."""
+        return Ball(self, x).project(x_adv)
+
+    def distance(self, x_adv: Tensor, x: Tensor) -> Tensor:
+        """The norm of each example's perturbation, measured in float64, [n]."""
+        lengths: Tensor = torch.linalg.vector_norm(_rows(x_adv.double() - x.double()), _ORDERS[self.norm], dim=1)
+        return lengths
+
+
+class Ball:
+    """The points that a threat allows around a batch `x`: a norm ball cut by the box.
+
+    Every point that `start` and `project` return obeys both limits after rounding: measured again in its own
+    dtype or in float64, no perturbation is longer than `eps` and no value leaves the box. Where rounding would
+    overshoot, the value is moved one representable number towards `x`.
+    """
+
+    def __init__(self, threat: Threat, x: Tensor) -> None:
+        self.threat, self.x = threat, x
+        self.low, self.high = threat.bounds
+        self.radius = _round_down(threat.eps, x.dtype)
+        if threat.norm == "linf":
+            self._lower = _not_beyond(x - self.radius, x, self.radius).clamp_(self.low, self.high)
+            self._upper = _not_beyond(x + self.radius, x, self.radius).clamp_(self.low, self.high)
+        else:
+            # a norm is a sum: whoever measures it again rounds each term, and adds up in an order of his own
+            unit = torch.finfo(x.dtype).eps
+            self.radius *= 1 - 2 * unit - math.log2(x[:1].numel() + 1) * min(unit, 2**-23)
+
+    def start(self, generator: torch.Generator | None = None) -> Tensor:
+        """A random point for each example: uniform in the ball, moved into the box.
+
+        For linf the point is uniform in the intersection of both.
+        """
+        x, dtype = self.x, torch.promote_types(self.x.dtype, torch.float32)
+        if math.isinf(self.threat.eps) and (self.threat.norm != "linf" or math.isinf(self.high - self.low)):
+            raise ArgumentError(
+                "a random start needs a finite eps (in linf, finite bounds do); or use random_start=False"
+            )
+        if self.threat.norm == "linf":
+            share = torch.rand(x.shape, generator=generator, device=x.device, dtype=dtype)
+            return self.project(self._lower + (share * (self._upper - self._lower)).to(x.dtype))
+        flat = _rows(x)
+        n, size = flat.shape
+        if self.threat.norm == "l2":
+            noise = torch.randn(n, size, generator=generator, device=x.device, dtype=dtype)
+            length = torch.rand(n, 1, generator=generator, device=x.device, dtype=dtype) ** (1 / max(size, 1))
+            noise *= length / noise.norm(dim=1, keepdim=True).clamp_min(torch.finfo(dtype).tiny)
+        else:
+            # exponential spacings with random signs, the last one dropped, are uniform in the l1 ball
+            spacing = torch.empty(n, size + 1, device=x.device, dtype=dtype).exponential_(generator=generator)
+            sign = torch.rand(n, size, generator=generator, device=x.device, dtype=dtype).sub_(0.5).sign_()
+            noise = sign * spacing[:, :-1] / spacing.sum(1, keepdim=True)
+        return self.project(x + (self.radius * noise).view_as(x).to(x.dtype))
+
+    def direction(self, gradient: Tensor, at: Tensor | None = None) -> Tensor:
+        """The step of norm 1 along which a function with this gradient grows fastest; 0 where the gradient is.
+
+        linf: the sign. l2: the gradient over its length. l1: the largest 5 % of the coordinates, in equal parts,
+        without those that `at` has at the edge of the box already (Tramer and Boneh, 2019).
+        """
+        if self.threat.norm == "linf":
+            return gradient.sign()
+        flat = _rows(gradient)
+        if self.threat.norm == "l2":
+            tiny = torch.finfo(flat.dtype).tiny
+            # squares of small gradients would underflow, so the largest entry is brought to 1 first
+            flat = flat / flat.abs().amax(1, keepdim=True).clamp_min(tiny)
+            return (flat / self._length(flat).clamp_min(tiny)).view_as(gradient)
+        if at is not None:
+            here = _rows(at)
+            blocked = torch.where(flat > 0, here >= self.high, here <= self.low)
+            flat = flat.masked_fill(blocked, 0)
+        count = max(1, round(_SPARSITY * flat.shape[1]))
+        largest = flat.abs().topk(count, dim=1).indices
+        chosen = torch.zeros_like(flat).scatter_(1, largest, flat.gather(1, largest).sign())
+        return (chosen / count).view_as(gradient)
+
+    def project(self, z: Tensor) -> Tensor:
+        """`z` moved into the allowed set.
+
+        linf and l1: the nearest allowed point. l2: the nearest point of the ball, then of the box, which never
+        makes a perturbation longer, because the box contains `x`.
+        """
+        if self.threat.norm == "linf":
+            return torch.clamp(z, self._lower, self._upper)
+        x = self.x.double()
+        delta = _rows(z.double() - x)
+        # a point that was projected before must not be shortened again because its length is rounded
+        fits = self._length(delta) <= self.radius * (1 + torch.finfo(self.x.dtype).eps / 2)
+        shorter = delta
+        if self.threat.norm == "l1":
+            shorter = _project_l1(delta, _rows(torch.where(z > self.x, self.high - x, x - self.low)), self.radius)
+        shorter = shorter * (self.radius / self._length(shorter).clamp_min(torch.finfo(x.dtype).tiny)).clamp_max(1)
+        delta = torch.where(fits, delta, shorter).view_as(x)
+        nearest = (x + delta).to(self.x.dtype)
+        return _not_beyond(nearest, self.x, delta.abs()).clamp_(self.low, self.high)
+
+    def _length(self, rows: Tensor) -> Tensor:
+        lengths: Tensor = torch.linalg.vector_norm(rows, _ORDERS[self.threat.norm], dim=1, keepdim=True)
+        return lengths
+
+
+def _project_l1(delta: Tensor, room: Tensor, radius: float) -> Tensor:
+    """The perturbation nearest to `delta` with l1 norm at most `radius` and |entries| at most `room`.
+
+    It is min(max(|delta| - t, 0), room) with the signs of delta, for the one t >= 0 that gives it the length
+    `radius` (0 if it is short enough without). The length falls piecewise linearly in t, with kinks where an entry
+    starts, |delta|, and where it has no more room, |delta| - room: sorting the kinks finds the piece.
+    """
+    size = delta.abs()
+    kinks, order = torch.cat([size, size - room], 1).sort(dim=1, descending=True, stable=True)
+    starts = order < size.shape[1]
+    moving = torch.where(starts, 1.0, -1.0).to(size).cumsum(1)
+    gained = torch.nan_to_num(moving[:, :-1] * (kinks[:, :-1] - kinks[:, 1:]))
+    length = torch.cat([torch.zeros_like(kinks[:, :1]), gained.cumsum(1)], 1)
+    piece = (length < radius).sum(1, keepdim=True).sub_(1).clamp_min_(0)
+    t = kinks.gather(1, piece) - (radius - length.gather(1, piece)) / moving.gather(1, piece)
+    # with no entry moving on the last piece the whole of delta is within the radius
+    t = torch.where(moving.gather(1, piece) > 0, t, 0).clamp_min(0)
+    return delta.sign() * torch.minimum((size - t).clamp_min(0), room)
+
+
+def _not_beyond(z: Tensor, x: Tensor, size: Tensor | float) -> Tensor:
+    """`z`, moved one representable number towards `x` wherever it lies further from it than `size`."""
+    return torch.where((z.double() - x.double()).abs() > size, torch.nextafter(z, x), z)
+
+
+def _round_down(value: float, dtype: torch.dtype) -> float:
+    """The largest number of `dtype` that is not above `value`."""
+    nearest = torch.tensor(value, dtype=dtype)
+    if nearest.item() > value:
+        nearest = torch.nextafter(nearest, torch.zeros_like(nearest))
+    return nearest.item()
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real)
+
+
+def _rows(x: Tensor) -> Tensor:
+    """One row an example, for any batch shape, the empty batch and one number an example included."""
+    return x.reshape(len(x), math.prod(x.shape[1:]))

@@ -1,0 +1,224 @@
+"""Priors over weights, and their divergence from a Gaussian posterior (eq. 5 and 6).
+
+A prior is anything with `kl(name, mu, log_std) -> scalar`: the divergence of the factorised Gaussian
+with means `mu` and standard deviations `exp(log_std)` from the prior, summed over one parameter tensor.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from advbnn.errors import ArgumentError, did_you_mean
+
+PerParameter = float | Mapping[str, float] | Callable[[str, Tensor], float | Tensor]
+"""A number for all parameters, or one chosen per parameter: a mapping from parameter names
+(with `"*"` for those it does not name), or a function of the name and the parameter."""
+
+
+@runtime_checkable
+class Prior(Protocol):
+    """What `Bayesian` asks of a prior."""
+
+    def kl(self, name: str, mu: Tensor, log_std: Tensor) -> Tensor:
+        """KL(N(mu, exp(log_std)^2) || prior), summed over the tensor."""
+        ...
+
+
+@dataclass(frozen=True)
+class GaussianPrior:
+    """p(w) = N(w; mean, std^2), the paper's choice with mean 0 and std sigma_0."""
+
+    std: PerParameter = 0.05
+    mean: PerParameter = 0.0
+
+    def __post_init__(self) -> None:
+        _check_std("std", self.std)
+        _check_mean(self.mean)
+
+    def kl(self, name: str, mu: Tensor, log_std: Tensor) -> Tensor:
+        """Closed form (eq. 6): log(sigma_0 / sigma) + (sigma^2 + (mu - m)^2) / (2 sigma_0^2) - 1/2."""
+        std, mean = std_for("prior std", self.std, name, mu), choose(self.mean, name, mu, default=0.0)
+        mu, log_std = _at_least_float32(mu), _at_least_float32(log_std)
+        log_ratio = _log(std) - log_std
+        return (log_ratio + ((2 * log_std).exp() + (mu - mean) ** 2) / (2 * std**2) - 0.5).sum()
+
+
+@dataclass(frozen=True)
+class ScaleMixturePrior:
+    """p(w) = weight * N(mean, std^2) + (1 - weight) * N(mean, narrow_std^2), after Blundell et al. (2015).
+
+    The divergence has no closed form: the entropy of the posterior is exact and E[log p(w)] is estimated
+    from `samples` draws, so the estimate is unbiased and its variance falls as 1 / samples.
+    """
+
+    std: PerParameter = 1.0
+    narrow_std: PerParameter = 0.0025
+    weight: float = 0.5
+    mean: PerParameter = 0.0
+    samples: int = 1
+
+    def __post_init__(self) -> None:
+        _check_mixture(self.weight, self.samples)
+        _check_std("std", self.std)
+        _check_std("narrow_std", self.narrow_std)
+        _check_mean(self.mean)
+
+    def kl(self, name: str, mu: Tensor, log_std: Tensor) -> Tensor:
+        """Monte-Carlo estimate of E_q[log q(w) - log p(w)] with `samples` fresh draws."""
+        scales = (
+            std_for("prior std", self.std, name, mu),
+            std_for("prior narrow_std", self.narrow_std, name, mu),
+        )
+        mean = choose(self.mean, name, mu, default=0.0)
+        return _mixture_kl(mu, log_std, self.weight, scales, mean, self.samples)
+
+
+@dataclass(frozen=True)
+class SpikeAndSlabPrior:
+    """p(w) = spike_weight * N(mean, spike_std^2) + (1 - spike_weight) * N(mean, std^2).
+
+    The spike is a narrow Gaussian. A true point mass would do nothing here: a Gaussian posterior gives it
+    probability zero, so it would add the constant -log(1 - spike_weight) and no gradient. Estimated as in
+    `ScaleMixturePrior`.
+    """
+
+    std: PerParameter = 0.15
+    spike_std: PerParameter = 0.005
+    spike_weight: float = 0.5
+    mean: PerParameter = 0.0
+    samples: int = 1
+
+    def __post_init__(self) -> None:
+        _check_mixture(self.spike_weight, self.samples)
+        _check_std("std", self.std)
+        _check_std("spike_std", self.spike_std)
+        _check_mean(self.mean)
+
+    def kl(self, name: str, mu: Tensor, log_std: Tensor) -> Tensor:
+        """Monte-Carlo estimate of E_q[log q(w) - log p(w)] with `samples` fresh draws."""
+        scales = (
+            std_for("prior spike_std", self.spike_std, name, mu),
+            std_for("prior std", self.std, name, mu),
+        )
+        mean = choose(self.mean, name, mu, default=0.0)
+        return _mixture_kl(mu, log_std, self.spike_weight, scales, mean, self.samples)
+
+
+def unit_norm_scales(net: nn.Module) -> dict[str, float]:
+    """Prior means that centre every normalisation layer's scale on 1 and all else on 0.
+
+    With mean 0 and sigma_0 = 0.05 the BatchNorm scales of VGG16, a small fraction of its weights, carry most of the
+    divergence at the start, and training pulls them to zero. `GaussianPrior(mean=unit_norm_scales(net))` does not.
+    """
+    norms = (
+        nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.LayerNorm, nn.GroupNorm,
+        nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d, nn.RMSNorm,
+    )  # fmt: skip
+    return {
+        f"{path}.weight" if path else "weight": 1.0
+        for path, module in net.named_modules()
+        if isinstance(module, norms) and module.weight is not None
+    }
+
+
+def check_names(net: nn.Module, prior: Prior, init_std: PerParameter) -> None:
+    """Refuse mappings that name a parameter which `net` does not have: a misspelt name would choose nothing.
+
+    A name of a parameter that stays deterministic is right, as is any name of one that has several. What a prior of
+    another kind than those here does with its fields is its own affair.
+    """
+    given: dict[str, object] = {"init_std": init_std}
+    if isinstance(prior, GaussianPrior | ScaleMixturePrior | SpikeAndSlabPrior):
+        given |= {f"prior.{field.name}": getattr(prior, field.name) for field in fields(prior)}
+    names = {name for name, _ in net.named_parameters(remove_duplicate=False)}
+    for argument, value in given.items():
+        for name in value if isinstance(value, Mapping) else ():
+            if name not in names and name != "*":
+                raise ArgumentError(
+                    f"{argument} names the parameter {name!r}, which is none of net.named_parameters()"
+                    f"{did_you_mean(name, names)}"
+                )
+
+
+def choose(value: PerParameter, name: str, parameter: Tensor, default: float | None = None) -> float | Tensor:
+    """The number that `value` holds for this parameter; `default` where a mapping is silent."""
+    if callable(value):
+        return value(name, parameter)
+    if isinstance(value, Mapping):
+        chosen = value.get(name, value.get("*", default))
+        if chosen is None:
+            raise ArgumentError(f"no value for parameter {name!r}: name it in the mapping or add a '*' entry")
+        return chosen
+    return value
+
+
+def std_for(argument: str, value: PerParameter, name: str, parameter: Tensor) -> float | Tensor:
+    """`choose`, with the result checked to be a standard deviation."""
+    std = choose(value, name, parameter)
+    valid = bool(((std > 0) & std.isfinite()).all()) if isinstance(std, Tensor) else 0 < std < math.inf
+    if not valid:
+        raise ArgumentError(f"{argument} for parameter {name!r} must be positive and finite, got {std}")
+    return std
+
+
+def _mixture_kl(
+    mu: Tensor,
+    log_std: Tensor,
+    weight: float,
+    scales: tuple[float | Tensor, float | Tensor],
+    mean: float | Tensor,
+    samples: int,
+) -> Tensor:
+    mu, log_std = _at_least_float32(mu), _at_least_float32(log_std)
+    std = log_std.exp()
+    expected_log_prior = mu.new_zeros(())
+    for _ in range(samples):
+        deviation = mu + std * torch.randn_like(mu) - mean
+        first, second = (_log_normal(deviation, scale) for scale in scales)
+        log_prior = torch.logaddexp(first + math.log(weight), second + math.log1p(-weight))
+        expected_log_prior = expected_log_prior + log_prior.sum() / samples
+    negative_entropy = -(log_std + 0.5 * math.log(2 * math.pi * math.e)).sum()
+    return negative_entropy - expected_log_prior
+
+
+def _log_normal(deviation: Tensor, std: float | Tensor) -> Tensor:
+    return -((deviation / std) ** 2) / 2 - _log(std) - 0.5 * math.log(2 * math.pi)
+
+
+def _log(value: float | Tensor) -> float | Tensor:
+    return value.log() if isinstance(value, Tensor) else math.log(value)
+
+
+def _at_least_float32(tensor: Tensor) -> Tensor:
+    # sums over millions of half-precision terms lose everything
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
+def _check_std(argument: str, value: PerParameter) -> None:
+    numbers = value.values() if isinstance(value, Mapping) else () if callable(value) else (value,)
+    for number in numbers:
+        if not 0 < number < math.inf:
+            raise ArgumentError(
+                f"{argument} must be a positive, finite standard deviation, got {number}; "
+                "to keep a parameter deterministic leave it out with `where`"
+            )
+
+
+def _check_mean(value: PerParameter) -> None:
+    numbers = value.values() if isinstance(value, Mapping) else () if callable(value) else (value,)
+    for number in numbers:
+        if not math.isfinite(number):
+            raise ArgumentError(f"mean must be finite, got {number}")
+
+
+def _check_mixture(weight: float, samples: int) -> None:
+    if not 0 < weight < 1:
+        raise ArgumentError(
+            f"the mixture weight must lie strictly between 0 and 1, got {weight}; for one component use GaussianPrior"
+        )
+    if samples < 1:
+        raise ArgumentError(f"samples must be at least 1, got {samples}")

@@ -1,0 +1,124 @@
+"""advbnn report: records as a page to look at."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from advbnn.cli.options import folder_to_write
+from advbnn.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from advbnn.attacks.threat import Threat
+    from advbnn.evaluation.records import Records
+    from advbnn.report import AttackedImage
+
+_ATTACK = "PGD-20 averaged over 10 draws"
+
+
+def report(
+    sources: Annotated[list[Path], typer.Argument(help="Run folders with records, or files of records.")],
+    out: Annotated[
+        Path,
+        typer.Option(callback=folder_to_write, help="The folder to write report.html, report.md and report.csv to."),
+    ] = Path("report"),
+    images: Annotated[
+        int, typer.Option(help="So many test images are shown under attack for each run folder; 0 for none.")
+    ] = 3,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; the first GPU if there is one.")] = None,
+) -> None:
+    """Write a page with tables and plots of everything that was measured of some runs."""
+    from advbnn.cli.common import explaining_errors
+    from advbnn.evaluation.records import Records
+    from advbnn.report import write_report
+    from advbnn.report.headline import middle_threat
+    from advbnn.report.select import check_one_data_set, labels_of
+    from advbnn.report.style import defenses_in
+
+    with explaining_errors():
+        if images < 0:
+            raise ArgumentError(f"images must be a number of images, 0 or more, got {images}")
+        found = {source: read_records(source) for source in sources}
+        check_one_network_a_label(found)
+        records = Records()
+        defenses: dict[str, str] = {}
+        for source, some in found.items():
+            try:
+                records += some
+            except ValueError as error:
+                raise ArgumentError(f"{source} does not go together with what was named before it: {error}") from None
+            known = defenses_in(source if source.is_dir() else source.parent)
+            defenses |= {label: known[label] for label in labels_of(some) if label in known}
+        check_one_data_set(records)
+        threat = middle_threat(records)
+        runs = [source for source in sources if source.is_dir()]
+        shown = _attacked(runs, threat, images, device) if threat is not None and images else []
+        typer.echo(f"{write_report(records, out, shown, defenses=defenses)}: {len(records)} records")
+
+
+def read_records(source: Path) -> "Records":
+    """The records of a run folder or of a file."""
+    from advbnn.cli.common import RECORDS
+    from advbnn.evaluation.records import Records
+    from advbnn.paper.experiment import FILE
+    from advbnn.training.run_folder import CONFIG
+
+    if source.is_file():
+        return Records.load(source)
+    if (source / RECORDS).is_file():
+        return Records.load(source / RECORDS)
+    if (source / CONFIG).is_file():
+        raise ArgumentError(f"{source} is a run without records; `advbnn evaluate {source}` makes some")
+    if (source / FILE).is_file():
+        raise ArgumentError(
+            f"{source} is a reproduction: `advbnn reproduce` writes its report. For one of your own name files of "
+            f"{source / 'records'}"
+        )
+    what = "is neither a run folder nor a file of records" if source.exists() else "does not exist"
+    raise ArgumentError(f"{source} {what}; expected the folder of a run, or a file such as runs/adv_bnn/{RECORDS}")
+
+
+def check_one_network_a_label(found: Mapping[Path, "Records"]) -> None:
+    """Refuses two networks of one label, whose numbers would stand in one row.
+
+    What lies in the folder of one reproduction is taken as it is: there a label is one run's, and the points over
+    alpha, each of a network of its own, share one on purpose.
+    """
+    from advbnn.paper.experiment import FILE
+
+    first: dict[tuple[str, ...], tuple[str, Path]] = {}
+    for source, records in found.items():
+        home = source.resolve().parent.parent
+        for record in records:
+            # the same weights have another digest in another type, and wherever torch describes its layers anew
+            made_by = (record.versions.get(name, "").partition("+")[0] for name in ("torch", "advbnn"))
+            comparable = (record.model.label, record.precision.partition(",")[0], *made_by)
+            sha256, before = first.setdefault(comparable, (record.model.sha256, source))
+            if sha256 == record.model.sha256:
+                continue
+            if (home / FILE).is_file() and before.resolve().parent.parent == home:
+                continue
+            where = " and ".join(dict.fromkeys((str(before), str(source))))
+            raise ArgumentError(
+                f"{record.model.label!r} stands for two networks in {where} (sha256 {sha256[:8]} and "
+                f"{record.model.sha256[:8]}); rename the folder of one of them and evaluate it again, or leave it out"
+            )
+
+
+def _attacked(runs: Sequence[Path], threat: "Threat", count: int, device: str | None) -> list["AttackedImage"]:
+    """The first test images of each run, attacked with averaged gradients."""
+    from advbnn.attacks import PGD
+    from advbnn.cli.common import device_or_first_gpu, label_of
+    from advbnn.report import attacked_images
+    from advbnn.training.loading import load_trained
+
+    shown = []
+    for run in runs:
+        trained = load_trained(run, device=device_or_first_gpu(device))
+        test = trained.config.load_data().test
+        rows = range(min(count, len(test)))
+        shown += attacked_images(
+            trained.model, test, PGD(threat, steps=20, eot=10), rows, name=_ATTACK, label=label_of(run)
+        )
+    return shown

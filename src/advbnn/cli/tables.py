@@ -1,0 +1,41 @@
+"""advbnn tables: the tables of documents, made anew from records."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from advbnn.errors import ArgumentError
+
+
+def tables(
+    documents: Annotated[
+        list[Path], typer.Argument(help="Markdown files with blocks <!-- table: RECORDS/NAME --> ... <!-- end -->.")
+    ],
+    results: Annotated[Path, typer.Option(help="The folder of the records.")] = Path("results"),
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; fail if a table is not what the records say.")
+    ] = False,
+) -> None:
+    """Fill the marked tables of documents from records."""
+    from advbnn.cli.common import explaining_errors, refuse_missing
+    from advbnn.paper.docs_tables import has_tables, refresh
+
+    with explaining_errors():
+        refuse_missing(documents)
+        for document in documents:
+            try:
+                text = document.read_text(encoding="utf-8")
+            except UnicodeDecodeError as error:
+                raise ArgumentError(f"{document} is no text: {error}; give a markdown file") from None
+            if not has_tables(text):
+                raise ArgumentError(
+                    f"{document} has no table to fill: mark its place by two lines of their own, "
+                    "<!-- table: RECORDS/NAME --> and <!-- end -->"
+                )
+        changed = refresh(documents, results, check=check)
+        for document in documents:
+            done = "out of date; run advbnn tables" if check else "refreshed"
+            typer.echo(f"{document}: {done if document in changed else 'up to date'}")
+        if check and changed:
+            raise typer.Exit(1)

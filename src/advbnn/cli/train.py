@@ -1,0 +1,42 @@
+"""advbnn train: a run from a TOML file."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from advbnn.cli.options import folder_to_write
+
+
+def train(
+    config: Annotated[Path, typer.Argument(help="The TOML file of the run; configs/ has one for each experiment.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, such as attack.steps=5. May be repeated."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The run folder; runs/ and the name of the TOML file if left out.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the last checkpoint; start if there is none.")
+    ] = False,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; the first GPU if there is one.")] = None,
+) -> None:
+    """Train a network as a TOML file says; started by torchrun, on as many processes as that has started."""
+    from advbnn.cli.common import device_or_first_gpu, explaining_errors
+    from advbnn.distributed import joined
+    from advbnn.training.config import load_config
+    from advbnn.training.interrupts import Interrupted
+    from advbnn.training.loop import fit_config
+
+    folder = out or Path("runs") / config.stem
+    folder_to_write(folder)
+    with explaining_errors():
+        chosen = load_config(config, settings or ())
+        splits = chosen.load_data()
+        try:
+            with joined(device_or_first_gpu(device)) as (_, place):
+                fit_config(chosen, splits, out=folder, resume=resume, device=place)
+        except Interrupted as stop:
+            typer.echo(str(stop), err=True)
+            raise typer.Exit(128 + (stop.signal or 2)) from None

@@ -1,0 +1,102 @@
+"""Random self-ensemble (RSE): Gaussian noise on the input of every convolution, in training and prediction.
+
+A baseline of the paper. The noise is a hook, not a layer, so the parameters keep their names: a checkpoint of
+the plain network loads strictly into the noisy one, and the other way round.
+"""
+
+import copy
+import math
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from advbnn.errors import ArgumentError
+
+CONVOLUTIONS: tuple[type[nn.Module], ...] = (
+    nn.Conv1d,
+    nn.Conv2d,
+    nn.Conv3d,
+    nn.ConvTranspose1d,
+    nn.ConvTranspose2d,
+    nn.ConvTranspose3d,
+)
+
+Net = TypeVar("Net", bound=nn.Module)
+
+
+def add_noise(
+    net: Net,
+    first: float = 0.2,
+    inner: float = 0.1,
+    before: tuple[type[nn.Module], ...] = CONVOLUTIONS,
+) -> Net:
+    """A copy of `net` in which each layer of a type in `before` sees its input plus N(0, std^2).
+
+    Every element of every image gets its own noise at every call, drawn from torch's default generator, in
+    training and in evaluation mode alike. The defaults are those of the authors' code.
+
+    Args:
+        net: any module with such layers; it stays as it is.
+        first: standard deviation before the first such layer, in the order of registration.
+        inner: standard deviation before all the others.
+        before: the types of layer.
+    """
+    for argument, std in {"first": first, "inner": inner}.items():
+        if not (isinstance(std, int | float) and 0 <= std < math.inf):
+            raise ArgumentError(f"{argument} must be a finite standard deviation, zero or more; got {std!r}")
+    if noise_levels(net):
+        raise ArgumentError(
+            "net has noise already, and a second helping would raise its standard deviation unseen; "
+            "add noise once, to the plain network"
+        )
+
+    noisy = copy.deepcopy(net)
+    layers = [module for module in noisy.modules() if isinstance(module, before)]
+    if not layers:
+        kinds = ", ".join(kind.__name__ for kind in before)
+        raise ArgumentError(
+            f"net must have a layer to put noise before, and {type(net).__name__} has none of: {kinds}. "
+            "Name the types to use, such as before=(nn.Linear,)"
+        )
+    for index, layer in enumerate(layers):
+        GaussianNoise(float(inner if index else first)).attach(layer)
+    return noisy
+
+
+def noise_levels(net: nn.Module) -> dict[str, float]:
+    """The standard deviation of the noise before each noisy layer, by the layer's name in `net`."""
+    return {
+        name: hook.std
+        for name, module in net.named_modules()
+        for hook in module._forward_pre_hooks.values()
+        if isinstance(hook, GaussianNoise)
+    }
+
+
+class GaussianNoise:
+    """A forward pre-hook that adds N(0, std^2) to a layer's input."""
+
+    def __init__(self, std: float) -> None:
+        self.std = std
+
+    def attach(self, layer: nn.Module) -> None:
+        # Hooks live in a dict under process-wide ids. Pickled along, the handle makes the loading process
+        # skip this id; otherwise the next hook registered there could take it and silently replace the noise.
+        self.handle = layer.register_forward_pre_hook(self, with_kwargs=True)
+
+    def __call__(
+        self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if self.std == 0:
+            return args, kwargs
+        if args:
+            return (self._perturb(args[0]), *args[1:]), kwargs
+        return args, {**kwargs, "input": self._perturb(kwargs["input"])}
+
+    def _perturb(self, x: torch.Tensor) -> torch.Tensor:
+        # in the order of the indices, whatever the order in memory: the noise of a seed is the same in every layout
+        return x + self.std * torch.randn(x.shape, dtype=x.dtype, device=x.device)
+
+    def __repr__(self) -> str:
+        return f"GaussianNoise(std={self.std})"

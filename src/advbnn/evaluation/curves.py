@@ -1,0 +1,169 @@
+"""Accuracy as a curve: over the radius, the size of the ensemble, the attack's steps, and its draws (section 4)."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor, nn
+
+from advbnn.attacks.base import Attack
+from advbnn.attacks.transfer import Transfer
+from advbnn.bayes.prediction import predict
+from advbnn.data.imageset import Examples
+from advbnn.errors import ArgumentError
+from advbnn.evaluation.accuracy import CLEAN, Evaluation, Options, Perturbation
+from advbnn.evaluation.batchwise import Batch
+from advbnn.evaluation.records import Records
+from advbnn.modules import evaluating
+from advbnn.randomness import scoring_seed, seeded
+
+RADII = tuple(k / 200 for k in range(15))
+"""0, 0.005, ..., 0.07: the paper's for CIFAR-10 and STL-10."""
+
+IMAGENET_RADII = tuple(k / 500 for k in range(11))
+"""0, 0.002, ..., 0.02: the paper's for ImageNet-143."""
+
+ENSEMBLE_SIZES = tuple(range(1, 51))
+
+STEPS = (3, 4, 6, 9, 13, 18, 26, 38, 55, 78, 112, 162, 234, 336, 483, 695, 1000)
+"""Those of the authors' step study, evenly spaced on a log scale."""
+
+EOT_SAMPLES = (1, 2, 5, 10, 20, 50)
+
+
+def radius_curve(
+    model: nn.Module,
+    data: Examples,
+    attack: Attack | Transfer,
+    radii: Sequence[float] = RADII,
+    *,
+    name: str | None = None,
+    **options: Unpack[Options],
+) -> Records:
+    """Accuracy under the attack at each radius; at 0 the clean accuracy, as a point of the curve.
+
+    Args:
+        model: see `evaluate`.
+        data: see `evaluate`.
+        attack: its own radius is replaced; whether its step follows is its own affair.
+        radii: the radii eps.
+        name: what the curve is called, to tell it from that of another attack; the attack's class when None.
+        options: see `Evaluation`.
+    """
+    points = {eps: changed(attack, threat=replace(attack.threat, eps=eps)) for eps in radii}
+    return _curve("radius", name, model, data, points, options)
+
+
+def steps_curve(
+    model: nn.Module,
+    data: Examples,
+    attack: Attack | Transfer,
+    steps: Sequence[int] = STEPS,
+    *,
+    name: str | None = None,
+    **options: Unpack[Options],
+) -> Records:
+    """Accuracy under the attack with each number of steps; arguments as for `radius_curve`."""
+    return _curve("steps", name, model, data, {count: changed(attack, steps=count) for count in steps}, options)
+
+
+def eot_curve(
+    model: nn.Module,
+    data: Examples,
+    attack: Attack | Transfer,
+    eot: Sequence[int] = EOT_SAMPLES,
+    *,
+    name: str | None = None,
+    **options: Unpack[Options],
+) -> Records:
+    """Accuracy under the attack with each number of draws averaged at every step; arguments as for `radius_curve`."""
+    return _curve("eot", name, model, data, {count: changed(attack, eot=count) for count in eot}, options)
+
+
+def ensemble_curve(
+    model: nn.Module,
+    data: Examples,
+    attack: Perturbation | None = None,
+    sizes: Sequence[int] = ENSEMBLE_SIZES,
+    *,
+    name: str | None = None,
+    **options: Unpack[Options],
+) -> Records:
+    """Accuracy of ensembles of each size, against perturbed inputs that are made once.
+
+    The draws of the largest ensemble are made once too, and its first m are the ensemble of size m: the same one
+    that `evaluate(samples=m)` scores with.
+
+    Args:
+        model: see `evaluate`.
+        data: see `evaluate`.
+        attack: the attack, or None for clean inputs.
+        sizes: the numbers of draws.
+        name: as for `radius_curve`.
+        options: see `Evaluation`; `samples` is not among them.
+    """
+    if "samples" in options:
+        raise ArgumentError("ensemble_curve takes sizes=(...) instead of samples")
+    if not sizes or min(sizes) < 1:
+        raise ArgumentError(f"sizes must be numbers of draws, each at least 1; got {sizes!r}")
+    evaluation = Evaluation(model, data, **options | {"samples": max(sizes)})
+    title = name or (CLEAN if attack is None else type(attack).__name__)
+    plans = [evaluation.planned(title, attack, samples=size, curve="ensemble", at=float(size)) for size in sizes]
+
+    network = evaluation.fast
+
+    def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
+        x, y = evaluation.prepared(x, y)
+        correct = []
+        for seed in evaluation.seed_list:
+            x_adv = evaluation.craft(attack, x, y, seed, batch)
+            with torch.no_grad(), evaluating(network), seeded(scoring_seed(seed), x.device):
+                draws = [network(x_adv) for _ in range(max(sizes))]
+            labels = [predict(_Recorded(draws), x_adv, size, rule=evaluation.rule).label for size in sizes]
+            correct.append(torch.stack(labels, 1) == y[:, None])
+        return {"correct": torch.stack(correct, 2)}
+
+    return evaluation.measure(plans, work)
+
+
+def changed(attack: Attack | Transfer, **changes: Any) -> Attack | Transfer:
+    """The attack with other settings; of a transfer, those of the attack on its source."""
+    if isinstance(attack, Transfer):
+        return replace(attack, attack=_changed(attack.attack, changes))
+    return _changed(attack, changes)
+
+
+def _changed(attack: Attack, changes: dict[str, Any]) -> Attack:
+    for name in changes:
+        if name not in {f.name for f in fields(attack) if f.init}:
+            raise ArgumentError(f"{type(attack).__name__} has no {name} that can be varied; choose an attack that has")
+    return replace(attack, **changes)
+
+
+class _Recorded(nn.Module):
+    """A network that answers with outputs that were made before, one after another."""
+
+    def __init__(self, outputs: Sequence[Tensor]) -> None:
+        super().__init__()
+        self._outputs: Iterator[Tensor] = iter(outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return next(self._outputs)
+
+
+def _curve(
+    curve: str,
+    name: str | None,
+    model: nn.Module,
+    data: Examples,
+    points: dict[float, Attack | Transfer],
+    options: Options,
+) -> Records:
+    if not points:
+        raise ArgumentError(f"the curve over {curve} needs at least one point")
+    evaluation = Evaluation(model, data, **options)
+    records = Records()
+    for at, attack in points.items():
+        records += evaluation.accuracy(name or type(attack).__name__, attack, curve=curve, at=float(at))
+    return records

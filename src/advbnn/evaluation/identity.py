@@ -1,0 +1,156 @@
+"""What exactly was measured: which weights, which images, on what machine and in what precision."""
+
+import hashlib
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Number
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from advbnn.bayes.mean_field import Bayesian
+from advbnn.bayes.sample_bank import SampleBank
+from advbnn.data.imageset import Examples, row_numbers
+from advbnn.defenses.rse import noise_levels
+from advbnn.modules import dtype_of
+
+_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+"""Attributes that are torch's own affair, or the mode."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelIdentity:
+    """A network with its weights.
+
+    Attributes:
+        label: what its owner calls it, for tables and plots.
+        kind: its class, and that of the network within.
+        sha256: over its structure, every parameter and buffer, the numbers and strings that its modules keep as
+            attributes, and the draw of an enclosing `frozen` block.
+    """
+
+    label: str
+    kind: str
+    sha256: str
+
+    @classmethod
+    def of(cls, model: nn.Module, label: str | None = None) -> "ModelIdentity":
+        """The identity of `model`; its kind is its label when it is given none."""
+        kind = _kind(model)
+        return cls(label=label or kind, kind=kind, sha256=_digest(model))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataIdentity:
+    """The images that were looked at.
+
+    Attributes:
+        name: of the data set.
+        sha256: its fingerprint, that of all images.
+        n: the number of images looked at.
+        rows: which ones, such as "0-99,105"; empty for all of them.
+    """
+
+    name: str
+    sha256: str
+    n: int
+    rows: str = ""
+
+    @classmethod
+    def of(cls, data: Examples, rows: Sequence[int] | Tensor | None = None) -> "DataIdentity":
+        """The identity of the given rows of `data`, or of all of it."""
+        if rows is None:
+            return cls(name=data.name, sha256=data.fingerprint(), n=len(data))
+        chosen = row_numbers(rows, len(data)).tolist()
+        return cls(name=data.name, sha256=data.fingerprint(), n=len(chosen), rows=ranges(chosen))
+
+
+def precision_of(model: nn.Module, device: torch.device, bf16: bool = False) -> str:
+    """The type of the weights, and on CUDA whether products of float32 are rounded to TF32 first.
+
+    Args:
+        model: the network.
+        device: where it is.
+        bf16: its matrix products are in bfloat16; also if torch's autocast is on, this is said.
+    """
+    dtype = str(dtype_of(model)).removeprefix("torch.")
+    if bf16 or torch.is_autocast_enabled(device.type):
+        half = torch.bfloat16 if bf16 else torch.get_autocast_dtype(device.type)
+        dtype += f", autocast {str(half).removeprefix('torch.')}"
+    if device.type != "cuda":
+        return dtype
+    matmul = "off" if torch.get_float32_matmul_precision() == "highest" else "on"
+    convolutions = "on" if torch.backends.cudnn.allow_tf32 else "off"
+    return f"{dtype}, TF32 {matmul} in products, {convolutions} in convolutions"
+
+
+def versions_on(device: torch.device) -> dict[str, str]:
+    """The software and the device."""
+    from advbnn import __version__
+
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"cpu ({platform.machine()})"
+    return {
+        "advbnn": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "device": name,
+    }
+
+
+def ranges(rows: Sequence[int]) -> str:
+    """Row numbers in their order, runs of neighbours joined: [0, 1, 2, 5] is "0-2,5"."""
+    runs: list[list[int]] = []
+    for row in rows:
+        if runs and row == runs[-1][1] + 1:
+            runs[-1][1] = row
+        else:
+            runs.append([row, row])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def _kind(model: nn.Module) -> str:
+    inner = getattr(model, "net", None)
+    return f"{type(model).__name__}({type(inner).__name__})" if isinstance(inner, nn.Module) else type(model).__name__
+
+
+def _digest(model: nn.Module) -> str:
+    # the noise of RSE is a hook, which neither the structure nor the weights show
+    digest = hashlib.sha256(f"{model!r} {noise_levels(model)}".encode())
+    for name, value in {**model.state_dict(), **_unsaved(model)}.items():
+        if isinstance(value, Tensor):
+            digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+            digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+        else:  # a module's extra state, or a plain attribute
+            digest.update(f"{name} {value!r}".encode())
+    return digest.hexdigest()
+
+
+def _unsaved(model: nn.Module) -> dict[str, Any]:
+    """What a network computes with and its state dict lacks: unsaved buffers, plain attributes, a frozen draw."""
+    found: dict[str, Any] = {}
+    for path, module in model.named_modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            if name in module._non_persistent_buffers_set:
+                found[f"unsaved {path}.{name}"] = buffer
+        if not _tells_its_attributes(module):
+            attributes = {name: value for name, value in vars(module).items() if name not in _OF_EVERY_MODULE}
+            found |= {f"attribute {path}.{name}": value for name, value in attributes.items() if _is_plain(value)}
+        if isinstance(module, Bayesian) and module._frozen is not None:
+            found |= {f"frozen {path}.{name}": weight for name, weight in module._frozen.items()}
+        if isinstance(module, SampleBank) and module._frozen is not None:
+            found[f"frozen {path}"] = module._frozen
+    return found
+
+
+def _tells_its_attributes(module: nn.Module) -> bool:
+    """Whether its repr, which counts already, names all that it computes with: so do the layers of torch and ours."""
+    known = type(module).__module__.partition(".")[0] in ("torch", "advbnn")
+    return known and type(module).extra_repr is not nn.Module.extra_repr
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, tuple | list):
+        return all(map(_is_plain, value))
+    return isinstance(value, Number | str | bytes | torch.dtype)

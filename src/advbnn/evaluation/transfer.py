@@ -1,0 +1,114 @@
+"""Attacks made on one model and tried on another, for all pairs of models: the affinity of eq. 17."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Unpack
+
+import torch
+from torch import Tensor, nn
+
+from advbnn.attacks.transfer import Transfer
+from advbnn.data.imageset import Examples
+from advbnn.errors import ArgumentError
+from advbnn.evaluation.accuracy import CLEAN, Evaluation, Options, Perturbation
+from advbnn.evaluation.batchwise import Batch
+from advbnn.evaluation.records import Record, Records
+
+
+def transfer_matrix(
+    models: Mapping[str, nn.Module], data: Examples, attack: Perturbation, **options: Unpack[Options]
+) -> Records:
+    """Acc[B] of every model, and Acc[B | A] for every source A and target B, the model itself included.
+
+    Each source is attacked once; what comes of it is scored on every target. The record of a pair is that of the
+    target, with `kind="transfer"` and the source in `source`; the records of one target share their scoring draws.
+
+    Args:
+        models: two or more models by name.
+        data: see `evaluate`.
+        attack: how each source is attacked; not a `Transfer`, which has a source of its own.
+        options: see `Evaluation`; `label` is not among them.
+    """
+    if len(models) < 2:
+        raise ArgumentError(f"models must be two or more, by name; got {list(models)}")
+    if isinstance(attack, Transfer):
+        raise ArgumentError(
+            f"attack must be made on each of the models in turn, got {attack!r}, whose source is always the same; "
+            "give its attack alone, and its source as one more of the models"
+        )
+    if "label" in options:
+        raise ArgumentError("transfer_matrix takes the labels from the names of the models; leave out label")
+    evaluations = {name: Evaluation(model, data, **options | {"label": name}) for name, model in models.items()}
+    records = Records()
+    for target in evaluations.values():
+        records += target.accuracy(CLEAN, None)
+    for name, source in evaluations.items():
+        plans = [
+            replace(target.planned(f"from {name}", attack), kind="transfer", source=source.plan.model)
+            for target in evaluations.values()
+        ]
+        records += source.measure(plans, _Pairs(source, list(evaluations.values()), attack))
+    return records
+
+
+def affinity(records: Records) -> dict[str, dict[str, float | None]]:
+    """rho_{A -> B} = (Acc[B] - Acc[B|A]) / (Acc[B] - Acc[B|B]) (eq. 17), as `result[A][B]`.
+
+    1 means that the source's examples hurt the target as much as its own do, 0 that they do nothing. A value above 1
+    is a warning: an attacker who does not know the target does better than one who does, as happens when gradients
+    are masked. None where the target's own attack does not lower its accuracy, so that there is nothing to compare,
+    and where the record of the pair or of the target's own attack is missing.
+
+    Args:
+        records: those of `transfer_matrix` for one attack at one radius, among others.
+    """
+    crossed = [(r.source.label, r.model.label, r) for r in records.where(kind="transfer", curve="") if r.source]
+    names = list(dict.fromkeys(target for _, target, _ in crossed))
+    clean = {name: records.only(kind="clean", label=name, curve="") for name in names}
+    measured = [record for _, _, record in crossed]
+    _check_comparable(measured, ("attack", "threat"))
+    _check_comparable([*measured, *clean.values()], ("data", "samples", "seeds"))
+    # only now: of two records of one pair that differ in these, the later would take the place of the other
+    pairs = {(source, target): record for source, target, record in crossed}
+    sources = list(dict.fromkeys(source for source, _ in pairs))
+    return {
+        source: {
+            target: _rho(clean[target], pairs.get((source, target)), pairs.get((target, target))) for target in names
+        }
+        for source in sources
+    }
+
+
+class _Pairs:
+    """Attacks the source, then asks every target."""
+
+    def __init__(self, source: Evaluation, targets: list[Evaluation], attack: Perturbation) -> None:
+        self.source, self.targets, self.attack = source, targets, attack
+
+    def __call__(self, x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
+        x, y = self.source.prepared(x, y)
+        correct = []
+        for seed in self.source.seed_list:
+            x_adv = self.source.craft(self.attack, x, y, seed, batch)
+            correct.append(torch.stack([self._correct(target, x_adv, y, seed) for target in self.targets], 1))
+        return {"correct": torch.stack(correct, 2)}
+
+    def _correct(self, target: Evaluation, x_adv: Tensor, y: Tensor, seed: int) -> Tensor:
+        x_adv, y = target.prepared(x_adv, y)
+        return (target.classify(x_adv, seed).label == y).cpu()
+
+
+def _rho(clean: Record, across: Record | None, own: Record | None) -> float | None:
+    if across is None or own is None:
+        return None
+    # counts, so that equal accuracies differ by exactly nothing
+    lost, lost_to_itself = (sum(clean.correct) - sum(record.correct) for record in (across, own))
+    return lost / lost_to_itself if lost_to_itself > 0 else None
+
+
+def _check_comparable(records: list[Record], fields: tuple[str, ...]) -> None:
+    for name in fields:
+        values = {str(getattr(record, name)): record for record in records}
+        if len(values) > 1:
+            listed = "; ".join(f"{record.model.label}: {value}" for value, record in values.items())
+            raise ArgumentError(f"affinity compares records with the same {name}, got {listed}; leave out the others")

@@ -1,0 +1,217 @@
+"""A network's structure without its weights, run with whatever weights and statistics it is given.
+
+The fast forms of training and attack draw weights in half precision and hand them to the structure, so the network
+itself, its parameters and its optimizer stay in single precision. The structure may then differ from the network where
+that is faster and changes nothing: see `FusedNet`.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional
+
+from advbnn.bayes.functional import parameter_paths
+from advbnn.fast.conv_relu import conv_relu
+from advbnn.models.conv_bn import NormalisedConvolution, fold, normalised_convolutions
+
+
+class FusedNet:
+    """The structure of `net`, in training or evaluation mode, computing in `precision`.
+
+    In evaluation mode, normalisation is folded into the convolution before it, and so is the ReLU after it. In training
+    mode, a bias that normalisation takes away again is not added, and goes into the running mean directly; its gradient
+    is then zero without rounding. Both happen where the network has such places and are exact up to rounding.
+
+    Args:
+        net: the network; it is not changed and not kept.
+        precision: type of the matrix products. Normalisation, losses and whatever else needs it stays in float32, by
+            the rules of torch's autocast.
+        training: whether normalisation uses the batch, and updates the running statistics it is given.
+    """
+
+    def __init__(self, net: nn.Module, precision: torch.dtype, training: bool) -> None:
+        self.precision = precision
+        self.places = parameter_paths({**dict(net.named_parameters()), **dict(net.named_buffers())}, net)
+        self.structure = copy.deepcopy(net).to("meta").train(training)
+        _adapt_convolutions(self.structure)
+        pairs = [pair for pair in normalised_convolutions(net, training=training) if self._owns_its_tensors(pair)]
+        changes = _hidden_biases(self.structure, pairs) if training else _folded_norms(self.structure, pairs)
+        self._changes: Sequence[_Hidden | Fold] = changes
+
+    @property
+    def folds(self) -> list["Fold"]:
+        """The normalisations that are folded into convolutions."""
+        return [change for change in self._changes if isinstance(change, Fold)]
+
+    def placed(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors by their places in the structure, of which a tied weight has several."""
+        return {place: tensor for name, tensor in tensors.items() for place in self.places[name]}
+
+    def fold(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What the structure computes with, by its places: in evaluation mode folded, in training mode less biases."""
+        placed = self.placed(tensors)
+        for change in self._changes:
+            change.place(placed)
+        return placed
+
+    def __call__(self, tensors: Mapping[str, Tensor], x: Tensor, folded: bool = False) -> Tensor:
+        """The network's output in float32.
+
+        Args:
+            tensors: parameters and buffers by name.
+            x: the inputs.
+            folded: `tensors` come from `fold`, or are like such.
+        """
+        half = self.precision != torch.float32
+        with torch.autocast(x.device.type, self.precision, enabled=half, cache_enabled=False):
+            placed = {**tensors} if folded else self.fold(tensors)
+            outputs: Tensor = functional_call(self.structure, placed, (x,), tie_weights=False)
+        return outputs.float()
+
+    def _owns_its_tensors(self, pair: NormalisedConvolution) -> bool:
+        """Whether no other module shares a tensor with the pair, and no hook computes its weight from others."""
+        if f"{pair.conv}.weight" not in self.places:
+            return False
+        ours = [name for name in self.places if name.rpartition(".")[0] in (pair.conv, pair.norm)]
+        held = [name for part in _parts(self.structure, pair) for name in part.state_dict()]
+        return len(ours) == len(held) and all(len(self.places[name]) == 1 for name in ours)
+
+
+class FusedConv2d(nn.Conv2d):
+    """A convolution of a twin.
+
+    If it `sees_images`, it keeps their precision where the arithmetic is bfloat16. Eight significant bits move a pixel
+    by up to 0.002, a fifteenth of the usual perturbation. So the image goes in as two numbers, x = high + low, in
+    channels of their own that share the weights. Tensor cores want the three channels padded to eight anyway, so this
+    costs nothing; in float32 they want them padded to four.
+
+    If it `clips`, it ends in a ReLU.
+    """
+
+    sees_images = False
+    clips = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The convolution, in the type of autocast if that is on."""
+        weight, bias = self.weight, self.bias
+        if torch.is_autocast_enabled(x.device.type):
+            dtype = torch.get_autocast_dtype(x.device.type)
+            weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
+            if self.sees_images:
+                x, weight = _split(x, weight)
+            x = x.to(dtype)
+        elif self.sees_images and x.is_cuda:
+            x, weight = _padded(x, 4), _padded(weight, 4)
+        # in half precision, for in single precision torch lets convolutions round their factors, and not products
+        if x.is_cuda and weight.dtype != torch.float32 and not weight.requires_grad and self._is_dense(x):
+            outputs = dense_convolution(x, weight, bias)
+            return outputs.relu() if self.clips else outputs
+        # for images of few channels, a convolution that clips is slower than one that does not and a compiled pass
+        if self.clips and bias is not None and not (self.sees_images and torch.compiler.is_compiling()):
+            clipped: Tensor = conv_relu(x, weight, bias, self.stride, self.padding, self.dilation, self.groups)
+            return clipped
+        outputs = functional.conv2d(x, weight, bias, self.stride, self.padding, self.dilation, self.groups)
+        return outputs.relu() if self.clips else outputs
+
+    def _is_dense(self, x: Tensor) -> bool:
+        """Whether every output sees every input: 3x3 kernels on 2x2 images."""
+        shape = x.shape[2:] == (2, 2) and self.kernel_size == (3, 3)
+        return shape and self.padding == self.stride == self.dilation == (1, 1) and self.groups == 1
+
+
+def dense_convolution(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """A padded 3x3 convolution of 2x2 images as one matrix product, without the five ninths that multiply zeros."""
+    n, inputs, _, _ = x.shape
+    outputs = len(weight)
+    # windows [output row from below, output column from the right] of the kernel: tap = input - output + 1
+    taps = weight.permute(0, 2, 3, 1).unfold(1, 2, 1).unfold(2, 2, 1)  # o, row, column, i, input row, input column
+    matrix = taps.permute(1, 2, 0, 4, 5, 3).flip(0, 1).reshape(4 * outputs, 4 * inputs)
+    flat = functional.linear(x.permute(0, 2, 3, 1).reshape(n, -1), matrix, None if bias is None else bias.repeat(4))
+    return flat.view(n, 2, 2, outputs).permute(0, 3, 1, 2)
+
+
+class _Hidden:
+    """A bias that normalisation by the batch takes away: it is left out."""
+
+    def __init__(self, pair: NormalisedConvolution, conv: nn.Conv2d, momentum: float) -> None:
+        self._bias, self._mean = f"{pair.conv}.bias", f"{pair.norm}.running_mean"
+        self._share = momentum / (1 - momentum)
+        conv.bias = None
+
+    def place(self, placed: dict[str, Tensor]) -> None:
+        """Put what the bias will have added to the running mean there, before that shrinks by 1 - momentum."""
+        bias = placed.pop(self._bias).detach()
+        if self._mean in placed:
+            placed[self._mean].add_(bias, alpha=self._share)
+
+
+class Fold:
+    """A normalisation by running statistics: the convolution before it does its work."""
+
+    def __init__(self, pair: NormalisedConvolution, conv: nn.Conv2d, norm: nn.BatchNorm2d) -> None:
+        self.weight, self.bias, self.norm = f"{pair.conv}.weight", f"{pair.conv}.bias", pair.norm
+        self.has_bias, self.affine = conv.bias is not None, norm.affine
+        self.channels, self.eps = norm.num_features, norm.eps
+        if conv.bias is None:
+            # a place for the shift
+            conv.bias = nn.Parameter(torch.empty(norm.num_features, device="meta"))
+
+    def place(self, placed: dict[str, Tensor]) -> None:
+        """Replace the tensors of the pair by those of the folded convolution."""
+        prefix = f"{self.norm}."
+        ours = [name for name in placed if name.startswith(prefix)]
+        tensors = {name.removeprefix(prefix): placed.pop(name) for name in ours}
+        placed[self.weight], placed[self.bias] = fold(placed[self.weight], placed.get(self.bias), self.eps, tensors)
+
+
+def _hidden_biases(structure: nn.Module, pairs: Sequence[NormalisedConvolution]) -> list[_Hidden]:
+    hidden = []
+    for pair in pairs:
+        conv, norm = _parts(structure, pair)
+        # without a momentum the running mean is an equal average, which knows how many batches there were
+        if conv.bias is not None and norm.momentum is not None and norm.momentum < 1:
+            hidden.append(_Hidden(pair, conv, norm.momentum))
+    return hidden
+
+
+def _folded_norms(structure: nn.Module, pairs: Sequence[NormalisedConvolution]) -> list[Fold]:
+    folded = []
+    for pair in pairs:
+        conv, norm = _parts(structure, pair)
+        if norm.running_mean is None:
+            continue
+        folded.append(Fold(pair, conv, norm))
+        structure.set_submodule(pair.norm, nn.Identity())
+        if pair.relu is not None and isinstance(conv, FusedConv2d):
+            conv.clips = True
+            structure.set_submodule(pair.relu, nn.Identity())
+    return folded
+
+
+def _parts(structure: nn.Module, pair: NormalisedConvolution) -> tuple[nn.Conv2d, nn.BatchNorm2d]:
+    return cast(nn.Conv2d, structure.get_submodule(pair.conv)), cast(nn.BatchNorm2d, structure.get_submodule(pair.norm))
+
+
+def _adapt_convolutions(structure: nn.Module) -> None:
+    """Turn the plain convolutions of images into a twin's."""
+    layers = [m for m in structure.modules() if isinstance(m, nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear)]
+    for layer in layers:
+        if type(layer) is nn.Conv2d and layer.padding_mode == "zeros" and not isinstance(layer.padding, str):
+            layer.__class__ = FusedConv2d
+    if layers and isinstance(layers[0], FusedConv2d):
+        layers[0].sees_images = layers[0].in_channels <= 4 and layers[0].groups == 1
+
+
+def _split(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    high = x.to(weight.dtype)
+    low = (x - high.float()).to(weight.dtype)
+    return _padded(torch.cat([high, low], 1), 8), _padded(torch.cat([weight, weight], 1), 8)
+
+
+def _padded(x: Tensor, multiple: int) -> Tensor:
+    """`x` with channels of zeros, so that their number is a multiple."""
+    return functional.pad(x, (0, 0, 0, 0, 0, -x.shape[1] % multiple))

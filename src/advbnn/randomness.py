@@ -1,0 +1,60 @@
+"""Seeds: a block of code with its own random state, and a seed of its own for every purpose.
+
+What crafts an attack and what scores it never share a random number.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+def _default_generator(device: torch.device) -> torch.Generator:
+    if device.type == "cuda":
+        index = torch.cuda.current_device() if device.index is None else device.index
+        return torch.cuda.default_generators[index]
+    return torch.default_generator
+
+
+@contextmanager
+def seeded(seed: int | None, device: torch.device | str = "cpu") -> Iterator[None]:
+    """Within the block, torch's default generators of the CPU and of `device` follow `seed`.
+
+    Afterwards both are as they were, also when the block raises. With `seed=None` nothing is
+    seeded and nothing is restored: the block draws from the caller's stream, as any torch code does.
+    """
+    if seed is None:
+        yield
+        return
+    generators = {torch.default_generator, _default_generator(torch.device(device))}
+    states = [(generator, generator.get_state()) for generator in generators]
+    try:
+        for generator in generators:
+            generator.manual_seed(seed)
+        yield
+    finally:
+        for generator, state in states:
+            generator.set_state(state)
+
+
+def derive_seed(seed: int, purpose: str, index: int = 0) -> int:
+    """A seed in [0, 2^63) of its own for every (seed, purpose, index), by hashing the three.
+
+    Args:
+        seed: the evaluation seed.
+        purpose: a word for what it is used for.
+        index: tells apart what has the same purpose, such as batches.
+    """
+    key = hashlib.blake2b(f"{purpose} {seed} {index}".encode(), digest_size=8).digest()
+    return int.from_bytes(key, "big") >> 1
+
+
+def crafting_seed(seed: int, batch: int) -> int:
+    """The randomness of an attack on a batch."""
+    return derive_seed(seed, "craft", batch)
+
+
+def scoring_seed(seed: int) -> int:
+    """The draws of the classifier: the same for every batch and attack, so that they are one ensemble."""
+    return derive_seed(seed, "score")

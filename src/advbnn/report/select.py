@@ -1,0 +1,94 @@
+"""Finding among records what a report shows: whose attack it was, at which radius, and on which data."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+from advbnn.attacks import paper_pgd
+from advbnn.errors import ArgumentError
+from advbnn.evaluation.accuracy import CLEAN
+from advbnn.evaluation.records import Record, Records
+
+T = TypeVar("T")
+
+
+def is_authors_attack(record: Record) -> bool:
+    """Whether the paper's own attack was used: PGD-20 with one draw a step, be its step the paper's or a scaled one."""
+    if record.kind != "attack" or record.threat is None:
+        return False
+    return _any_step(record.attack) == _any_step(repr(paper_pgd(record.threat.eps)))
+
+
+def clean_of(records: Records, label: str) -> Record | None:
+    """The accuracy without an attack."""
+    found = records.where(kind="clean", name=CLEAN, label=label, curve="")
+    return found[0] if found else None
+
+
+def labels_of(records: Iterable[Record]) -> list[str]:
+    """The labels of the models, in order of appearance."""
+    return list(dict.fromkeys(record.model.label for record in records))
+
+
+def radius(record: Record) -> float:
+    """The radius of the threat; 0 without one."""
+    return 0.0 if record.threat is None else record.threat.eps
+
+
+def ball(record: Record) -> tuple[str, float]:
+    """Norm and radius, by which threats are put in order."""
+    return ("", 0.0) if record.threat is None else (record.threat.norm, record.threat.eps)
+
+
+def ball_title(record: Record) -> str:
+    """`"linf 0.035"`; empty without a threat."""
+    return "" if record.threat is None else f"{record.threat.norm} {record.threat.eps:.4g}"
+
+
+def middle(values: Sequence[T]) -> T:
+    """Of values in order the one in the middle, the first of two."""
+    return values[(len(values) - 1) // 2]
+
+
+def condition(record: Record) -> str:
+    """What the images went through: `"clean"`, `"pgd 20 at linf 0.035"`."""
+    return record.name if record.threat is None else f"{record.name} at {ball_title(record)}"
+
+
+def images_of(records: Sequence[Record]) -> str:
+    """How many images, of which data: `"400 images of digits"`."""
+    fewest, most = min(r.n for r in records), max(r.n for r in records)
+    count = f"{most:,}" if fewest == most else f"{fewest:,} to {most:,}"
+    return f"{count} images of {records[0].data.name}"
+
+
+def draws_of(records: Sequence[Record]) -> str:
+    """How many draws and seeds: `"20 draws, 3 seeds"`."""
+    draws, seeds = (_range(values) for values in ({r.samples for r in records}, {len(r.seeds) for r in records}))
+    return f"{draws} draw{'' if draws == '1' else 's'}, {seeds} seed{'' if seeds == '1' else 's'}"
+
+
+def check_one_data_set(records: Records) -> None:
+    """Refuses records that cannot stand on one plot.
+
+    Steepness is measured on training images too: there each of its names, train and test, stands for one data set.
+    """
+    groups: dict[str, dict[str, Record]] = {}
+    for record in records:
+        group = f"{record.kind} {record.name}" if record.kind == "lipschitz" else ""
+        groups.setdefault(group, {})[f"{record.data.name} {record.data.sha256}"] = record
+    for found in groups.values():
+        if len(found) > 1:
+            listed = "; ".join(f"{r.model.label}: {r.data.name} ({r.data.sha256[:8]})" for r in found.values())
+            raise ArgumentError(
+                f"records of different data cannot stand on one plot: {listed}. Make one report for each data set"
+            )
+
+
+def _any_step(attack: str) -> str:
+    return re.sub(r"(?<=[( ]step_size=)[0-9.e-]+", "any", attack)
+
+
+def _range(values: Iterable[int]) -> str:
+    ordered = sorted(values)
+    return f"{ordered[0]}" if len(ordered) == 1 else f"{ordered[0]} to {ordered[-1]}"

@@ -1,0 +1,112 @@
+"""How the models of a report look: name, order, and the colour and mark that each has on every plot."""
+
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from advbnn.training.run_folder import CONFIG, FACTS
+
+TITLES = {"none": "No defence", "rse": "RSE", "adv": "Adv. training", "bnn": "BNN", "adv_bnn": "Adv-BNN"}
+"""The paper's five defences in its order; a model of any other label is called by its label, if no more is known."""
+
+# On light and on dark ground. The first five, those of the defences above, stay apart under red, green and blue
+# blindness, and all can be read as text on their ground.
+_COLOURS = (
+    ("#6a6f76", "#94989f"),
+    ("#925aa6", "#d9a9e6"),
+    ("#1442a0", "#5a9bff"),
+    ("#2c8254", "#4fd394"),
+    ("#bf5504", "#ee8a45"),
+    ("#6f2a0a", "#ece27a"),
+    ("#0f7484", "#66d0de"),
+    ("#33302b", "#d8d4ca"),
+)
+_MARKERS = "oDs^vPX*"
+
+_LAST = " (last)"
+"""What the label of a run ends with if its last epoch was judged, not the best."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """One model's.
+
+    Attributes:
+        label: what records call the model.
+        title: what the report calls it.
+        variable: the CSS variable that holds its colour.
+        light: the colour on light ground.
+        dark: the colour on dark ground.
+        marker: the mark of its points, in matplotlib's letters.
+    """
+
+    label: str
+    title: str
+    variable: str
+    light: str
+    dark: str
+    marker: str
+
+    @property
+    def css(self) -> str:
+        """The colour in CSS, which follows the reader's choice of light or dark."""
+        return f"var({self.variable}, {self.light})"
+
+
+def looks(labels: Iterable[str], defenses: Mapping[str, str] | None = None) -> dict[str, Look]:
+    """The look of every label: the paper's defences first, each in its own colour, then the others as they came.
+
+    Args:
+        labels: of the models.
+        defenses: by label, the defences of models of which it is known; see `defenses_in`.
+    """
+    distinct = list(dict.fromkeys(labels))
+    known = [label for label in TITLES if label in distinct]
+    others = [label for label in distinct if label not in TITLES]
+    taken = [list(TITLES).index(label) for label in known]
+    free = [index for index in range(len(_COLOURS)) if index not in taken]
+    # colours that no defence of this report claims, those that none ever claims first
+    free.sort(key=lambda index: index < len(TITLES))
+    indices = [*taken, *(free[i % len(free)] for i in range(len(others)))]
+    titles = {label: _title(label, (defenses or {}).get(label)) for label in distinct}
+    often = Counter(titles.values())
+    return {
+        label: _look(label, titles[label] if often[titles[label]] == 1 else label, index)
+        for label, index in zip([*known, *others], indices, strict=True)
+    }
+
+
+def defenses_in(folder: Path) -> dict[str, str]:
+    """The defence of a run folder and of those in its folder `runs`, by the label that records have for it."""
+    found: dict[str, str] = {}
+    for run in (folder.resolve(), *sorted((folder / "runs").glob("*"))):
+        if (run / CONFIG).is_file() and (run / FACTS).is_file():
+            # its label is name enough
+            with suppress(UnicodeDecodeError, tomllib.TOMLDecodeError, KeyError):
+                defense = str(tomllib.loads((run / CONFIG).read_text(encoding="utf-8"))["defense"])
+                found |= {run.name: defense, f"{run.name}{_LAST}": defense}
+    return found
+
+
+def _title(label: str, defense: str | None) -> str:
+    if defense is None or defense == label:
+        return TITLES.get(label, label)
+    if label.startswith(f"{defense} "):  # the same with a remark
+        return TITLES.get(defense, defense) + label.removeprefix(defense)
+    folder = label.removesuffix(_LAST)
+    return f"{TITLES.get(defense, defense)} ({folder}{', last' if label.endswith(_LAST) else ''})"
+
+
+def _look(label: str, title: str, index: int) -> Look:
+    light, dark = _COLOURS[index]
+    return Look(
+        label=label,
+        title=title,
+        variable=f"--model-{index}",
+        light=light,
+        dark=dark,
+        marker=_MARKERS[index],
+    )

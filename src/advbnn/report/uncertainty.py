@@ -1,0 +1,160 @@
+"""Whether the models know when they are wrong: calibration, answering only when sure, detection."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from advbnn.evaluation.records import Record, Records
+from advbnn.report import plots
+from advbnn.report.section import Figure, Section
+from advbnn.report.select import condition, images_of, labels_of
+from advbnn.report.style import Look
+from advbnn.report.tables import NOTHING, Cell, Table, percent, with_error
+
+_CALIBRATION = (
+    "Of the answers that a model gives with a confidence of 80 %, four in five should be right. In the diagrams each "
+    "dot is a group of answers, the larger the more there are; on the dotted line confidence and accuracy agree, and "
+    "below it the model is surer than it should be. Filled dots: clean images. Rings: attacked ones."
+)
+_SELECTIVE = (
+    "A model may also decline to answer when it is uncertain. The curves show how often it is wrong among the share "
+    "of images that it answers. A useful uncertainty makes the curve fall to the left."
+)
+_DETECTION = (
+    "How well the model's uncertainty tells attacked or foreign images from clean ones: 1 is a perfect detector, 0.5 "
+    "no better than tossing a coin, and less is a detector that was fooled. What counts is an attack that knows of "
+    "the detector."
+)
+_MEASURES = {
+    "nll": "NLL",
+    "brier": "Brier",
+    "ece": "ECE",
+    "aurc": "AURC",
+    "entropy": "entropy",
+    "mutual_information": "disagreement",
+}
+_SCORES = {
+    "entropy": "entropy",
+    "expected_entropy": "expected entropy",
+    "mutual_information": "disagreement",
+    "least_confidence": "lack of confidence",
+}
+
+
+def uncertainty_section(records: Records, looks: Mapping[str, Look]) -> Section | None:
+    """Reliability diagrams, risk-coverage curves and scores."""
+    found = records.where(kind="uncertainty")
+    if not found:
+        return None
+    shown = [look for label, look in looks.items() if label in labels_of(found)]
+    conditions = list(dict.fromkeys(condition(r) for r in found))
+    by_model = {look.label: {condition(r): r for r in found.where(label=look.label)} for look in shown}
+    figures = [_reliability(i, look, by_model[look.label]) for i, look in enumerate(shown)]
+    figures += [_selective(i, name, shown, by_model) for i, name in enumerate(conditions)]
+    return Section(
+        name="uncertainty",
+        title="Do they know when they are wrong?",
+        words=[_CALIBRATION, _SELECTIVE],
+        figures=figures,
+        tables=[_scores(shown, by_model, found)],
+    )
+
+
+def detection_section(records: Records, looks: Mapping[str, Look]) -> Section | None:
+    """AUROC of every score against every kind of input."""
+    found = records.where(kind="detection")
+    if not found:
+        return None
+    rows = []
+    for look in looks.values():
+        for record in found.where(label=look.label):
+            values = record.details["auroc"]
+            kind = f"images of {record.against.name}" if record.against else condition(record)
+            rows.append([Cell(look.title), Cell(kind), *(_spread(values.get(score)) for score in _SCORES)])
+            successes = record.details.get("auroc_of_successes")
+            if successes:
+                cells = [_spread(successes.get(score)) for score in _SCORES]
+                rows.append([Cell(look.title), Cell(f"{kind}, where it succeeds"), *cells])
+    table = Table(
+        name="detection",
+        caption=f"AUROC, with its standard deviation over the seeds. {images_of(found)}.",
+        columns=["model", "told from clean images", *_SCORES.values()],
+        rows=rows,
+    )
+    return Section(name="detection", title="Can attacks be noticed?", words=[_DETECTION], tables=[table])
+
+
+def _reliability(index: int, look: Look, by_condition: Mapping[str, Record]) -> Figure:
+    drawn, said = [], []
+    for name, record in by_condition.items():
+        dots = _dots(record.details["reliability"], hollow=record.threat is not None)
+        drawn.append(dots)
+        said.append(f"{name}: expected calibration error {record.details['ece']['mean']:.3f}.")
+    name = f"reliability-{index + 1}"
+    return Figure(
+        name=name,
+        caption=look.title,
+        alt=f"Reliability diagram of {look.title}. {' '.join(said)}",
+        draw=partial(plots.reliability, name, look, drawn),
+        small=True,
+    )
+
+
+def _dots(bars: Mapping[str, Any], hollow: bool) -> plots.Dots:
+    total = sum(bars["count"])
+    kept = [
+        (100 * x, 100 * y, count / total)
+        for x, y, count in zip(bars["confidence"], bars["accuracy"], bars["count"], strict=True)
+        if count
+    ]
+    x, y, share = ([row[i] for row in kept] for i in range(3))
+    return plots.Dots(x=x, y=y, share=share, hollow=hollow)
+
+
+def _selective(index: int, name: str, shown: Sequence[Look], by_model: Mapping[str, Mapping[str, Record]]) -> Figure:
+    curves = {
+        look: by_model[look.label][name].details["risk_coverage"] for look in shown if name in by_model[look.label]
+    }
+    drawn = [
+        plots.Line(look=look, x=[100 * c for c in curve["coverage"]], y=[100 * r for r in curve["risk"]])
+        for look, curve in curves.items()
+    ]
+    # a curve of hardly any errors is to look like one
+    top = max(5.0, 1.05 * max(max(line.y) for line in drawn))
+    identity = f"risk-coverage-{index + 1}"
+    axis = "share of images answered, %"
+    numbers = Table(
+        name=identity,
+        caption=f"Wrong answers in % among those given, {name}.",
+        columns=[axis, *(look.title for look in curves)],
+        rows=[[Cell(f"{x:.0f}"), *(Cell(f"{line.y[i]:.1f}") for line in drawn)] for i, x in enumerate(drawn[0].x)],
+    )
+    return Figure(
+        name=identity,
+        caption=f"Answering only when sure: {name}.",
+        alt=f"Wrong answers against the share of images answered, {name}. "
+        + " ".join(f"{line.look.title}: {line.y[-1]:.1f} % wrong when it answers all." for line in drawn),
+        draw=partial(plots.lines, identity, drawn, x_label=axis, y_label="wrong answers, %", top=top),
+        numbers=numbers,
+    )
+
+
+def _scores(shown: Sequence[Look], by_model: Mapping[str, Mapping[str, Record]], found: Records) -> Table:
+    rows = []
+    for look in shown:
+        for name, record in by_model[look.label].items():
+            accuracy = Cell(percent(record.accuracy)) if record.correct else NOTHING
+            cells = [_spread(record.details.get(measure)) for measure in _MEASURES]
+            rows.append([Cell(look.title), Cell(name), accuracy, *cells])
+    return Table(
+        name="uncertainty",
+        caption="Smaller is better for NLL (negative log-likelihood), Brier, ECE (expected calibration error) and AURC "
+        "(area under the risk-coverage curve). Entropy and disagreement of the draws are in nats. Each with its "
+        f"standard deviation over the seeds. {images_of(found)}.",
+        columns=["model", "images", "accuracy, %", *_MEASURES.values()],
+        rows=rows,
+    )
+
+
+def _spread(values: Mapping[str, float] | None) -> Cell:
+    return NOTHING if values is None else with_error(values["mean"], values["sd"])

@@ -1,0 +1,75 @@
+"""Adversarial weight perturbation (Wu et al., 2020): train on the loss at the worst weights nearby.
+
+It flattens the loss around the weights, and with it the gap between robustness on training and on test data:
+
+    with perturbed(model, lambda: loss(model(x_adv), y), rho=5e-3):
+        loss(model(x_adv), y).backward()
+    optimizer.step()
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from advbnn.bayes.mean_field import Bayesian
+from advbnn.errors import ArgumentError
+
+
+@contextmanager
+def perturbed(model: nn.Module, loss_fn: Callable[[], Tensor], rho: float = 5e-3) -> Iterator[None]:
+    """Within the block the weights stand one step up the loss; afterwards they are back, bit for bit.
+
+        w_l <- w_l + rho * ||w_l|| * g_l / ||g_l||,    g_l = gradient of the loss in w_l
+
+    for each trainable parameter with two dimensions or more: biases and normalisation scales stay, and so do the
+    log standard deviations of a `Bayesian`, whose means are moved. Run the backward pass inside the block, and the
+    optimizer after it. Neither `.grad` nor buffers (BatchNorm's statistics) keep a trace of the step itself.
+
+    Args:
+        model: any network.
+        loss_fn: computes the loss with the present weights of `model`; called once. A random network draws its
+            noise here and again in the block, unless both are seeded alike.
+        rho: size of the step relative to the norm of each weight tensor; gamma in the paper.
+    """
+    if not 0 <= rho < math.inf:
+        raise ArgumentError(f"rho must be finite and not negative, got {rho}; 5e-3 is usual")
+    weights = _perturbed_weights(model)
+    if not weights:
+        raise ArgumentError("model has no trainable parameter with two dimensions or more, so nothing to perturb")
+    originals = [weight.detach().clone() for weight in weights]
+    gradients = _gradients(model, loss_fn, weights)
+    try:
+        with torch.no_grad():
+            for weight, gradient in zip(weights, gradients, strict=True):
+                if gradient is not None:
+                    # a gradient that vanishes has no direction, and so gives no step
+                    direction = gradient / gradient.norm().clamp_min(1e-12)
+                    weight.add_(direction * (rho * weight.norm()))
+        yield
+    finally:
+        with torch.no_grad():
+            for weight, original in zip(weights, originals, strict=True):
+                weight.copy_(original)
+
+
+def _perturbed_weights(model: nn.Module) -> list[nn.Parameter]:
+    spreads = {
+        id(log_std) for part in model.modules() if isinstance(part, Bayesian) for log_std in part.log_std.parameters()
+    }
+    return [p for p in model.parameters() if p.requires_grad and p.dim() >= 2 and id(p) not in spreads]
+
+
+def _gradients(
+    model: nn.Module, loss_fn: Callable[[], Tensor], weights: list[nn.Parameter]
+) -> tuple[Tensor | None, ...]:
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    try:
+        with torch.enable_grad():
+            return torch.autograd.grad(loss_fn(), weights, allow_unused=True)
+    finally:
+        with torch.no_grad():
+            for buffer, value in buffers:
+                buffer.copy_(value)

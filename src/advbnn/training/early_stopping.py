@@ -1,0 +1,82 @@
+"""Keeping the best epoch of a run, judged on examples that were taken out of the training set."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from advbnn.attacks import PGD
+from advbnn.bayes.likelihoods import Likelihood
+from advbnn.data import Batches, Examples
+from advbnn.distributed import World
+from advbnn.modules import evaluating
+from advbnn.randomness import derive_seed, seeded
+
+
+class Best:
+    """The best network of a run so far.
+
+    Attributes:
+        score: its score; larger is better.
+        epoch: the epoch after which it was found, 0 before the first.
+        latest: the score that was looked at last.
+    """
+
+    def __init__(self) -> None:
+        self.score = self.latest = -math.inf
+        self.epoch = self.seen = 0
+        self._tensors: dict[str, Tensor] = {}
+
+    def offer(self, model: nn.Module, score: float, epoch: int) -> None:
+        """Keep a copy of the network if it is better than what is kept."""
+        score = -math.inf if math.isnan(score) else score
+        self.latest, self.seen = score, epoch
+        if not self._tensors or score > self.score:
+            self.score, self.epoch = score, epoch
+            self._tensors = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+    def waited(self) -> int:
+        """Epochs since the best one."""
+        return self.seen - self.epoch
+
+    def copy_to(self, model: nn.Module) -> None:
+        """Puts the best network's state into `model`; nothing happens before the first offer."""
+        if self._tensors:
+            model.load_state_dict(self._tensors)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything, for a checkpoint."""
+        numbers = {"score": self.score, "latest": self.latest, "epoch": self.epoch, "seen": self.seen}
+        return {**numbers, "tensors": dict(self._tensors)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The opposite of `state_dict`."""
+        self.score, self.latest = float(state["score"]), float(state["latest"])
+        self.epoch, self.seen = int(state["epoch"]), int(state["seen"])
+        self._tensors = dict(state["tensors"])
+
+
+def validation_score(
+    model: nn.Module,
+    examples: Examples,
+    *,
+    attack: PGD | None,
+    likelihood: Likelihood,
+    samples: int,
+    batch_size: int,
+    seed: int,
+    world: World,
+) -> float:
+    """The mean score of the averaged prediction, on inputs perturbed as in training, over all processes."""
+    total = torch.zeros((), dtype=torch.float64)
+    own = list(range(world.rank, len(examples), world.size))
+    batches = Batches(examples.subset(own), batch_size, shuffle=False).epoch(0) if own else ()
+    for number, (x, y) in enumerate(batches):
+        batch_seed = derive_seed(seed, "validation", number * world.size + world.rank)
+        x_adv = x if attack is None else attack(model, x, y, batch_seed)
+        with torch.no_grad(), evaluating(model), seeded(derive_seed(batch_seed, "score"), x.device):
+            outputs = torch.stack([model(x_adv) for _ in range(samples)])
+        total += likelihood.score(likelihood.mean(outputs), y).sum().cpu()
+    return float(world.sum(total)) / len(examples)

@@ -1,0 +1,99 @@
+"""What training minimises: the negative log-likelihood of perturbed data plus alpha / N times the KL (eq. 7-13)."""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from advbnn.bayes.kl import kl_divergence
+from advbnn.bayes.likelihoods import Gaussian
+from advbnn.bayes.mean_field import Bayesian
+from advbnn.bayes.priors import GaussianPrior
+from advbnn.bayes.sgld import negative_log_prior
+from advbnn.defenses.objective import RobustELBO
+from advbnn.errors import ArgumentError
+
+
+class Loss(NamedTuple):
+    """The objective of one batch and its parts, all scalars.
+
+    Attributes:
+        total: what is differentiated.
+        nll: the mean data term.
+        kl: KL(q || p), or -log p(w), without its weight; 0 for a network that has neither.
+        score: the sum over the examples of 1 if classified correctly, or of the squared error.
+    """
+
+    total: Tensor
+    nll: Tensor
+    kl: Tensor
+    score: Tensor
+
+
+class RobustLoss(nn.Module):
+    """The robust ELBO of one model, as a module: one call gives the loss of a batch.
+
+    It owns what is learned besides the weights, the logarithm of a Gaussian likelihood's noise, and it is what
+    distributed training wraps: one forward pass of it for every update, however many draws that takes.
+
+    Args:
+        model: the network.
+        objective: what to minimise.
+        examples: N, the size of the training set.
+        prior: a prior over the weights of a network that has no random ones; -log p(w) takes the place of the
+            divergence, and minimising gives the most probable weights, Langevin dynamics their posterior.
+    """
+
+    log_noise: nn.Parameter | None
+
+    def __init__(
+        self, model: nn.Module, objective: RobustELBO, examples: int, prior: GaussianPrior | None = None
+    ) -> None:
+        super().__init__()
+        if examples < 1:
+            raise ArgumentError(f"examples must be the size of the training set, got {examples}")
+        self.model, self.objective, self.examples, self.prior = model, objective, examples, prior
+        self.training = model.training
+        self.is_bayesian = any(isinstance(part, Bayesian) for part in model.modules())
+        likelihood = objective.likelihood
+        learned = isinstance(likelihood, Gaussian) and likelihood.learned
+        reference = next(model.parameters())
+        start = math.log(likelihood.noise_std) if isinstance(likelihood, Gaussian) else 0.0
+        self.log_noise = nn.Parameter(reference.new_tensor(start)) if learned else None
+
+    def forward(self, x: Tensor, x_adv: Tensor, y: Tensor, kl_factor: float | Tensor = 1.0, share: float = 1.0) -> Loss:
+        """The loss of a batch, with fresh weights.
+
+        Args:
+            x: the inputs as they are; used by TRADES alone.
+            x_adv: the perturbed inputs.
+            y: the targets.
+            kl_factor: multiplies alpha / N.
+            share: multiplies the data term: in a shard, its size over the mean size of all shards, so that the mean
+                over the shards is the mean over all examples.
+        """
+        parts = [self._data_terms(x, x_adv, y) for _ in range(self.objective.draws)]
+        nll = torch.stack([term for term, _ in parts]).mean()
+        score = torch.stack([score for _, score in parts]).mean(0).sum()
+        divergence = self._divergence()
+        if divergence is None:
+            return Loss(share * nll, nll.detach(), torch.zeros_like(nll), score)
+        total = share * nll + self.objective.alpha / self.examples * kl_factor * divergence
+        return Loss(total, nll.detach(), divergence.detach(), score)
+
+    def _divergence(self) -> Tensor | None:
+        if self.is_bayesian:
+            return kl_divergence(self.model, self.objective.kl_scope)
+        return None if self.prior is None else negative_log_prior(self.model, self.prior)
+
+    def _data_terms(self, x: Tensor, x_adv: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The data term of each example with one weight draw, and its score on the perturbed input."""
+        likelihood, beta = self.objective.likelihood, self.objective.trades
+        if beta is None:
+            outputs = self.model(x_adv)
+            return likelihood.nll(outputs, y, self.log_noise), likelihood.score(outputs.detach(), y)
+        # in one pass, so that both halves see the same weights and the same batch statistics
+        clean, outputs = self.model(torch.cat([x, x_adv])).chunk(2)
+        term = likelihood.nll(clean, y, self.log_noise) + beta * likelihood.divergence(clean, outputs, self.log_noise)
+        return term, likelihood.score(outputs.detach(), y)

@@ -1,0 +1,83 @@
+"""Step records gathered on the device and read all at once, so that counting never holds up training."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from advbnn.distributed import World
+from advbnn.training.step import StepRecord
+
+_COLUMNS = ("loss", "nll", "kl", "score", "clean_score")
+
+
+class Tally:
+    """The records of the steps since the last reading.
+
+    Args:
+        score_name: what the scores are called: `"accuracy"` or `"mse"`.
+        robust: whether the update sees perturbed inputs; if not, its score is the clean one.
+    """
+
+    def __init__(self, score_name: str, robust: bool) -> None:
+        self.score_name, self.robust = score_name, robust
+        self.clear()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def examples(self) -> int:
+        """The examples seen by this process."""
+        return sum(self._examples)
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self._rows: list[Tensor] = []
+        self._examples: list[int] = []
+        self._measured: list[bool] = []
+
+    def add(self, record: StepRecord) -> None:
+        """Take in a record, without waiting for its values."""
+        measured = record.clean_score is not None
+        clean = record.clean_score if record.clean_score is not None else torch.zeros_like(record.score)
+        values = (record.loss, record.nll, record.kl, record.score, clean)
+        self._rows.append(torch.stack([value.float() for value in values]))
+        self._examples.append(record.examples)
+        self._measured.append(measured)
+
+    def read(self, world: World) -> dict[str, float]:
+        """Means over the examples of all processes, by name. All processes have to read together."""
+        rows = torch.stack(self._rows).double().cpu()
+        examples = torch.tensor(self._examples, dtype=torch.float64)
+        measured = torch.tensor(self._measured, dtype=torch.float64)
+        # losses are means over a batch and weigh as much as it holds; scores are sums already
+        sums = torch.cat(
+            [
+                (rows[:, :3] * examples[:, None]).sum(0),
+                rows[:, 3:].sum(0),
+                torch.stack([examples.sum(), (examples * measured).sum()]),
+            ]
+        )
+        loss, nll, kl, score, clean_score, seen, seen_clean = world.sum(sums).tolist()
+        means = {"loss": loss / seen, "nll": nll / seen, "kl": kl / seen}
+        if seen_clean:
+            means[f"clean_{self.score_name}"] = clean_score / seen_clean
+        means[f"{'robust' if self.robust else 'clean'}_{self.score_name}"] = score / seen
+        return means
+
+    def first_not_finite(self) -> int | None:
+        """How many steps before the latest one the loss was first NaN or infinite; None if it never was."""
+        if not self._rows:
+            return None
+        bad = ~torch.isfinite(torch.stack(self._rows)[:, _COLUMNS.index("loss")])
+        return len(self._rows) - 1 - int(bad.nonzero()[0]) if bool(bad.any()) else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that has been taken in, for a checkpoint."""
+        return {"rows": list(self._rows), "examples": list(self._examples), "measured": list(self._measured)}
+
+    def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
+        """The opposite of `state_dict`."""
+        self._rows, self._examples = [row.to(device) for row in state["rows"]], list(state["examples"])
+        self._measured = list(state["measured"])

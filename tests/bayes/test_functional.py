@@ -1,0 +1,26 @@
+"""Tensors of a network, by name and by place."""
+
+import torch
+from torch import nn
+
+from advbnn.bayes.functional import call_with, module_tree, parameter_paths
+from zoo import Tied
+
+
+def test_a_tied_weight_has_several_places_and_all_of_them_are_filled() -> None:
+    net = Tied()
+    places = parameter_paths(dict(net.named_parameters()), net)
+    assert places["embed.weight"] == ("embed.weight", "head.weight")
+    seen = []
+    net.head.register_forward_hook(lambda module, *_: seen.append((module.weight, net.embed.weight)))
+    tensors = {name: torch.zeros_like(p) for name, p in net.named_parameters()}
+    assert not call_with(net, tensors, places, (torch.zeros(1, 2, dtype=torch.long),), {}).any()
+    assert seen[0][0] is seen[0][1] is tensors["embed.weight"]
+    assert net.head.weight is net.embed.weight is not tensors["embed.weight"]
+
+
+def test_a_tree_holds_the_tensors_under_their_names() -> None:
+    tensors = {"a.b.weight": nn.Parameter(torch.ones(2)), "a.mean": torch.zeros(1), "top": torch.ones(3)}
+    tree = module_tree(tensors.items())
+    assert dict(tree.named_parameters()) == {"a.b.weight": tensors["a.b.weight"]}
+    assert dict(tree.named_buffers()) == {"top": tensors["top"], "a.mean": tensors["a.mean"]}

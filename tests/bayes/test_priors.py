@@ -1,0 +1,135 @@
+"""Divergences from the priors: closed forms against torch, estimators against quadrature."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.distributions import Normal
+
+from advbnn.bayes.priors import GaussianPrior, Prior, ScaleMixturePrior, SpikeAndSlabPrior, unit_norm_scales
+
+numbers = st.floats(-3, 3)
+log_stds = st.floats(-5, 1)
+stds = st.floats(0.01, 3)
+
+
+@given(mu=numbers, s=log_stds, std=stds, mean=numbers)
+@settings(max_examples=60, deadline=None)
+def test_gaussian_equals_torch_and_is_never_negative(mu: float, s: float, std: float, mean: float) -> None:
+    m, t = torch.full((3,), mu, dtype=torch.float64), torch.full((3,), s, dtype=torch.float64)
+    ours = GaussianPrior(std=std, mean=mean).kl("w", m, t)
+    reference = torch.distributions.kl_divergence(Normal(m, t.exp()), Normal(torch.full_like(m, mean), std)).sum()
+    torch.testing.assert_close(ours, reference, rtol=1e-9, atol=1e-12)
+    assert ours >= -1e-12
+
+
+def test_gaussian_is_zero_at_the_prior_itself() -> None:
+    s = torch.full((5,), math.log(0.3), dtype=torch.float64)
+    assert GaussianPrior(std=0.3, mean=1.0).kl("w", torch.ones(5, dtype=torch.float64), s).abs() < 1e-12
+
+
+def test_half_precision_parameters_are_summed_in_single_precision() -> None:
+    mu, s = torch.full((100_000,), 0.5, dtype=torch.bfloat16), torch.full((100_000,), -1.0, dtype=torch.bfloat16)
+    kl = GaussianPrior(std=1.0).kl("w", mu, s)
+    assert kl.dtype == torch.float32
+    assert kl.item() == pytest.approx(100_000 * (1 + (math.exp(-2) + 0.25) / 2 - 0.5), rel=1e-4)
+
+
+def test_std_and_mean_may_be_chosen_by_name_by_function_or_by_tensor() -> None:
+    mu, s = torch.zeros(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
+    mapped = GaussianPrior(std={"*": 1.0, "b": 2.0}, mean={"b": 3.0})
+    torch.testing.assert_close(mapped.kl("a", mu, s), torch.zeros((), dtype=torch.float64))
+    torch.testing.assert_close(mapped.kl("b", mu, s), GaussianPrior(2.0, 3.0).kl("", mu, s))
+    by_function = GaussianPrior(std=lambda name, p: 2.0, mean=lambda name, p: p.detach())
+    centred = torch.tensor([5.0, -7.0], dtype=torch.float64)
+    torch.testing.assert_close(by_function.kl("w", centred, s), GaussianPrior(2.0).kl("w", mu, s))
+
+
+def test_unit_norm_scales_names_the_scales_of_normalisation_layers_only() -> None:
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.LayerNorm(3), nn.BatchNorm2d(2, affine=False))
+    assert unit_norm_scales(net) == {"1.weight": 1.0, "2.weight": 1.0}
+    assert unit_norm_scales(nn.GroupNorm(1, 2)) == {"weight": 1.0}
+
+
+def quadrature(mu: float, std: float, log_prior) -> float:
+    """E_q[log q - log p] on a fine grid."""
+    w = torch.linspace(mu - 12 * std, mu + 12 * std, 400_001, dtype=torch.float64)
+    log_q = Normal(torch.tensor(mu, dtype=torch.float64), std).log_prob(w)
+    return torch.trapezoid(log_q.exp() * (log_q - log_prior(w)), w).item()
+
+
+def mixture(weight: float, first: float, second: float, mean: float):
+    def log_prior(w: torch.Tensor) -> torch.Tensor:
+        p = weight * Normal(mean, first).log_prob(w).exp() + (1 - weight) * Normal(mean, second).log_prob(w).exp()
+        return p.log()
+
+    return log_prior
+
+
+@pytest.mark.parametrize(
+    ("prior", "log_prior"),
+    [
+        (ScaleMixturePrior(std=1.0, narrow_std=0.2, weight=0.3, samples=64), mixture(0.3, 1.0, 0.2, 0.0)),
+        (
+            SpikeAndSlabPrior(std=0.8, spike_std=0.1, spike_weight=0.6, mean=0.2, samples=64),
+            mixture(0.6, 0.1, 0.8, 0.2),
+        ),
+    ],
+    ids=["mixture", "spike-and-slab"],
+)
+def test_mixture_estimators_are_unbiased(prior: Prior, log_prior) -> None:
+    torch.manual_seed(0)
+    mu, std = 0.3, 0.25
+    exact = quadrature(mu, std, log_prior)
+    m, s = torch.full((2000,), mu, dtype=torch.float64), torch.full((2000,), math.log(std), dtype=torch.float64)
+    estimates = torch.stack([prior.kl("w", m, s) / 2000 for _ in range(20)])
+    standard_error = estimates.std() / math.sqrt(20)
+    assert abs(estimates.mean() - exact) < 4 * standard_error + 1e-6
+    assert standard_error < 0.01 * abs(exact)
+
+
+def test_more_samples_lower_the_variance() -> None:
+    torch.manual_seed(0)
+    mu, s = torch.zeros(50), torch.zeros(50)
+    spread = [torch.stack([ScaleMixturePrior(samples=n).kl("w", mu, s) for _ in range(300)]).std() for n in (1, 16)]
+    assert spread[0] / spread[1] == pytest.approx(4, rel=0.35)
+
+
+def test_a_mixture_of_equals_is_the_gaussian_in_the_mean() -> None:
+    torch.manual_seed(0)
+    mu, s = torch.randn(20_000) * 0.1, torch.full((20_000,), -1.0)
+    estimate = ScaleMixturePrior(std=0.5, narrow_std=0.5, samples=20).kl("w", mu, s)
+    assert estimate.item() == pytest.approx(GaussianPrior(0.5).kl("w", mu, s).item(), rel=0.01)
+
+
+def test_estimators_are_differentiable() -> None:
+    mu, s = torch.zeros(3, requires_grad=True), torch.zeros(3, requires_grad=True)
+    SpikeAndSlabPrior(samples=2).kl("w", mu, s).backward()
+    assert mu.grad is not None
+    assert s.grad is not None
+    assert s.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("std", [0.0, -1.0, math.nan, math.inf])
+def test_refuses_a_std_that_is_none(std: float) -> None:
+    for make in (GaussianPrior, ScaleMixturePrior, SpikeAndSlabPrior):
+        with pytest.raises(ValueError, match="std must be a positive"):
+            make(std=std)
+    with pytest.raises(ValueError, match="'w' must be positive"):
+        GaussianPrior(std=lambda name, p: std).kl("w", torch.zeros(1), torch.zeros(1))
+    with pytest.raises(ValueError, match="'w' must be positive and finite"):
+        GaussianPrior(std=lambda name, p: torch.tensor([0.1, std])).kl("w", torch.zeros(2), torch.zeros(2))
+
+
+def test_refuses_other_bad_settings() -> None:
+    with pytest.raises(ValueError, match="mean must be finite"):
+        GaussianPrior(mean=math.nan)
+    with pytest.raises(ValueError, match="mixture weight"):
+        ScaleMixturePrior(weight=1.0)
+    with pytest.raises(ValueError, match="samples must be at least 1"):
+        SpikeAndSlabPrior(samples=0)
+    with pytest.raises(ValueError, match=r"no value for parameter 'b'.*'\*'"):
+        GaussianPrior(std={"a": 1.0}).kl("b", torch.zeros(1), torch.zeros(1))

@@ -1,0 +1,143 @@
+import copy
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from advbnn.attacks.threat import Threat
+from advbnn.bayes.mean_field import bayesianize
+from advbnn.data import to_float
+from advbnn.evaluation.attackable import Attackable, attackable
+from advbnn.evaluation.audit.probes import probe
+from cheats import Counting, Exploding, Hashing, Normalising, Reseeding, Rounded, Scaled
+from judged import digits, net
+
+X, Y = to_float(digits().images[:40]), digits().labels[:40]
+THREAT = Threat("linf", 0.1)
+
+
+def probed(model: nn.Module, threat: Threat = THREAT, samples: int = 5) -> dict[str, Tensor]:
+    found = probe(attackable(model, X), X, Y, threat, samples, seed=3)
+    assert all(values.shape == (40,) for values in found.values())
+    return found
+
+
+@pytest.mark.parametrize("threat", [THREAT, Threat("l2", 0.8), Threat("l1", 5.0), Threat("linf", 0.1, (-9.0, 9.0))])
+@pytest.mark.parametrize("std", [0.0, 0.1])
+def test_a_sound_network_passes(std: float, threat: Threat) -> None:
+    found = probed(bayesianize(net(), init_std=std) if std else net(), threat)
+    for name in ("no_gradient", "bad_gradient", "reseeds"):
+        assert not found[name].any()
+    assert found["explained"].median() > 0.95
+    assert (found["repeat"] == 0).all()
+    assert found["hair"].max() < 1e-4
+    assert found["batch"].max() < 1e-5
+    assert torch.equal(found["evaluation_right"], found["training_right"])
+    cosine = found["cosine"]
+    assert (cosine.mean() > 0.999) == (std == 0)
+    assert cosine.max() <= 1 + 1e-9
+
+
+def test_the_cosine_is_the_mean_over_pairs_of_draws() -> None:
+    class Choice(nn.Module):
+        """A linear network whose weights are one of two orthogonal pairs."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            which = int(torch.randint(2, ()))
+            self.chosen.append(which)
+            score = x.flatten(1)[:, 10 + which]
+            return torch.stack([score, -score, -10 + 0 * score], 1)
+
+    model = Choice()
+    model.chosen = []
+    y = torch.zeros(40, dtype=torch.int64)
+    found = probe(Attackable(model), X, y, THREAT, 5, seed=3)
+    first = torch.tensor(model.chosen[:8])
+    same = (first[:, None] == first[None]).double()
+    expected = (same.sum() - 8) / 56
+    assert 0 < expected < 1
+    assert torch.allclose(found["cosine"], expected)
+
+
+@pytest.mark.parametrize(
+    ("cheat", "name", "share"),
+    [
+        (Scaled, "no_gradient", 0.9),
+        (Rounded, "no_gradient", 1.0),
+        (Exploding, "bad_gradient", 1.0),
+        (Reseeding, "reseeds", 1.0),
+    ],
+)
+def test_sees_what_is_wrong(cheat: type[nn.Module], name: str, share: float) -> None:
+    assert probed(cheat(net()))[name].float().mean() >= share
+
+
+def test_measures_what_is_wrong() -> None:
+    assert probed(Rounded(net()))["explained"].median() < 0.5
+    assert probed(Counting(net()))["repeat"].median() > 0.01
+    hashing = probed(Hashing(net()))
+    assert hashing["hair"].median() > 0.01
+    assert (hashing["repeat"] == 0).all()
+    assert hashing["explained"].median() < 0.5
+    assert probed(Normalising(net()))["batch"].median() > 0.001
+
+
+def test_compares_the_modes_without_touching_the_statistics() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.net = nn.BatchNorm2d(1), copy.deepcopy(net())
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.norm(x)
+            return self.net(x) if self.training else -self.net(x)
+
+    model = Two().eval()
+    before, state = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+    found = probed(model)
+    assert found["training_right"].float().mean() > 0.9
+    assert found["evaluation_right"].float().mean() < 0.1
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not any(part.training for part in model.modules())
+    assert all(p.requires_grad and p.grad is None for p in model.parameters())
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_few_images_say_nothing_of_training_mode() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 10)).eval()
+    found = probe(Attackable(model), X[:1], Y[:1], THREAT, 5, seed=0)
+    assert torch.equal(found["training_right"], found["evaluation_right"])
+    assert found["training_right"] is not found["evaluation_right"]  # each can be stored
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "threat", [THREAT, Threat("linf", 0.1, (-9.0, 9.0)), Threat("linf", 0.1, (-math.inf, math.inf))]
+)
+def test_a_hair_is_a_millionth_or_the_smallest_change_that_the_type_has(dtype: torch.dtype, threat: Threat) -> None:
+    class Listening(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.heard = copy.deepcopy(net()).to(dtype), []
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.heard.append(x.detach())
+            return self.net(x)
+
+    model, x = Listening(), (X if math.isfinite(threat.bounds[1]) else 100 * X).to(dtype)
+    probe(Attackable(model), x, Y, threat, 2, seed=3)
+    assert {z.dtype for z in model.heard} == {dtype}
+    doubled = [z[:40] for z in model.heard if len(z) == 80]
+    moved = next(z for z in doubled if not torch.equal(z, x))
+    change = (moved.double() - x.double()).abs()
+    assert (change > 0).all()
+    assert (change <= torch.maximum(x.double() * torch.finfo(dtype).eps, torch.tensor(18 * 2.0**-20))).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_rounding_is_not_taken_for_a_jump(dtype: torch.dtype) -> None:
+    coarse = probe(Attackable(copy.deepcopy(net()).to(dtype)), X.to(dtype), Y, THREAT, 5, seed=3)
+    assert coarse["hair"].isnan().all()
+    with torch.autocast("cpu", dtype):
+        assert probed(net())["hair"].isnan().all()

@@ -1,0 +1,100 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from advbnn.attacks import FGSM, PGD, Square, Transfer, paper_pgd
+from advbnn.attacks.threat import Threat
+from advbnn.evaluation.accuracy import evaluate
+from advbnn.evaluation.curves import (
+    ENSEMBLE_SIZES,
+    IMAGENET_RADII,
+    RADII,
+    STEPS,
+    changed,
+    ensemble_curve,
+    eot_curve,
+    radius_curve,
+    steps_curve,
+)
+from advbnn.evaluation.records import Records
+from judged import bnn, digits, net
+
+OPTIONS = {"samples": 3, "seeds": 2, "batch_size": 60}
+ATTACK = PGD(Threat("linf", 0.1), steps=3)
+
+
+def test_the_papers_grids() -> None:
+    assert RADII[:3] == (0.0, 0.005, 0.01)
+    assert (len(RADII), RADII[-1]) == (15, 0.07)
+    assert IMAGENET_RADII[:3] == (0.0, 0.002, 0.004)
+    assert (len(IMAGENET_RADII), IMAGENET_RADII[-1]) == (11, 0.02)
+    assert tuple(range(1, 51)) == ENSEMBLE_SIZES
+    assert (STEPS[0], STEPS[-1], len(STEPS)) == (3, 1000, 17)
+
+
+def test_radius_curve_is_an_evaluation_at_each_radius() -> None:
+    curve = radius_curve(bnn(), digits(), paper_pgd(0.5, steps=3), (0.0, 0.01, 0.02), **OPTIONS)
+    assert [(r.curve, r.at, r.threat.eps) for r in curve] == [("radius", eps, eps) for eps in (0.0, 0.01, 0.02)]
+    assert curve[0].correct == evaluate(bnn(), digits(), **OPTIONS)[0].correct
+    assert curve[2].correct == evaluate(bnn(), digits(), paper_pgd(0.02, steps=3), **OPTIONS)[0].correct
+
+
+def test_ensemble_curve_scores_the_ensembles_that_evaluate_does() -> None:
+    options = {"seeds": 2, "batch_size": 60}
+    for rule in ("probability", "vote", "loss"):
+        curve = ensemble_curve(bnn(), digits(), ATTACK, (1, 2, 7), **options, rule=rule)
+        for record in curve:
+            alone = evaluate(bnn(), digits(), ATTACK, samples=record.samples, **options, rule=rule)[0]
+            assert replace(record, curve="", at=None) == alone
+    assert [record.at for record in curve] == [1, 2, 7]
+
+
+def test_ensemble_curve_attacks_once_and_may_leave_the_images_alone() -> None:
+    calls = []
+
+    class Counted(PGD):
+        def __call__(self, *args: object, **kwargs: object) -> object:
+            calls.append(1)
+            return super().__call__(*args, **kwargs)
+
+    ensemble_curve(bnn(), digits(), Counted(Threat("linf", 0.1), steps=1), (1, 2, 3, 4), seeds=1)
+    assert len(calls) == 1
+    clean = ensemble_curve(bnn(), digits(), sizes=(1, 5), seeds=1)
+    assert [record.name for record in clean] == ["clean", "clean"]
+    assert clean[1].correct == evaluate(bnn(), digits(), samples=5, seeds=1)[0].correct
+
+
+def test_steps_and_eot_change_the_attack_alone() -> None:
+    steps = steps_curve(bnn(), digits(), ATTACK, (1, 5), **OPTIONS)
+    assert [record.attack for record in steps] == [repr(replace(ATTACK, steps=k)) for k in (1, 5)]
+    assert steps[0].accuracy > steps[1].accuracy
+    through = Transfer(net(), ATTACK)
+    eot = eot_curve(bnn(), digits(), through, (1, 2), **OPTIONS)
+    assert [record.attack for record in eot] == [repr(Transfer(net(), replace(ATTACK, eot=k))) for k in (1, 2)]
+    assert [record.kind for record in eot] == ["transfer", "transfer"]
+
+
+def test_curves_of_two_attacks_lie_in_one_file_under_their_names(tmp_path: Path) -> None:
+    out = tmp_path / "records.json"
+    for name, eot in (("one draw", 1), ("averaged", 3)):
+        radius_curve(bnn(), digits(), replace(ATTACK, eot=eot), (0.0, 0.1), **OPTIONS, name=name, out=out)
+    assert [(r.name, r.at) for r in Records.load(out)] == [
+        ("one draw", 0.0),
+        ("one draw", 0.1),
+        ("averaged", 0.0),
+        ("averaged", 0.1),
+    ]
+
+
+def test_refuses_what_cannot_vary() -> None:
+    with pytest.raises(ValueError, match="Square has no steps that can be varied"):
+        steps_curve(net(), digits(), Square(Threat("linf", 0.1)))
+    with pytest.raises(ValueError, match="FGSM has no steps that can be varied"):
+        changed(Transfer(net(), FGSM(Threat("linf", 0.1))), steps=3)
+    with pytest.raises(ValueError, match="sizes must be numbers of draws"):
+        ensemble_curve(net(), digits(), sizes=(0, 1))
+    with pytest.raises(ValueError, match="takes sizes"):
+        ensemble_curve(net(), digits(), samples=3)
+    with pytest.raises(ValueError, match="curve over radius needs at least one point"):
+        radius_curve(net(), digits(), ATTACK, ())

@@ -1,0 +1,23 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from advbnn.evaluation.outcomes import pack, unpack
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=40))
+def test_what_is_packed_is_unpacked(right: list[bool]) -> None:
+    assert unpack(pack(torch.tensor(right)), len(right)).tolist() == right
+
+
+def test_the_text_is_base64_of_bits_and_short() -> None:
+    assert pack(torch.tensor([True, False, True])) == "oA=="  # the byte 1010 0000
+    assert len(pack(torch.ones(10_000, dtype=torch.bool))) == 1668
+
+
+def test_refuses_text_of_another_length_or_kind() -> None:
+    with pytest.raises(ValueError, match="outcomes of 9 images take 2 bytes, got 1"):
+        unpack(pack(torch.ones(8, dtype=torch.bool)), 9)
+    with pytest.raises(ValueError, match=r"outcomes must be base64 as `pack` writes it, got '\?'"):
+        unpack("?", 8)

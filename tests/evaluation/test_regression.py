@@ -1,0 +1,212 @@
+"""Regression: the moments of the ensemble by hand and in closed form, and its error where the worst case is known."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, distributions, nn
+
+from advbnn.attacks import PGD
+from advbnn.attacks.threat import Threat
+from advbnn.bayes.mean_field import Bayesian, bayesianize
+from advbnn.bayes.prediction import Ensemble, predict
+from advbnn.data import Splits, from_tensors
+from advbnn.evaluation.regression import regress, score_regression
+from advbnn.randomness import scoring_seed, seeded
+
+ANYWHERE = (-math.inf, math.inf)
+NEAR = Threat("linf", 0.1, bounds=ANYWHERE)
+X = torch.linspace(-1, 1, 24).reshape(6, 4)
+Y = torch.linspace(0, 1, 12).reshape(6, 2)
+
+
+def bnn() -> Bayesian:
+    with seeded(0):
+        net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+    return bayesianize(net, init_std=0.3)
+
+
+def draws_of(model: Bayesian, x: Tensor, samples: int, seed: int) -> Tensor:
+    return torch.stack([model.run(model.sample(eps), x) for eps in model.noise(samples, seed=seed)]).detach()
+
+
+def test_the_moments_are_those_of_the_seeded_draws() -> None:
+    model = bnn().eval()
+    draws = draws_of(model, X, 5, seed=2)
+    found = regress(model, X, samples=5, seed=2, noise_std=0.4)
+    torch.testing.assert_close(found.mean, draws.mean(0))
+    torch.testing.assert_close(found.weights_std, (draws.square().mean(0) - draws.mean(0).square()).sqrt())
+    assert torch.equal(found.noise_std, torch.full((6, 2), 0.4))
+    torch.testing.assert_close(found.std.square(), found.weights_std.square() + 0.4**2)
+
+
+def test_the_spread_of_a_linear_model_is_known() -> None:
+    """Var[x w] = sum_i x_i^2 s_i^2, and observations of the model itself lie as far from the mean as `std` says."""
+    with seeded(0):
+        model = bayesianize(nn.Linear(4, 1, bias=False), init_std=0.3)
+        expected = 0.3 * X.square().sum(1, keepdim=True).sqrt()
+        found = regress(model, X, samples=4000, noise_std=0.2)
+        observed = torch.stack([model(X) + 0.2 * torch.randn(6, 1) for _ in range(4000)]).detach()
+    # a standard deviation estimated from m draws is off by 1 / sqrt(2 m), here 1 in 90
+    torch.testing.assert_close(found.weights_std, expected, rtol=0.05, atol=0)
+    torch.testing.assert_close(found.std, observed.std(0), rtol=0.08, atol=0)
+    torch.testing.assert_close(found.mean, model.net(X).detach(), rtol=0, atol=0.03)
+
+
+def test_a_deterministic_network_has_noise_alone() -> None:
+    net = nn.Linear(4, 3)
+    found = regress(net, X, samples=3, noise_std=0.5)
+    torch.testing.assert_close(found.mean, net(X).detach())
+    assert not found.weights_std.any()
+    assert torch.equal(found.std, found.noise_std)
+    assert not regress(net, X).std.any()
+
+
+def test_outputs_may_have_any_shape_and_type() -> None:
+    model = bayesianize(nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, (2, 3))).bfloat16())
+    found = regress(model, X.bfloat16(), samples=3)
+    assert found.std.shape == (6, 2, 3)
+    assert found.std.dtype == torch.float32
+    assert regress(nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)), X).mean.shape == (6,)
+
+
+def test_mode_statistics_and_random_state_are_left_alone() -> None:
+    model = bnn().train()
+    norm = model.net.get_submodule("1")
+    before, statistics = torch.get_rng_state(), norm.get_buffer("running_mean").clone()
+    first = regress(model, X, samples=3, seed=1)
+    assert model.training and norm.training
+    assert torch.equal(norm.get_buffer("running_mean"), statistics)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(first.mean, regress(model, X, samples=3, seed=1).mean)
+    assert not torch.equal(first.mean, regress(model, X, samples=3).mean)
+    assert not first.mean.requires_grad
+
+
+@pytest.mark.parametrize("batch_size", [250, 4])
+def test_the_error_is_that_of_the_mean_and_the_likelihood_that_of_the_mixture(batch_size: int) -> None:
+    model, sigma, samples = bnn().eval(), 0.4, 5
+    draws = draws_of(model, X, samples, scoring_seed(3))
+    squared = (draws.mean(0) - Y).square().mean(1)
+    each = distributions.Independent(distributions.Normal(draws.transpose(0, 1), sigma), 1)
+    mixture = distributions.MixtureSameFamily(distributions.Categorical(torch.ones(6, samples)), each)
+    nll = -mixture.log_prob(Y)
+    score = score_regression(model, from_tensors(X, Y), samples=samples, seed=3, noise_std=sigma, batch_size=batch_size)
+    assert score.mse.value == pytest.approx(squared.mean().item(), rel=1e-5)
+    assert score.nll is not None and score.nll.value == pytest.approx(nll.mean().item(), rel=1e-5)
+    for found, values in ((score.mse, squared), (score.nll, nll)):
+        error = 1.959964 * values.std().item() / math.sqrt(6)
+        assert found.interval[1] == pytest.approx(values.mean().item() + error, rel=1e-5)
+    assert score.mse.interval[0] >= 0
+    assert score.examples == 6
+
+
+def test_without_noise_there_is_no_likelihood() -> None:
+    assert score_regression(bnn(), from_tensors(X, Y)).nll is None
+
+
+def test_the_error_of_a_linear_model_under_attack_is_known() -> None:
+    """Within eps in linf an error |r| grows to |r| + eps |w|_1."""
+    with seeded(0):
+        net, x = nn.Linear(4, 1), torch.rand(40, 4)
+        y = x.sum(1, keepdim=True) + torch.randn(40, 1)
+    attack = PGD(NEAR, loss="nll", steps=10)
+    residual = (net(x) - y).abs().detach()
+    worst = (residual + 0.1 * net.weight.detach().abs().sum()).square().mean().item()
+    data = from_tensors(x, y)
+    assert score_regression(net, data, attack).mse.value == pytest.approx(worst, rel=1e-4)
+    assert score_regression(net, data).mse.value == pytest.approx(residual.square().mean().item(), rel=1e-5)
+
+
+def test_an_attack_raises_the_error_of_a_random_network() -> None:
+    data = from_tensors(X.repeat(10, 1), Y.repeat(10, 1))
+    attack = PGD(Threat("linf", 0.3, bounds=ANYWHERE), loss="nll", steps=10, eot=20, average="logits")
+    options: dict[str, Any] = {"samples": 100, "noise_std": 0.4, "seed": 1}
+    clean, attacked = (score_regression(bnn(), data, kind, **options) for kind in (None, attack))
+    assert attacked.mse.value > clean.mse.value + 0.02
+    assert clean.nll is not None and attacked.nll is not None and attacked.nll.value > clean.nll.value
+    assert score_regression(bnn(), data, attack, **options) == attacked
+
+
+@dataclass(frozen=True)
+class Shift:
+    """Adds a number, and notes what it was given."""
+
+    by: float
+    threat: Threat = NEAR
+    seeds: list[int | None] = field(default_factory=list)
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, seed: int | None = None) -> Tensor:
+        assert not model.training and not any(p.requires_grad for p in model.parameters())
+        self.seeds.append(seed)
+        return x.add_(self.by)
+
+
+def test_what_judges_an_attack_is_not_what_it_saw() -> None:
+    shift = Shift(0.1)
+    model = bnn().train()
+    score = score_regression(model, from_tensors(X, Y), shift, batch_size=2)
+    assert len({*shift.seeds, scoring_seed(0)}) == 4
+    expected = score_regression(model, from_tensors(X + 0.1, Y))
+    assert score.mse.value == pytest.approx(expected.mse.value, rel=1e-5)
+    assert model.training and all(p.requires_grad for p in model.parameters())
+
+
+def test_a_threat_of_no_size_is_no_attack() -> None:
+    still = Shift(0.5, threat=Threat("linf", 0.0, bounds=ANYWHERE))
+    assert score_regression(bnn(), from_tensors(X, Y), still) == score_regression(bnn(), from_tensors(X, Y))
+
+
+class Pair(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x, x
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda d: regress(bnn(), X, samples=0), ValueError, "samples must be a positive whole number, got 0"),
+        (lambda d: regress(bnn(), X.tolist()), TypeError, "x must be a tensor, got list"),
+        (lambda d: regress(bnn(), X, noise_std=-1.0), ValueError, "noise_std must be a standard deviation"),
+        (lambda d: regress(bnn(), X, noise_std=None), ValueError, r"got None.*FitResult.* or load_trained"),
+        (lambda d: regress(bnn(), X / 0), ValueError, "x must hold finite numbers, got NaN or infinity in 6 of 6"),
+        (lambda d: regress(Pair(), X), ValueError, "one tensor of real numbers.*6 inputs, got tuple"),
+        (lambda d: regress(nn.Flatten(0), X), ValueError, r"got torch.float32 of shape \[24\]"),
+        (lambda d: regress(bnn(), X[:, :3]), ValueError, r"x must be of shape \[n, 4\]"),
+        (lambda d: score_regression("net", d), TypeError, "model must be a torch.nn.Module"),
+        (lambda d: score_regression(bnn(), Splits(d, d)), TypeError, "got Splits; pass splits.test"),
+        (lambda d: score_regression(bnn(), X), TypeError, "from_tensors"),
+        (lambda d: score_regression(bnn(), from_tensors(X, Y[:, :1])), ValueError, r"y has shape \(6, 1\)"),
+        (lambda d: score_regression(bnn(), from_tensors(X[:, :3], Y)), ValueError, r"data must be of shape \[n, 4\]"),
+        (lambda d: score_regression(bnn(), d, batch_size=0), ValueError, "batch_size must be a positive"),
+        (lambda d: score_regression(bnn(), d, PGD(Threat())), ValueError, "loss='ce', for classifiers; use loss='nll'"),
+        (lambda d: score_regression(bnn(), d, PGD(Threat(), loss="nll", targeted=True)), ValueError, "is targeted"),
+        (lambda d: score_regression(bnn(), d, print), TypeError, "must be callable and have a threat"),
+        (lambda d: score_regression(bnn(), d, Shift(0.2)), ValueError, "left its threat"),
+        (
+            lambda d: score_regression(bnn(), from_tensors(X, torch.arange(6))),
+            ValueError,
+            "class labels; advbnn.evaluate judges",
+        ),
+    ],
+)
+def test_refuses_bad_input(call: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call(from_tensors(X, Y))
+
+
+def test_refuses_outputs_that_are_no_numbers() -> None:
+    model = bnn()
+    with torch.no_grad():
+        model.net.get_parameter("3.bias").fill_(math.nan)
+    with pytest.raises(ValueError, match="NaN or infinite outputs"):
+        score_regression(model, from_tensors(X, Y))
+
+
+def test_a_classifier_s_prediction_refuses_a_regression_and_names_what_takes_it() -> None:
+    model = bayesianize(nn.Linear(4, 1))
+    for call in (lambda: predict(model, X), lambda: Ensemble(model)(X)):
+        with pytest.raises(ValueError, match=r"two classes or more, got shape \(6, 1\).*advbnn\.regress"):
+            call()

@@ -1,0 +1,23 @@
+"""Compiling many functions that were made by the same lines of code."""
+
+from collections.abc import Callable
+
+import torch
+
+from advbnn.fast.compiling import compiled_apart
+
+
+def scaling(factor: float) -> Callable[..., torch.Tensor]:
+    def scaled(x: torch.Tensor, *, shift: float = 1.0) -> torch.Tensor:
+        return factor * x + shift
+
+    return scaled
+
+
+def test_there_is_no_limit_to_the_number_of_twins() -> None:
+    x = torch.arange(3.0)
+    with torch._dynamo.config.patch(recompile_limit=2):
+        for factor in range(4):
+            function = compiled_apart(scaling(factor), fullgraph=True, backend="eager")
+            assert torch.equal(function(x), factor * x + 1)
+            assert torch.equal(function(x, shift=2.0), factor * x + 2)

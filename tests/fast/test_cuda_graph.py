@@ -1,0 +1,143 @@
+"""Passes recorded as CUDA graphs against the network itself, for the same noise."""
+
+import copy
+import logging
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from accelerated_nets import (
+    ATTACK,
+    CALLS,
+    NETWORKS,
+    Looking,
+    assert_same,
+    batch,
+    network,
+    outputs_and_gradients,
+)
+from advbnn.attacks import APGD
+from advbnn.attacks.threat import Threat
+from advbnn.bayes.prediction import Ensemble
+from advbnn.bayes.sample_bank import SampleBank
+from advbnn.evaluation.accuracy import evaluate
+from advbnn.fast.acceleration import accelerate
+from advbnn.randomness import seeded
+from judged import bnn, digits
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@pytest.fixture
+def exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of float32 in float32."""
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
+@needs_gpu
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_recorded_equals_eager_for_the_same_noise(kind: str, exact: None) -> None:
+    model = NETWORKS[kind]().eval().cuda()
+    x, y = (t.cuda() for t in batch())
+    fast = accelerate(model)
+    state = torch.cuda.get_rng_state()
+    assert_same(model, fast, x, y, tolerance=1e-4)
+    assert torch.equal(torch.cuda.get_rng_state(), state)
+    assert fast.engine == "graph"
+    assert fast._forms._forms  # something was recorded
+
+
+@needs_gpu
+def test_a_replay_moves_the_generator_on_as_a_pass_does() -> None:
+    model = NETWORKS["bayesian"]().eval().cuda()
+    x = batch()[0].cuda()
+    fast = accelerate(model)
+    with torch.no_grad():
+        ends = []
+        for network_ in (model, fast):
+            for _ in range(CALLS):
+                network_(x)
+            with seeded(5, x.device):
+                network_(x)
+                network_(x)
+                ends.append(torch.cuda.get_rng_state())
+        assert torch.equal(*ends)
+        assert not torch.equal(fast(x), fast(x))
+
+
+@needs_gpu
+def test_backward_passes_may_come_late_and_in_any_order(exact: None) -> None:
+    model = NETWORKS["bayesian"]().eval().cuda()
+    x, y = (t.cuda() for t in batch())
+    fast = accelerate(model)
+    for _ in range(CALLS):
+        fast(x.clone().requires_grad_())
+    gradients = []
+    for network_ in (model, fast):
+        leaf = x.clone().requires_grad_()
+        # an ensemble keeps all of its passes for one backward pass
+        log_probs = Ensemble(network_, samples=4, seed=2)(leaf)
+        gradients.append(torch.autograd.grad(functional.nll_loss(log_probs, y), leaf)[0])
+    torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5 * float(gradients[0].abs().amax()) + 1e-8)
+
+
+@needs_gpu
+def test_recordings_follow_weights_and_survive_a_dropped_workspace(exact: None) -> None:
+    model = NETWORKS["bayesian"]().eval().cuda()
+    x, y = (t.cuda() for t in batch())
+    fast = accelerate(model)
+    outputs_and_gradients(fast, x, y)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.1)
+    model.cuda()  # moves nothing, but gives up the memory for noise
+    torch.cuda.empty_cache()
+    assert_same(model, fast, x, y, tolerance=1e-4)
+
+
+@needs_gpu
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (lambda: Looking(network()), "synchroniz"),
+        (lambda: SampleBank(network()), "random numbers on the CPU"),
+    ],
+)
+def test_networks_that_cannot_be_recorded_run_as_they_are(
+    model: Callable[[], nn.Module], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "advbnn")
+    plain = model().eval().cuda()
+    if isinstance(plain, SampleBank):
+        plain.add()
+        plain.add()
+    fast = accelerate(plain, "graph")
+    assert_same(plain, fast, *(t.cuda() for t in batch()), tolerance=1e-4)
+    assert reason in caplog.text
+    assert fast.engine == "eager"
+
+
+@needs_gpu
+def test_evaluations_on_a_gpu_are_the_same_in_every_engine(exact: None) -> None:
+    model = copy.deepcopy(bnn()).cuda()
+    attacks = {"clean": None, "pgd": ATTACK, "apgd": APGD(Threat("linf", 0.1), steps=5, eot=2, selection_samples=3)}
+    options = {"samples": 4, "seeds": 1, "batch_size": 50}
+    eager, recorded = (evaluate(model, digits(), attacks, engine=engine, **options) for engine in ("eager", "auto"))
+    for a, b in zip(eager, recorded, strict=True):
+        assert abs(a.correct[0] - b.correct[0]) <= 1  # a digit on the boundary may fall to either side
+        assert b.versions["engine"] == "graph"
+
+
+@needs_gpu
+def test_bfloat16_is_recorded_and_near() -> None:
+    model = NETWORKS["bayesian"]().eval().cuda()
+    x, y = (t.cuda() for t in batch())
+    fast = accelerate(model, precision="bf16")
+    for ours, theirs in zip(outputs_and_gradients(fast, x, y), outputs_and_gradients(model, x, y), strict=True):
+        for a, b in zip(ours, theirs, strict=True):
+            assert (a - b).norm() / b.norm() < 0.25
+    assert fast.engine == "graph"

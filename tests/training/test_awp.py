@@ -1,0 +1,188 @@
+"""Adversarial weight perturbation: the step itself, and that it leaves no trace."""
+
+import copy
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional
+
+from advbnn.bayes.mean_field import bayesianize
+from advbnn.randomness import seeded
+from advbnn.training.awp import perturbed
+
+
+class Quadratic(nn.Module):
+    """Half of sum_ij a_i (w_ij - c)^2, whose gradient is a_i (w_ij - c)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor([[3.0, 4.0], [0.0, 0.0]], dtype=torch.float64))
+        self.curvature = torch.tensor([[1.0], [2.0]], dtype=torch.float64)
+
+    def forward(self) -> Tensor:
+        return (self.curvature * (self.w - 1) ** 2).sum() / 2
+
+
+def small_net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 4))
+
+
+def images() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.rand(8, 1, 6, 6, generator=generator), torch.randint(4, (8,), generator=generator)
+
+
+def bits(model: nn.Module) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def unchanged(model: nn.Module, before: dict[str, Tensor]) -> bool:
+    return all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_the_step_on_a_quadratic() -> None:
+    """At w = (3, 4; 0, 0), of norm 5, the gradient is (2, 3; -2, -2), of norm sqrt(21)."""
+    quadratic = Quadratic()
+    start, rise = quadratic().item(), 0.1 * 5 / math.sqrt(21)
+    with perturbed(quadratic, quadratic, rho=0.1):
+        expected = torch.tensor([[3 + 2 * rise, 4 + 3 * rise], [-2 * rise, -2 * rise]], dtype=torch.float64)
+        torch.testing.assert_close(quadratic.w.detach(), expected)
+        assert quadratic().item() > start
+        quadratic().backward()
+    torch.testing.assert_close(quadratic.w.grad, quadratic.curvature * (expected - 1))
+    assert quadratic.w.tolist() == [[3.0, 4.0], [0.0, 0.0]]
+
+
+@given(seed=st.integers(0, 10**6), rho=st.floats(1e-4, 0.1))
+@settings(max_examples=30, deadline=None)
+def test_each_layer_moves_by_rho_of_its_norm_and_comes_back_bit_for_bit(seed: int, rho: float) -> None:
+    net = nn.Sequential(nn.Conv2d(1, 3, 3), nn.Flatten(), nn.Linear(48, 4))  # linear: no gradient vanishes
+    with seeded(seed), torch.no_grad():
+        for p in net.parameters():
+            p.copy_(torch.randn_like(p) * 10 ** torch.empty(()).uniform_(-3, 3))
+    before = bits(net)
+    x, _ = images()
+    with perturbed(net, lambda: net(x).square().mean(), rho=rho):
+        for name, p in net.named_parameters():
+            if p.dim() < 2:
+                assert torch.equal(p, before[name])
+            else:
+                moved = (p - before[name]).norm() / before[name].norm()
+                assert moved.item() == pytest.approx(rho, rel=1e-2)
+    assert unchanged(net, before)
+
+
+def test_the_loss_rises_by_its_first_order_prediction() -> None:
+    net, (x, y), rho = small_net(), images(), 1e-3
+
+    def loss() -> Tensor:
+        return functional.cross_entropy(net(x), y)
+
+    begin = loss()
+    weights = [p for p in net.parameters() if p.dim() >= 2]
+    gradients = torch.autograd.grad(begin, weights)
+    predicted = sum(rho * w.norm() * g.norm() for w, g in zip(weights, gradients, strict=True))
+    with perturbed(net, loss, rho=rho):
+        assert (loss() - begin).item() == pytest.approx(predicted.item(), rel=0.05)
+    assert torch.equal(loss(), begin)
+
+
+def test_gradients_found_on_entering_and_statistics_show_no_trace_of_the_step() -> None:
+    net, (x, y) = small_net().train(), images()
+    functional.cross_entropy(net(x), y).backward()
+    net[4].bias.grad = None
+    before, grads = bits(net), {n: None if p.grad is None else p.grad.clone() for n, p in net.named_parameters()}
+    with perturbed(net, lambda: functional.cross_entropy(net(x), y)):
+        for name, p in net.named_parameters():
+            assert (p.grad is None) if grads[name] is None else torch.equal(p.grad, grads[name])
+        assert all(torch.equal(b, before[name]) for name, b in net.named_buffers())
+    assert unchanged(net, before)
+
+
+def test_gradients_in_the_block_are_those_at_the_perturbed_weights() -> None:
+    net, (x, y) = small_net().eval(), images()
+
+    def loss(model: nn.Module) -> Tensor:
+        return functional.cross_entropy(model(x), y)
+
+    with perturbed(net, lambda: loss(net), rho=0.05):
+        twin = copy.deepcopy(net)
+        loss(net).backward()
+    loss(twin).backward()
+    for p, q in zip(net.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(p.grad, q.grad) and (p.dim() < 2 or not torch.equal(p, q))
+
+
+def test_a_backward_pass_after_the_block_is_an_error_not_a_wrong_gradient() -> None:
+    net, (x, y) = small_net().eval(), images()
+    with perturbed(net, lambda: functional.cross_entropy(net(x), y)):
+        late = functional.cross_entropy(net(x), y)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        late.backward()
+
+
+def test_weights_come_back_when_the_block_or_the_loss_raises() -> None:
+    net, (x, y) = small_net(), images()
+    before = bits(net)
+    with pytest.raises(KeyError), perturbed(net, lambda: functional.cross_entropy(net(x), y), rho=0.1):
+        raise KeyError("inside")
+    assert unchanged(net, before)
+
+    def failing() -> Tensor:
+        net(x)  # moves the statistics of BatchNorm
+        raise KeyError("in the loss")
+
+    with pytest.raises(KeyError), perturbed(net, failing):
+        pass
+    assert unchanged(net, before)
+
+
+def test_of_a_bayesian_the_means_move_and_the_spreads_do_not() -> None:
+    bnn, (x, y) = bayesianize(small_net().eval()), images()
+    before, log_std = bits(bnn), bits(bnn.log_std)
+    eps = bnn.noise(seed=3)[0]
+
+    def loss() -> Tensor:
+        return functional.cross_entropy(bnn.run(bnn.sample(eps), x), y)
+
+    begin = loss().item()
+    with perturbed(bnn, loss, rho=0.01):
+        assert unchanged(bnn.log_std, log_std)
+        moved = {name for name, mu, _ in bnn.posterior() if not torch.equal(mu, before[f"net.{name}"])}
+        assert moved == {"0.weight", "4.weight"}
+        assert loss().item() > begin
+        loss().backward()
+    assert unchanged(bnn, before)
+    assert all(s.grad is not None for s in bnn.log_std.parameters())
+
+
+def test_weights_that_are_frozen_unused_or_flat_stay() -> None:
+    net = nn.ModuleList([nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3)])
+    net[0].requires_grad_(False)
+    before = bits(net)
+    x = torch.rand(2, 3)
+
+    def loss() -> Tensor:  # net[1] is not used, and the gradient of net[2] vanishes
+        return net[3](net[0](x)).square().sum() + 0 * net[2](x).sum()
+
+    with perturbed(net, loss, rho=0.1):
+        changed = [name for name, p in net.named_parameters() if not torch.equal(p, before[name])]
+        assert changed == ["3.weight"]
+        assert all(p.isfinite().all() for p in net.parameters())
+
+
+def test_bad_input_is_refused() -> None:
+    net = small_net()
+    for rho in (-0.1, math.inf, math.nan):
+        with pytest.raises(ValueError, match="rho"), perturbed(net, lambda: torch.zeros(()), rho=rho):
+            pass
+    with (
+        pytest.raises(ValueError, match="nothing to perturb"),
+        perturbed(net.requires_grad_(False), lambda: torch.zeros(())),
+    ):
+        pass

@@ -1,0 +1,194 @@
+"""Runs that stop: by a signal, by divergence, by a full disk, or because they are finished."""
+
+import errno
+import json
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from advbnn.bayes.mean_field import bayesianize
+from advbnn.bayes.priors import GaussianPrior, Prior
+from advbnn.data import ImageSet, Splits
+from advbnn.defenses.optimizers import SGD
+from advbnn.defenses.schedules import Constant
+from advbnn.errors import CheckpointError, DivergedError, RunError
+from advbnn.training import checkpoint
+from advbnn.training.checkpoint import CheckpointWarning
+from advbnn.training.interrupts import Interrupted
+from advbnn.training.loading import load_trained
+from advbnn.training.loop import fit
+from advbnn.training.state import Training
+from quick import quick, same, train, weights
+
+
+def test_ctrl_c_saves_and_resuming_gives_the_same(
+    digits: Splits[ImageSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value, whole = quick(), train(digits, quick())
+    advance, handler = Training.advance, signal.getsignal(signal.SIGINT)  # in the background a shell ignores Ctrl-C
+    for which, step in ((signal.SIGINT, 3), (signal.SIGTERM, 7)):
+
+        def interrupted(self: Training, x: Tensor, y: Tensor, which: Any = which, step: int = step) -> None:
+            if self.total_steps == step:
+                signal.raise_signal(which)
+            advance(self, x, y)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Training, "advance", interrupted)
+            with pytest.raises(Interrupted, match=f"after step {step + 1} of 10, saved in .*resume") as stop:
+                train(digits, value, out=tmp_path / "run", resume=True, log_every=4)
+        assert stop.value.signal == which and signal.getsignal(which) is not None
+        assert not load_trained(tmp_path / "run").finished
+    result = train(digits, value, out=tmp_path / "run", resume=True, log_every=4)
+    assert same(result.model, whole.model)
+    assert [line["step"] for line in result.history] == [4, 5, 9, 10]  # each once, and none missing
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_second_ctrl_c_stops_at_once(digits: Splits[ImageSet], monkeypatch: pytest.MonkeyPatch) -> None:
+    def impatient(self: Training, x: Tensor, y: Tensor) -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Training, "advance", impatient)
+    with pytest.raises(KeyboardInterrupt) as stop:
+        train(digits, quick())
+    assert not isinstance(stop.value, Interrupted)
+
+
+@pytest.mark.parametrize("name", ["bnn", "adv_bnn"])
+def test_divergence_is_told_with_step_rate_and_remedy(digits: Splits[ImageSet], tmp_path: Path, name: str) -> None:
+    """Also where it is the attack that first meets the NaN. The state is kept, but not to go on from."""
+    value = quick(name, optimizer=SGD(lr=1e30), schedule=Constant(epochs=5))
+    with pytest.raises(
+        DivergedError, match=r"step [123] .*learning rate 1e\+30.*lower optimizer.lr.*diverged"
+    ) as error:
+        train(digits, value, out=tmp_path / "run", save_every=0.0)
+    assert "no good checkpoint" in str(error.value) or "step-00000001" in str(error.value)
+    assert list((tmp_path / "run" / "diverged").glob("step-*/weights.safetensors"))
+    for kept in (tmp_path / "run" / "checkpoints").glob("step-*"):
+        found = checkpoint.latest(kept.parent)
+        assert found is not None
+        model = value.build(classes=10, shape=(1, 8, 8))
+        found.load_weights(model)
+        assert all(torch.isfinite(tensor).all() for tensor in weights(model))
+
+
+def test_a_finished_run_says_so(digits: Splits[ImageSet], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = train(digits, quick("bnn"), out=tmp_path / "run")
+    (tmp_path / "run" / "model.safetensors").unlink()  # as if killed just before the end
+    for resume in (True, False):
+        again = train(digits, quick("bnn"), out=tmp_path / "run", resume=resume, progress=True)
+        assert "is finished: 10 steps" in capsys.readouterr().err
+        assert same(again.model, first.model) and again.history == first.history
+    assert load_trained(tmp_path / "run").finished
+
+
+def test_a_folder_of_something_else_is_refused(digits: Splits[ImageSet], tmp_path: Path) -> None:
+    train(digits, quick("bnn"), out=tmp_path / "run")
+    with pytest.raises(RunError, match=r"other settings: objective.alpha = 0.02 there, 0.5 now"):
+        train(digits, quick("bnn", objective={"alpha": 0.5}), out=tmp_path / "run", resume=True)
+    with pytest.raises(RunError, match="other settings: seed = 0 there, 1 now"):
+        train(digits, quick("bnn"), out=tmp_path / "run", resume=True, seed=1)
+    changed = Splits(replace(digits.train, images=255 - digits.train.images), digits.test)
+    with pytest.raises(RunError, match="other data"):
+        train(changed, quick("bnn"), out=tmp_path / "run", resume=True)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").touch()
+    with pytest.raises(RunError, match="holds files but no run"):
+        train(digits, quick("bnn"), out=tmp_path / "full")
+    with pytest.raises(RunError, match=r"not a run folder: it has no config.toml"):
+        load_trained(tmp_path / "full")
+    with pytest.raises(RunError, match=r"not a run folder but a file; give the folder that it lies in, .*run$"):
+        load_trained(tmp_path / "run" / "config.toml")
+    (tmp_path / "run" / "config.toml").write_text("defense = ")
+    with pytest.raises(RunError, match=r"config.toml cannot be read: .*put back what the run has written"):
+        load_trained(tmp_path / "run")
+
+
+def test_a_run_of_another_network_is_refused(digits: Splits[ImageSet], tmp_path: Path) -> None:
+    def go(activation: nn.Module, prior: Prior) -> None:
+        net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), activation)
+        fit(bayesianize(net, prior=prior), digits, quick("bnn"), out=tmp_path / "run", resume=True)
+
+    go(nn.Tanh(), GaussianPrior(std=0.1))
+    with pytest.raises(RunError, match=r"another network: prior=GaussianPrior\(std=0.1.* there, .*std=0.2.* now"):
+        go(nn.Tanh(), GaussianPrior(std=0.2))
+    with pytest.raises(RunError, match=r"another network: \(2\): Tanh\(\) there, \(2\): ELU.* now; choose another"):
+        go(nn.ELU(), GaussianPrior(std=0.1))
+
+    facts = json.loads((tmp_path / "run" / "run.json").read_text())
+    del facts["model"]["structure"]  # begun earlier
+    (tmp_path / "run" / "run.json").write_text(json.dumps(facts))
+    go(nn.ELU(), GaussianPrior(std=0.1))
+
+
+def test_a_prior_by_a_function_is_the_same_when_the_run_goes_on(digits: Splits[ImageSet], tmp_path: Path) -> None:
+    for _ in range(2):
+        prior = GaussianPrior(std=lambda name, _: 0.1)  # elsewhere in memory each time
+        net = bayesianize(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), prior=prior)
+        assert fit(net, digits, quick("bnn"), out=tmp_path / "run", resume=True).steps == 10
+
+
+def test_a_run_goes_on_with_as_many_processes(
+    digits: Splits[ImageSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a power cut")
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
+        patch.setattr(Training, "advance", fail)
+        train(digits, quick("bnn"), out=tmp_path / "run")
+    file = tmp_path / "run" / "run.json"
+    facts = json.loads(file.read_text())
+    file.write_text(json.dumps({**facts, "processes": 2}))
+    with pytest.raises(RunError, match=r"a run of 2 processes, now there are 1.*start as many"):
+        train(digits, quick("bnn"), out=tmp_path / "run", resume=True)
+    file.write_text(json.dumps(facts))
+    train(digits, quick("bnn"), out=tmp_path / "run", resume=True)
+    file.write_text(json.dumps({**facts, "processes": 2}))
+    train(digits, quick("bnn"), out=tmp_path / "run")  # finished, which any number may look at
+
+
+def test_a_run_from_before_a_setting_existed_is_the_same_run(digits: Splits[ImageSet], tmp_path: Path) -> None:
+    train(digits, quick(), out=tmp_path / "run")
+    config = tmp_path / "run" / "config.toml"
+    text = config.read_text()
+    config.write_text(text.replace('precision = "auto"\n', ""))
+    assert "precision" in text and "precision" not in config.read_text()
+    train(digits, quick(), out=tmp_path / "run")
+    config.write_text(text.replace('precision = "auto"', 'precision = "bf16"'))
+    with pytest.raises(RunError, match="other settings: precision = 'bf16' there, 'auto' now"):
+        train(digits, quick(), out=tmp_path / "run")
+
+
+def test_an_unfinished_run_is_not_overwritten(
+    digits: Splits[ImageSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: object, **kwargs: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(CheckpointError, match=r"No space left.*from its beginning"):
+        patch.setattr(torch, "save", full)
+        train(digits, quick("bnn"), out=tmp_path / "run")
+    with pytest.raises(RunError, match=r"stopped after step 0; resume it \(--resume"):
+        train(digits, quick("bnn"), out=tmp_path / "run")
+    with pytest.raises(RunError, match="no weights yet"):
+        load_trained(tmp_path / "run")
+    assert train(digits, quick("bnn"), out=tmp_path / "run", resume=True).steps == 10
+
+
+def test_a_damaged_checkpoint_costs_time_and_nothing_else(digits: Splits[ImageSet], tmp_path: Path) -> None:
+    value = quick("bnn")
+    whole = train(digits, value, out=tmp_path / "run", save_every=0.0)
+    newest = sorted((tmp_path / "run" / "checkpoints").iterdir())[-1]
+    (newest / "weights.safetensors").write_bytes(b"")
+    (tmp_path / "run" / "model.safetensors").unlink()
+    with pytest.warns(CheckpointWarning, match="damaged"):
+        again = train(digits, value, out=tmp_path / "run", resume=True)
+    assert same(again.model, whole.model)
