@@ -83,3 +83,11 @@ def test_the_tables_are_what_the_records_say() -> None:
     marked = [path for path in documents if path.name != "report.md" and has_tables(path.read_text(encoding="utf-8"))]
     assert {"README.md", "results.md"} <= {path.name for path in marked}
     assert refresh(marked, ROOT / "results", check=True) == []
+
+
+def test_the_walks_of_the_design_name_code_that_exists() -> None:
+    named = re.findall(r"`([\w/]+\.py):(\w+)`", (ROOT / "docs" / "design.md").read_text(encoding="utf-8"))
+    assert len(named) > 40
+    for path, name in named:
+        source = (ROOT / "src" / "advbnn" / path).read_text(encoding="utf-8")
+        assert re.search(rf"^ *(?:def|class) {name}\b", source, re.MULTILINE), f"{path}:{name}"
