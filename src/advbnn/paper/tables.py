@@ -112,7 +112,7 @@ def _caption(evidence: Evidence) -> str:
     averaged = [r for r in evidence.records if r.curve == "radius" and r.name == averaged_name]
     audited = [r for r in evidence.records if r.kind == "worst_case"]
     several = any((number := evidence.clean(defense)) is not None and number.trainings > 1 for defense in TITLES)
-    parts = ["Accuracy in %", "with its standard deviation over the trainings." if several else "with its 95 % interval."]
+    parts = [f"Accuracy in % with its {'standard deviation over the trainings' if several else '95 % interval'}."]
     if used:
         parts.append(f"{images_of(used)}; {draws_of(used)}.")
     if averaged and images_of(averaged) != images_of(used or averaged):
