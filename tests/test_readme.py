@@ -1,11 +1,15 @@
-"""What the README and the method table say is true of the code: the example runs, the names exist."""
+"""The documents agree with the code: examples run, names exist, tables match the records."""
 
+import pkgutil
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+
+import advbnn
+from advbnn.paper.docs_tables import has_tables, refresh
 
 ROOT = Path(__file__).parent.parent
 
@@ -21,8 +25,6 @@ def test_the_example_runs_as_written(capsys: pytest.CaptureFixture[str]) -> None
     scope: dict[str, object] = {}
     exec(example, scope)
     assert capsys.readouterr().out.startswith("tensor([")  # labels
-    import advbnn
-
     data = scope["data"]
     accuracy = (advbnn.predict(scope["bnn"], data.test.images / 255, seed=0).label == data.test.labels).float().mean()
     assert accuracy > 0.85  # it has learned something, under attack all the while
@@ -58,6 +60,16 @@ def test_every_test_that_the_method_table_names_exists() -> None:
         assert f"def {function}" in source, f"{path}::{function}"
 
 
+def test_every_function_that_the_method_table_names_exists() -> None:
+    rows = re.findall(
+        r"^\| [^|]+ \| [^|]+ \| ([^|]+) \| `tests/", (ROOT / "docs" / "method.md").read_text(), re.MULTILINE
+    )
+    names = [name for row in rows for name in re.findall(r"`([\w.]+)", row)]
+    assert len(names) > 25
+    for name in names:
+        assert pkgutil.resolve_name(f"advbnn.{name}") is not None, name
+
+
 def test_every_equation_has_its_row() -> None:
     text = (ROOT / "docs" / "method.md").read_text(encoding="utf-8")
     covered: set[int] = set()
@@ -67,7 +79,15 @@ def test_every_equation_has_its_row() -> None:
 
 
 def test_the_tables_are_what_the_records_say() -> None:
-    from advbnn.paper.docs_tables import refresh
+    documents = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    marked = [path for path in documents if path.name != "report.md" and has_tables(path.read_text(encoding="utf-8"))]
+    assert {"README.md", "results.md"} <= {path.name for path in marked}
+    assert refresh(marked, ROOT / "results", check=True) == []
 
-    documents = [ROOT / "README.md", ROOT / "docs" / "results.md"]
-    assert refresh(documents, ROOT / "results", check=True) == []
+
+def test_the_walks_of_the_design_name_code_that_exists() -> None:
+    named = re.findall(r"`([\w/]+\.py):(\w+)`", (ROOT / "docs" / "design.md").read_text(encoding="utf-8"))
+    assert len(named) > 40
+    for path, name in named:
+        source = (ROOT / "src" / "advbnn" / path).read_text(encoding="utf-8")
+        assert re.search(rf"^ *(?:def|class) {name}\b", source, re.MULTILINE), f"{path}:{name}"

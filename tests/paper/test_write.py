@@ -73,17 +73,17 @@ def test_one_defence_alone_can_be_shown(tmp_path) -> None:
 
 
 def test_the_caption_says_how_many_images_were_not_decided() -> None:
-    assert "decide" not in table1(evidence(audits(P, as_in_the_paper))).caption
+    assert "nconclusive" not in table1(evidence(audits(P, as_in_the_paper))).caption
     for images, most in ((400, "4.0"), (650, "6.5"), (1, "0.1")):
         found = table1(evidence(audits(P, as_in_the_paper, undecided=images)))
-        assert f"could not decide, up to {most} %." in found.caption
+        assert f"up to {most} %" in found.caption
 
 
 def test_the_table_has_the_papers_rows_and_ours() -> None:
     table = table1(everything())
     rows = {(row[0].text, row[1].text): [cell.text for cell in row[2:]] for row in table.rows}
     assert rows["Adv-BNN", "the paper"] == ["79.7", "68.7", "45.4", "26.9", "18.6"]
-    assert rows["Adv-BNN", "later work, draws averaged"] == ["-", "64.2", "37.7", "16.3", "8.1"]
+    assert rows["Adv-BNN", "later work, gradients averaged"] == ["-", "64.2", "37.7", "16.3", "8.1"]
     assert rows["Adv-BNN", "PGD-20"] == ["79.7", "68.7", "45.4", "26.9", "18.6"]
     assert rows["Adv-BNN", "PGD-20, 10 draws averaged"] == ["-", "67.7", "44.4", "25.9", "17.6"]
     assert rows["Adv-BNN", "worst case"][2] == "36.3"
@@ -114,7 +114,7 @@ def test_several_trainings_are_shown_with_their_spread() -> None:
 def test_digits_show_no_number_of_the_paper(tmp_path) -> None:
     protocol = DIGITS.protocol
     found = evidence(radius_records(protocol, as_in_the_paper), DIGITS)
-    assert not {"the paper", "later work, draws averaged"} & {row[1].text for row in table1(found).rows}
+    assert not {"the paper", "later work, gradients averaged"} & {row[1].text for row in table1(found).rows}
     assert "Later work" not in table1(found).caption
     assert "The paper has no numbers for this data" in results(found, judged(found), {})
     assert found.paper_says("adv", 0.0) is None
