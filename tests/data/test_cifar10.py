@@ -29,7 +29,7 @@ def test_reads_the_binary_layout(cifar_binary: Path, cifar_batches: Batches) -> 
     check_contents(cifar_binary, cifar_batches)
 
 
-@pytest.mark.parametrize("protocol", range(2, 6))
+@pytest.mark.parametrize("protocol", [2, 5])
 def test_reads_the_python_layout(cifar_pickled: Callable[[int], Path], cifar_batches: Batches, protocol: int) -> None:
     check_contents(cifar_pickled(protocol).parent, cifar_batches)
 
@@ -110,21 +110,18 @@ def test_missing_files(tmp_path: Path, cifar_binary: Path) -> None:
     with pytest.raises(DataError, match=r"cifar-10-batches-bin: data_batch_3\.bin missing; download"):
         load_cifar10(cifar_binary)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match=r"empty: holds none of cifar-10-batches-bin, .*advbnn data download"):
+    with pytest.raises(DataError, match=r"empty: contains none of cifar-10-batches-bin, .*advbnn data download"):
         load_cifar10(tmp_path / "empty")
     with pytest.raises(DataError, match="nowhere: there is no such folder"):
         load_cifar10(tmp_path / "nowhere")
 
 
-def test_a_truncated_file(cifar_binary: Path) -> None:
-    file = cifar_binary / "test_batch.bin"
-    file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(DataError, match=r"test_batch\.bin: 9218 bytes are not a whole number of images"):
-        load_cifar10(cifar_binary, verify=False)
-
-
-def test_a_label_out_of_range(cifar_binary: Path) -> None:
+def test_a_truncated_file_and_a_label_out_of_range(cifar_binary: Path) -> None:
     file = cifar_binary / "data_batch_2.bin"
+    file.write_bytes((whole := file.read_bytes())[:-1])
+    with pytest.raises(DataError, match=r"data_batch_2\.bin: 9218 bytes are not a whole number of images"):
+        load_cifar10(cifar_binary, verify=False)
+    file.write_bytes(whole)
     content = bytearray(file.read_bytes())
     content[3073] = 10
     file.write_bytes(content)
@@ -140,12 +137,12 @@ class Command:
         return self.call[0], self.call[1:]
 
 
-@pytest.mark.parametrize("protocol", range(6))
+@pytest.mark.parametrize("protocol", [0, 5])
 def test_a_pickle_cannot_run_anything(cifar_pickled: Callable[[int], Path], tmp_path: Path, protocol: int) -> None:
     folder = cifar_pickled(2)
     harm = tmp_path / "harm"
     (folder / "data_batch_1").write_bytes(pickle.dumps({b"data": Command(os.mkdir, str(harm))}, protocol))
-    with pytest.raises(DataError, match=r"data_batch_1: is not a CIFAR-10 batch .*asks for \w+\.mkdir"):
+    with pytest.raises(DataError, match=r"data_batch_1: is not a CIFAR-10 batch .*uses \w+\.mkdir"):
         load_cifar10(folder, verify=False)
     assert not harm.exists()
 
@@ -166,5 +163,5 @@ def test_a_pickle_cannot_run_anything(cifar_pickled: Callable[[int], Path], tmp_
 def test_a_pickle_that_is_no_batch(cifar_pickled: Callable[[int], Path], batch: bytes) -> None:
     folder = cifar_pickled(2)
     (folder / "test_batch").write_bytes(batch)
-    with pytest.raises(DataError, match=r"test_batch: (is not a CIFAR-10 batch|does not hold n images)"):
+    with pytest.raises(DataError, match=r"test_batch: (is not a CIFAR-10 batch|does not contain n images)"):
         load_cifar10(folder, verify=False)

@@ -23,9 +23,3 @@ def test_holds_the_published_values() -> None:
     assert levels[0, 0, 0].tolist() == [0, 0, 5, 13, 9, 1, 0, 0]
     assert images.unique().numel() == 17
     assert (images.min(), images.max()) == (0, 255)
-
-
-def test_two_loads_share_nothing() -> None:
-    first = load_digits().train
-    first.images.zero_()
-    assert load_digits().train.images.any()
