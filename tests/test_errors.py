@@ -1,4 +1,4 @@
-from advbnn.errors import AdvbnnError, FileError, unknown
+from advbnn.errors import FileError, unknown
 
 
 def test_an_unknown_name_gets_the_options_and_the_closest_one() -> None:
@@ -7,9 +7,4 @@ def test_an_unknown_name_gets_the_options_and_the_closest_one() -> None:
     assert "did you mean" not in str(unknown("norm", "zzz", ("linf",)))
 
 
-def test_errors_are_also_the_built_in_ones() -> None:
-    for error in AdvbnnError.__subclasses__():
-        assert (
-            issubclass(error, ValueError | TypeError | RuntimeError | ImportError | OSError) or not error.__bases__[1:]
-        )
-    assert str(FileError("message")) == "message"  # OSError treats several arguments in its own way
+def test_a_file_error_is_its_message() -> None:

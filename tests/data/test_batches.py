@@ -34,25 +34,18 @@ def test_an_epoch_delivers_every_example_once(count: int, batch_size: int, shuff
     assert shuffle or labels == list(range(count))
 
 
-def test_images_arrive_in_the_unit_interval_with_their_labels() -> None:
+def test_images_are_in_the_unit_interval_and_other_inputs_unchanged() -> None:
     examples = numbered(20)
     for x, y in Batches(examples, 8, seed=1).epoch(3):
         assert x.dtype == torch.float32
         assert torch.equal(x, to_float(examples.images[y]))
-
-
-def test_other_inputs_arrive_as_they_are() -> None:
     inputs = torch.linspace(-5, 5, 12, dtype=torch.float64).reshape(6, 2)
-    examples = from_tensors(inputs, inputs.sum(1))
-    x, y = next(Batches(examples, 6, shuffle=False).epoch(0))
-    assert torch.equal(x, inputs)
-    assert torch.equal(y, inputs.sum(1))
+    x, y = next(Batches(from_tensors(inputs, inputs.sum(1)), 6, shuffle=False).epoch(0))
+    assert torch.equal(x, inputs) and torch.equal(y, inputs.sum(1))
 
 
 def test_drop_last() -> None:
-    batches = Batches(numbered(10), 4, drop_last=True)
-    assert len(batches) == 2
-    assert [len(y) for _, y in batches.epoch(0)] == [4, 4]
+    assert [len(y) for _, y in Batches(numbered(10), 4, drop_last=True).epoch(0)] == [4, 4]
 
 
 def test_seed_and_epoch_decide_everything() -> None:

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from advbnn.data import DataError
-from advbnn.data.image import decode
+from advbnn.data import DataError, load
+from advbnn.data.image import decode, read_inputs
 from images import save
 
 Image = pytest.importorskip("PIL.Image")
@@ -49,3 +49,17 @@ def test_without_pillow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(ImportError, match=r"advbnn\[data\]"):
         decode(tmp_path / "x.png")
+
+
+def test_inputs_have_the_shape_of_the_model(tmp_path: Path) -> None:
+    digit = load("digits").test.images[0]
+    grey = Image.fromarray(digit[0].numpy())
+    grey.save(tmp_path / "grey.png")
+    grey.convert("RGB").resize((64, 64)).save(tmp_path / "large.png")
+    paths = [tmp_path / "grey.png", tmp_path / "large.png"]
+    inputs = read_inputs(paths, (1, 8, 8))
+    torch.testing.assert_close(inputs[0], digit / 255)
+    assert (inputs[1] - inputs[0]).abs().mean() < 0.1
+    assert read_inputs(paths, (3, 16, 16)).shape == (2, 3, 16, 16)
+    with pytest.raises(ValueError, match="grey or colour squares"):
+        read_inputs(paths, (3, 8, 16))

@@ -1,10 +1,5 @@
 """advbnn evaluate: the accuracy of a run under attack."""
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
 from advbnn.cli.options import (
     Attacks,
     BatchSize,
@@ -17,6 +12,7 @@ from advbnn.cli.options import (
     Out,
     Precision,
     Radii,
+    Run,
     Samples,
     Seeds,
     Steps,
@@ -25,7 +21,7 @@ from advbnn.cli.options import (
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    run: Run,
     attack: Attacks = None,
     eps: Radii = None,
     norm: Norm = "linf",
@@ -41,22 +37,22 @@ def evaluate(
     engine: Engine = "auto",
     precision: Precision = "full",
 ) -> None:
-    """Measure the accuracy of a run under attack; started by torchrun, on as many processes as that has started.
+    """Measure the accuracy of a run under attack; under torchrun, on all of its processes.
 
-    Records that are in the file already are not made again, and an interrupted evaluation goes on where it was.
+    Records that are in the file already are not measured again, and an interrupted evaluation resumes.
     """
     from advbnn.attacks.threat import Threat
     from advbnn.cli.attacks import make_attack, refuse_impossible, title
-    from advbnn.cli.common import judged, show, training_radius
-    from advbnn.evaluation.accuracy import CLEAN, Evaluation, Options
+    from advbnn.cli.common import open_run, show, training_radius
+    from advbnn.evaluation.accuracy import CLEAN, Evaluation
     from advbnn.evaluation.records import Records
 
     names = attack or [CLEAN, "paper"]
     attacking = [name for name in names if name != CLEAN]
     refuse_impossible(attacking, norm, steps, eot)
     refuse_larger_than_images(norm, eps or ())
-    how = Options(samples=samples, seeds=seeds, batch_size=batch_size, engine=engine, precision=precision)
-    with judged(run, device, limit, out, how, last) as (trained, test, options, leads):
+    settings = {"samples": samples, "seeds": seeds, "batch_size": batch_size, "engine": engine, "precision": precision}
+    with open_run(run, device=device, limit=limit, out=out, last=last, **settings) as (trained, test, options, leads):
         evaluation = Evaluation(trained.model, test, **options)
         records = evaluation.accuracy(CLEAN, None) if CLEAN in names else Records()
         for radius in eps or ([training_radius(trained)] if attacking else []):

@@ -6,8 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from advbnn.errors import DataError, MissingPackageError, data_error
+from advbnn.errors import ArgumentError, DataError, MissingPackageError, data_error
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 _CHUNK = 64  # images per task: enough to hide the cost of a task, few enough for steady progress
@@ -50,6 +52,18 @@ def decode(path: Path, size: int | None = None) -> np.ndarray:
         square = image.crop((left, top, left + side, top + side))
         image = square.resize((size, size), Image.Resampling.BILINEAR)
     return np.asarray(image).transpose(2, 0, 1)
+
+
+def read_inputs(paths: Sequence[Path], shape: tuple[int, ...]) -> Tensor:
+    """Image files as inputs in [0, 1] of the given shape: centred squares, resized; grey for a single channel."""
+    channels, height, width = shape
+    if height != width or channels not in (1, 3):
+        raise ArgumentError(f"images are read as grey or colour squares, but the model takes inputs of shape {shape}")
+    pixels = torch.from_numpy(np.stack([decode(path, height) for path in paths])).float() / 255
+    if channels == 1:
+        # luma by ITU-R BT.601, which does not change grey images
+        pixels = (pixels * torch.tensor([0.299, 0.587, 0.114]).view(3, 1, 1)).sum(1, keepdim=True).clamp(0, 1)
+    return pixels
 
 
 def decode_all(paths: Sequence[Path], size: int | None, report: Callable[[int, int], None]) -> np.ndarray:

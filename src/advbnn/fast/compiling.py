@@ -8,9 +8,6 @@ import torch
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-ENGINES = ("eager", "compile", "graph", "auto")
-PRECISIONS = ("full", "bf16")
-
 
 def compiled_apart(function: Function, **options: Any) -> Function:
     """`function` compiled, apart from its twins: functions that were made by the same lines of code.
