@@ -8,3 +8,4 @@ def test_an_unknown_name_gets_the_options_and_the_closest_one() -> None:
 
 
 def test_a_file_error_is_its_message() -> None:
+    assert str(FileError("message")) == "message"  # OSError formats several arguments in its own way
