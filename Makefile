@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 REQUIREMENTS := pyproject.toml constraints.txt
 
-.PHONY: venv demo test lint docs clean
+.PHONY: venv demo test test-portable lint docs clean
 
 venv: $(VENV)/.dev
 
@@ -18,6 +18,14 @@ demo: $(VENV)/.report
 test: export OMP_NUM_THREADS = 1
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2
+
+# The fast numeric tests with the kernels of an old CPU: no test may depend on the last bits of one machine.
+test-portable: export ATEN_CPU_CAPABILITY = default
+test-portable: export ONEDNN_MAX_CPU_ISA = SSE41
+test-portable: export MKL_CBWR = COMPATIBLE
+test-portable: export OMP_NUM_THREADS = 2
+test-portable: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 -m "not slow" tests/bayes tests/models tests/attacks tests/evaluation
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check

@@ -4,9 +4,9 @@
     python benchmarks/kernels.py --of loop --out benchmarks/records/kernels-loop.json
     python benchmarks/kernels.py --of attack --precision full --batch 1000 --out benchmarks/records/kernels-attack.json
 
-Needs a GPU. A step of `training` is an update with its attack; a step of `loop` includes everything else that `fit` does,
-from batches to metrics; a step of `attack` is one iteration with its weight sample. Kernels may run concurrently, so
-their times can add up to more than the time of the step.
+Needs a GPU. A step of `training` is an update with its attack; a step of `loop` includes everything else in `fit`, from
+batches to metrics; a step of `attack` is one iteration with its weight sample. Kernels may run concurrently, so their
+times can add up to more than the time of the step.
 """
 
 import argparse

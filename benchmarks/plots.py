@@ -50,7 +50,7 @@ def main() -> None:
         "eot": (parts["grow-eot"], partial(draw_growth, by="eot", of="EOT samples per gradient")),
         "ensemble": (
             parts["grow-ensemble"],
-            partial(draw_growth, by="ensemble", of="weight samples of the classifier"),
+            partial(draw_growth, by="ensemble", of="weight samples per prediction"),
         ),
         "data": (parts["grow-data"], partial(draw_growth, by="images", of="images")),
         "network": (parts["grow-network"], draw_networks),

@@ -3,9 +3,9 @@
     python benchmarks/step.py --network vgg16 --out benchmarks/records/step.json
     python benchmarks/step.py --network small_cnn --image-size 8 --channels 1 --threads 1 --engines eager
 
-Times whole steps on random images, after warm-up, and writes one record: the machine, the versions, and for each row the
-median and range of milliseconds per step, seconds per epoch of 50,000 images, the share of the measured matrix rate, the
-peak memory and the load average.
+Times whole steps on random images, after warm-up, and writes one record: the machine, the versions, and for each row
+the median and range of milliseconds per step, seconds per epoch of 50,000 images, the share of the measured matrix
+rate, the peak memory and the load average.
 """
 
 import argparse
