@@ -5,19 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from advbnn.cli.options import (
-    BatchSize,
-    Device,
-    Engine,
-    Last,
-    Norm,
-    Out,
-    Precision,
-    Radii,
-    Run,
-    named,
-    refuse_larger_than_images,
-)
+from advbnn.cli import options
 from advbnn.names import AUDIT_LEVELS
 
 if TYPE_CHECKING:
@@ -27,12 +15,12 @@ QUICK_IMAGES = 200
 
 
 def audit(
-    run: Run,
+    run: options.Run,
     level: Annotated[
-        str, named(AUDIT_LEVELS, "{names}: quick for a first look, thorough for a publication.")
+        str, options.named(AUDIT_LEVELS, "{names}: quick for a first look, thorough for a publication.")
     ] = "standard",
-    eps: Radii = None,
-    norm: Norm = "linf",
+    eps: options.Radii = None,
+    norm: options.Norm = "linf",
     transfer_from: Annotated[
         list[Path] | None, typer.Option(help="Another run whose adversarial examples are tested too. May be repeated.")
     ] = None,
@@ -42,12 +30,12 @@ def audit(
         int | None,
         typer.Option(help=f"Use only the first LIMIT test images; by default {QUICK_IMAGES} at quick, else all."),
     ] = None,
-    batch_size: BatchSize = 250,
-    out: Out = None,
-    last: Last = False,
-    device: Device = None,
-    engine: Engine = "auto",
-    precision: Precision = "full",
+    batch_size: options.BatchSize = 250,
+    out: options.Out = None,
+    last: options.Last = False,
+    device: options.Device = None,
+    engine: options.Engine = "auto",
+    precision: options.Precision = "full",
 ) -> None:
     """Attack a run in many ways, count the images that resist all of them, and check whether gradients mislead.
 
@@ -58,10 +46,10 @@ def audit(
     from advbnn.evaluation.audit.worst_case import audit as audit_model
     from advbnn.training.loading import load_trained
 
-    refuse_larger_than_images(norm, eps or ())
+    options.refuse_larger_than_images(norm, eps or ())
     limit = QUICK_IMAGES if limit is None and level == "quick" else limit
     settings = {"samples": samples, "seeds": seeds, "batch_size": batch_size, "engine": engine, "precision": precision}
-    with open_run(run, device=device, limit=limit, out=out, last=last, **settings) as (trained, test, options, leads):
+    with open_run(run, device=device, limit=limit, out=out, last=last, **settings) as (trained, test, shared, leads):
         place = next(trained.model.parameters()).device
         found = audit_model(
             trained.model,
@@ -69,7 +57,7 @@ def audit(
             [Threat(norm, radius) for radius in eps or [training_radius(trained)]],
             level,
             transfer_from={label_of(other): load_trained(other, device=place).model for other in transfer_from or ()},
-            **options,
+            **shared,
         )
         if leads:
             show_audit(found)

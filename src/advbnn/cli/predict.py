@@ -5,18 +5,18 @@ from typing import Annotated
 
 import typer
 
-from advbnn.cli.options import Device, Run
+from advbnn.cli import options
 
 
 def predict(
-    run: Run,
+    run: options.Run,
     images: Annotated[list[Path], typer.Argument(help="Image files.")],
     coverage: Annotated[
         float, typer.Option(help="The share of images to classify, among images like those of the dataset.")
     ] = 0.9,
     samples: Annotated[int, typer.Option(help="Weight samples.")] = 20,
     seed: Annotated[int, typer.Option(help="The seed of the weight samples.")] = 0,
-    device: Device = None,
+    device: options.Device = None,
 ) -> None:
     """Print the label, probability and uncertainty of each image, and "abstain" if the model is too uncertain."""
     from advbnn.bayes.prediction import predict as predict_batch

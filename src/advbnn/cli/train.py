@@ -5,19 +5,19 @@ from typing import Annotated
 
 import typer
 
-from advbnn.cli.options import Device, Settings, folder_to_write
+from advbnn.cli import options
 
 
 def train(
     config: Annotated[Path, typer.Argument(help="The TOML file of the run; configs/ has one for each experiment.")],
-    settings: Settings = None,
+    settings: options.Settings = None,
     out: Annotated[
         Path | None, typer.Option(help="The run folder; runs/ and the name of the TOML file by default.")
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Resume from the last checkpoint; start if there is none.")
     ] = False,
-    device: Device = None,
+    device: options.Device = None,
 ) -> None:
     """Train a model with the settings of a TOML file; under torchrun, on all of its processes."""
     from advbnn.cli.common import device_or_first_gpu, explaining_errors
@@ -27,7 +27,7 @@ def train(
     from advbnn.training.loop import fit_config
 
     folder = out or Path("runs") / config.stem
-    folder_to_write(folder)
+    options.folder_to_write(folder)
     with explaining_errors():
         chosen = load_config(config, settings or ())
         splits = chosen.load_data()

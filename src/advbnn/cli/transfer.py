@@ -5,41 +5,25 @@ from typing import Annotated
 
 import typer
 
-from advbnn.cli.options import (
-    ATTACKS,
-    BatchSize,
-    Device,
-    Engine,
-    Eot,
-    Limit,
-    Norm,
-    Precision,
-    Samples,
-    Seeds,
-    Steps,
-    file_to_write,
-    named,
-    numeric,
-    refuse_larger_than_images,
-)
+from advbnn.cli import options
 from advbnn.errors import ArgumentError
 
 
 def transfer(
     runs: Annotated[list[Path], typer.Argument(help="Two or more run folders, all on the same data.")],
-    eps: Annotated[float, numeric("RADIUS", "Such as 0.031 or 8/255.")],
-    out: Annotated[Path, typer.Option(callback=file_to_write, help="The file of records.")],
-    attack: Annotated[str, named(ATTACKS, "{names}, but not mean.")] = "paper",
-    norm: Norm = "linf",
-    steps: Steps = None,
-    eot: Eot = 1,
-    samples: Samples = 20,
-    seeds: Seeds = 3,
-    limit: Limit = None,
-    batch_size: BatchSize = 250,
-    device: Device = None,
-    engine: Engine = "auto",
-    precision: Precision = "full",
+    eps: Annotated[float, options.numeric("RADIUS", "Such as 0.031 or 8/255.")],
+    out: Annotated[Path, typer.Option(callback=options.file_to_write, help="The file of records.")],
+    attack: Annotated[str, options.named(options.ATTACKS, "{names}, but not mean.")] = "paper",
+    norm: options.Norm = "linf",
+    steps: options.Steps = None,
+    eot: options.Eot = 1,
+    samples: options.Samples = 20,
+    seeds: options.Seeds = 3,
+    limit: options.Limit = None,
+    batch_size: options.BatchSize = 250,
+    device: options.Device = None,
+    engine: options.Engine = "auto",
+    precision: options.Precision = "full",
 ) -> None:
     """Measure how well attacks on each run transfer to the others: accuracies and affinity for all pairs of runs."""
     from advbnn.attacks.threat import Threat
@@ -58,7 +42,7 @@ def transfer(
     from advbnn.training.loading import load_trained
 
     refuse_impossible([attack], norm, steps, eot)
-    refuse_larger_than_images(norm, [eps])
+    options.refuse_larger_than_images(norm, [eps])
     with explaining_errors(), explaining_interrupts(), joined(device_or_first_gpu(device)) as (world, place):
         if attack == "mean":
             raise ArgumentError(
