@@ -48,7 +48,7 @@ def test_every_offset_of_a_crop_is_as_likely() -> None:
 def test_extreme_numbers_stay_inside(last: float) -> None:
     x = images(2)
     for augmentation in ALL:
-        out = augmentation.apply(x, torch.full((2, augmentation.draws), last))
+        out = augmentation.apply(x, torch.full((2, augmentation.numbers), last))
         assert torch.isfinite(to_float(out)).all()
 
 
@@ -99,7 +99,7 @@ def test_follows_the_generator_and_leaves_the_default_one_alone(augmentation: Au
 @pytest.mark.parametrize("augmentation", ALL, ids=repr)
 def test_depends_on_the_own_numbers_only_and_not_on_the_type(augmentation: Augmentation) -> None:
     x = images(8)
-    uniform = torch.rand(8, augmentation.draws, generator=torch.Generator().manual_seed(0))
+    uniform = torch.rand(8, augmentation.numbers, generator=torch.Generator().manual_seed(0))
     whole = augmentation.apply(x, uniform)
     # resizing is a matrix product, which may round differently for another batch size
     torch.testing.assert_close(whole[3:5], augmentation.apply(x[3:5], uniform[3:5]), atol=1e-6, rtol=0)

@@ -21,17 +21,17 @@ from advbnn.errors import ArgumentError
 class Augmentation(ABC):
     """A random change of each image of a batch, independently."""
 
-    draws: ClassVar[int]
+    numbers: ClassVar[int]
     """Uniform numbers per image."""
 
     @abstractmethod
     def apply(self, images: Tensor, uniform: Tensor) -> Tensor:
-        """The changed images, [N, C, H, W], for the numbers `uniform`, [N, draws], on the same device."""
+        """The changed images, [N, C, H, W], for the numbers `uniform`, [N, numbers], on the same device."""
 
     def __call__(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """The changed images, for numbers drawn from `generator` (torch's default one if left out)."""
         device = images.device if generator is None else generator.device
-        uniform = torch.rand(len(images), self.draws, generator=generator, device=device)
+        uniform = torch.rand(len(images), self.numbers, generator=generator, device=device)
         return self.apply(images, uniform.to(images.device))
 
 
@@ -39,7 +39,7 @@ class Augmentation(ABC):
 class RandomCrop(Augmentation):
     """Pads with `padding` black pixels on every side and crops to the original size at a random position."""
 
-    draws: ClassVar[int] = 2
+    numbers: ClassVar[int] = 2
     padding: int = 4
 
     def __post_init__(self) -> None:
@@ -58,7 +58,7 @@ class RandomCrop(Augmentation):
 class HorizontalFlip(Augmentation):
     """Mirrors left and right with probability one half."""
 
-    draws: ClassVar[int] = 1
+    numbers: ClassVar[int] = 1
 
     def apply(self, images: Tensor, uniform: Tensor) -> Tensor:
         return torch.where(uniform[:, 0, None, None, None] < 0.5, images.flip(-1), images)
@@ -76,7 +76,7 @@ class RandomResizedCrop(Augmentation):
         scale: the range of the share of the area, uniform.
     """
 
-    draws: ClassVar[int] = 3
+    numbers: ClassVar[int] = 3
     size: int
     scale: tuple[float, float] = (0.8, 0.9)
 
@@ -126,7 +126,7 @@ def to_float(images: Tensor) -> Tensor:
 
 def augment(images: Tensor, augmentations: Sequence[Augmentation], uniform: Tensor) -> Tensor:
     """Applies one augmentation after the other, each with its own columns of `uniform`."""
-    columns = uniform.split([a.draws for a in augmentations], dim=1) if augmentations else ()
+    columns = uniform.split([a.numbers for a in augmentations], dim=1) if augmentations else ()
     for augmentation, numbers in zip(augmentations, columns, strict=True):
         images = augmentation.apply(images, numbers)
     return images

@@ -85,15 +85,15 @@ class Batches:
         """
         if not 0 <= start_step <= len(self):
             raise ArgumentError(f"start_step must lie in 0..{len(self)}, the steps of an epoch, got {start_step}")
-        order, uniform = self._draw(epoch)
-        return self._deliver(self._shards(order, start_step), self._shards(uniform, start_step))
-
-    def _deliver(self, rows: list[Tensor], uniform: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        if not rows:
-            return
+        order, uniform = (self._shards(drawn, start_step) for drawn in self._draw(epoch))
+        if not order:
+            return iter(())
+        # one transfer to the device for the whole epoch
         numbers = torch.cat(uniform).to(self.examples.device).split([len(shard) for shard in uniform])
-        for (inputs, targets), shard in zip(self.examples.gather(rows), numbers, strict=True):
-            yield to_float(augment(inputs, self.augmentations, shard)), targets
+        return (
+            (to_float(augment(inputs, self.augmentations, shard)), targets)
+            for (inputs, targets), shard in zip(self.examples.gather(order), numbers, strict=True)
+        )
 
     def _draw(self, epoch: int) -> tuple[Tensor, Tensor]:
         """The order of an epoch, and the random numbers for the augmentation at each position."""
@@ -101,8 +101,8 @@ class Batches:
         generator = torch.Generator().manual_seed(int.from_bytes(key, "big", signed=True))
         total = len(self.examples)
         order = torch.randperm(total, generator=generator) if self.shuffle else torch.arange(total)
-        draws = sum(augmentation.draws for augmentation in self.augmentations)
-        return order, torch.rand(total, draws, generator=generator)
+        numbers = sum(augmentation.numbers for augmentation in self.augmentations)
+        return order, torch.rand(total, numbers, generator=generator)
 
     def _shards(self, values: Tensor, start_step: int) -> list[Tensor]:
         steps = values.split(self.batch_size)[start_step : len(self)]

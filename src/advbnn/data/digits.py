@@ -32,8 +32,5 @@ def load_digits() -> Splits[ImageSet]:
         levels, labels = stored["images"], stored["labels"]
     images = torch.from_numpy(np.rint(levels * (255 / 16)).astype(np.uint8)).unsqueeze(1)
     digits = torch.from_numpy(labels.astype(np.int64))
-
-    def part(rows: slice) -> ImageSet:
-        return ImageSet(images=images[rows], labels=digits[rows], classes=CLASSES, name="digits")
-
-    return Splits(train=part(slice(None, TRAIN_IMAGES)), test=part(slice(TRAIN_IMAGES, None)))
+    rows = slice(None, TRAIN_IMAGES), slice(TRAIN_IMAGES, None)
+    return Splits(*(ImageSet(images[part], digits[part], CLASSES, "digits") for part in rows))

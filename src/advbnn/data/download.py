@@ -74,13 +74,23 @@ def download(
     with explain_file_errors(to.parent, "cannot be created", "choose another folder"):
         to.parent.mkdir(parents=True, exist_ok=True)
     part = to.with_name(f"{to.name}.part")
-    resumed = _size(part) > 0
-    _collect(url, part, retries, timeout, pause, report)
+    kept = most = _size(part)
+    failures = 0
+    while True:
+        try:
+            _attempt(url, part, timeout, report)
+            break
+        except _AttemptError as problem:
+            failures = 1 if _size(part) > most else failures + 1
+            most = max(most, _size(part))
+            if failures > retries:
+                raise data_error(url, f"{problem} ({failures} attempts)", f"try again: {part} is kept") from problem
+            time.sleep(pause * 2 ** (failures - 1))
     try:
         check_sum(url, part, checksum, "it was damaged, or the publisher has changed it: try again (nothing was kept)")
     except DataError:
         part.unlink()
-        if not resumed:
+        if not kept:
             raise
         # the bytes of an earlier call were of another file: start again
         return download(url, to, checksum, retries=retries, timeout=timeout, pause=pause, report=report)
@@ -90,23 +100,6 @@ def download(
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
-
-
-def _collect(url: str, part: Path, retries: int, timeout: float, pause: float, report: Report) -> None:
-    """Makes attempts until `part` is as long as the file on the server."""
-    failures, most = 0, _size(part)
-    while True:
-        try:
-            _attempt(url, part, timeout, report)
-            return
-        except _AttemptError as problem:
-            failures = 1 if _size(part) > most else failures + 1
-            most = max(most, _size(part))
-            if failures > retries:
-                raise data_error(
-                    url, f"{problem} ({failures} attempts)", f"try again: {part} is kept"
-                ) from problem.__cause__
-            time.sleep(pause * 2 ** (failures - 1))
 
 
 class _AttemptError(Exception):
