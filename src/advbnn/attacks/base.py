@@ -94,11 +94,7 @@ class Attack(ABC):
         # memory of an inference-mode block cannot be differentiated through, so the attack works on a copy
         with torch.inference_mode(False):
             x, y = (t.clone() if t.is_inference() else t.detach() for t in (x, y))
-            with (
-                evaluating(model),
-                without_parameter_gradients(model),
-                reporting(self.progress, self) as report,
-            ):
+            with evaluating(model), without_parameter_gradients(model), reporting(self.progress, self) as report:
                 return self._run_chunks(model, x, y, seed, report)
 
     @abstractmethod
