@@ -58,8 +58,8 @@ def reproduce(
     from advbnn.cli.common import command_line, device_or_first_gpu, explaining_errors
     from advbnn.defenses.profiles import DEFENSES
     from advbnn.errors import unknown
+    from advbnn.fast.compiling import ENGINES
     from advbnn.files import locked_folder
-    from advbnn.names import ENGINES
     from advbnn.paper import EXPERIMENTS, Evidence, Experiment, Reproduction, write_all
     from advbnn.paper.experiment import BESIDE, FILE, check_beside, stored
     from advbnn.paper.plan import make_plan

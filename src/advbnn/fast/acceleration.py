@@ -16,11 +16,10 @@ from torch import Tensor, nn
 from advbnn.bayes.mean_field import Bayesian
 from advbnn.bayes.sample_bank import SampleBank
 from advbnn.errors import ArgumentError, unknown
-from advbnn.fast.compiling import compiled_apart
+from advbnn.fast.compiling import ENGINES, PRECISIONS, compiled_apart
 from advbnn.fast.cuda_graph import GraphedForward, Pass, check_capturable
 from advbnn.fast.inference import StructuredPass, run_plainly
 from advbnn.modules import device_of, without_parameter_gradients
-from advbnn.names import ENGINES, PRECISIONS
 from advbnn.randomness import seeded
 
 _WORTH = 3

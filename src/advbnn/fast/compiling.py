@@ -6,6 +6,9 @@ from typing import Any, TypeVar, cast
 
 import torch
 
+from advbnn.names import ENGINES as ENGINES
+from advbnn.names import PRECISIONS as PRECISIONS
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 

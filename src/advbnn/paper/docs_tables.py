@@ -12,7 +12,7 @@ from pathlib import Path
 
 from advbnn.errors import ArgumentError, unknown
 from advbnn.evaluation.records import Records
-from advbnn.files import read_text, write_atomically
+from advbnn.files import write_atomically
 from advbnn.paper.claims import judged
 from advbnn.paper.evidence import Evidence
 from advbnn.paper.experiment import FILE as REPRODUCTION
@@ -65,7 +65,7 @@ def refresh(documents: list[Path], results: Path, *, check: bool = False) -> lis
         results: the folder of the records.
         check: only look, and change nothing.
     """
-    texts = {document: read_text(document) for document in documents}
+    texts = {document: document.read_text(encoding="utf-8") for document in documents}
     fresh = {document: _explained(document, text, results) for document, text in texts.items()}
     changed = [document for document in documents if fresh[document] != texts[document]]
     if not check:

@@ -11,7 +11,6 @@ from advbnn.errors import ArgumentError, ConfigError, RunError, unknown
 from advbnn.evaluation.accuracy import CLEAN
 from advbnn.evaluation.audit.attack_suite import LEVELS
 from advbnn.evaluation.records import Records
-from advbnn.files import read_text
 from advbnn.paper.experiment import EXPERIMENTS, Experiment, Run, source
 from advbnn.paper.protocol import AUTHORS
 from advbnn.training.config import Config
@@ -232,7 +231,7 @@ def finished(folder: Path, config: Config) -> bool:
     if not (folder / CONFIG).exists():
         return False
     try:
-        there = Config.from_run(read_text(folder / CONFIG))
+        there = Config.from_run((folder / CONFIG).read_text(encoding="utf-8"))
     except ConfigError as error:
         raise RunError(
             f"{folder / CONFIG} cannot be read: {error}; remove the run, or give --out another folder"

@@ -11,7 +11,6 @@ from advbnn.evaluation.audit.worst_case import audit
 from advbnn.evaluation.curves import ensemble_curve, radius_curve, steps_curve
 from advbnn.evaluation.lipschitz import lipschitz_records
 from advbnn.evaluation.transfer import transfer_matrix
-from advbnn.files import read_text
 from advbnn.paper.experiment import Experiment, Run
 from advbnn.paper.plan import RUNS, Measurement, finished
 from advbnn.paper.protocol import AUTHORS
@@ -28,7 +27,7 @@ def train(device: str, run: Run, folder: Path) -> None:
         return
     if (folder / CONFIG).exists():
         # begun by another command, perhaps: it goes on as it was begun
-        config = Config.from_run(read_text(folder / CONFIG))
+        config = Config.from_run((folder / CONFIG).read_text(encoding="utf-8"))
     fit_config(config, load_splits(config), out=folder, resume=True, device=device)
 
 
