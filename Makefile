@@ -1,4 +1,4 @@
-# Every target sets up what it needs in .venv, once, and again when pyproject.toml or constraints.txt change.
+# Every target first installs what it needs into .venv, again whenever pyproject.toml or constraints.txt change.
 # Needs Python 3.11 or newer, pip and make. Another interpreter: make PYTHON=python3.12 test
 
 PYTHON ?= python3
@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 REQUIREMENTS := pyproject.toml constraints.txt
 
-.PHONY: venv demo test lint docs clean
+.PHONY: venv demo test test-portable lint docs clean
 
 venv: $(VENV)/.dev
 
@@ -19,10 +19,19 @@ test: export OMP_NUM_THREADS = 1
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2
 
+# The fast numeric tests with the kernels of an old CPU: no test may depend on the last bits of one machine.
+test-portable: export ATEN_CPU_CAPABILITY = default
+test-portable: export ONEDNN_MAX_CPU_ISA = SSE41
+test-portable: export MKL_CBWR = COMPATIBLE
+test-portable: export OMP_NUM_THREADS = 2
+test-portable: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 -m "not slow" tests/bayes tests/models tests/attacks tests/evaluation
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 docs: export NO_MKDOCS_2_WARNING = 1
 docs: $(VENV)/.docs
@@ -36,7 +45,7 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.version_info < (3, 11) and sys.exit("Python 3.11 or newer is needed: make PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
 
-# torch comes first and pinned: left to the resolver, an open requirement may fetch several builds of it.
+# torch is installed first and pinned: an open requirement may make the resolver download several builds of it.
 # Without build isolation the package is built by the pinned hatchling, and nothing else is downloaded.
 $(VENV)/.run: $(REQUIREMENTS) | $(BIN)/python
 	@echo "Installing advbnn into $(VENV) (torch is large; this happens once)"
@@ -45,18 +54,18 @@ $(VENV)/.run: $(REQUIREMENTS) | $(BIN)/python
 	@touch $@
 
 $(VENV)/.report: $(VENV)/.run
-	@echo "Installing what draws figures and reports"
+	@echo "Installing the packages for figures and reports"
 	@$(PIP) --no-build-isolation --editable '.[report]'
 	@touch $@
 
-# Three of the peers that tests compare with ask for torchvision or for old versions, and need neither.
+# Three of the libraries that tests compare with require torchvision or old versions, and need neither.
 $(VENV)/.dev: $(VENV)/.run
-	@echo "Installing the tools for tests and checks"
+	@echo "Installing the packages for tests and checks"
 	@$(PIP) --no-build-isolation --editable '.[dev,data,report]'
 	@$(PIP) --no-deps --no-warn-conflicts torchattacks pyautoattack bayesian-torch
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.run
-	@echo "Installing the tools for the documentation"
+	@echo "Installing the packages for the documentation"
 	@$(PIP) --no-build-isolation --editable '.[docs]'
 	@touch $@

@@ -1,9 +1,9 @@
-"""How long PGD-20 takes here and in foolbox, ART and torchattacks: same network, same budget, one run.
+"""Time of PGD-20 in advbnn, foolbox, ART and torchattacks: same network, same budget.
 
     python benchmarks/attacks.py [--rounds 15] [--output benchmarks/records/attacks-cpu.json]
 
-The libraries take turns within each round, so that whatever else the machine does falls on all of them alike. Every
-one is used as its documentation says, from the call to the tensor that comes back.
+The libraries take turns within each round, so that other load on the machine affects all of them alike. Each is used
+as documented, and timed from the call to the returned tensor.
 """
 
 import argparse
@@ -29,24 +29,24 @@ EPS, STEP, STEPS = 0.1, 0.01, 20
 Run = Callable[[], object]
 
 
-def contestants(model: nn.Module, x: Tensor, y: Tensor, draws: int) -> dict[str, Run]:
-    """PGD by each library that can average a gradient over so many draws."""
+def libraries(model: nn.Module, x: Tensor, y: Tensor, eot: int) -> dict[str, Run]:
+    """PGD by each library that can average a gradient over `eot` weight samples."""
     import foolbox
     import torchattacks
     from art.attacks.evasion import ProjectedGradientDescentPyTorch
     from art.estimators.classification import PyTorchClassifier
 
-    ours = attacks.PGD(Threat("linf", EPS), steps=STEPS, step_size=STEP, eot=draws)
+    ours = attacks.PGD(Threat("linf", EPS), steps=STEPS, step_size=STEP, eot=eot)
     wrapped = foolbox.PyTorchModel(model, bounds=(0, 1), device="cpu")
-    if draws > 1:
-        wrapped = foolbox.models.ExpectationOverTransformationWrapper(wrapped, n_steps=draws)
+    if eot > 1:
+        wrapped = foolbox.models.ExpectationOverTransformationWrapper(wrapped, n_steps=eot)
     foolbox_pgd = foolbox.attacks.LinfPGD(abs_stepsize=STEP, steps=STEPS)
     runs: dict[str, Run] = {
         "advbnn": lambda: ours(model, x, y),
         "foolbox": lambda: foolbox_pgd(wrapped, x, y, epsilons=EPS),
     }
-    if draws > 1:
-        eot_pgd = torchattacks.EOTPGD(model, eps=EPS, alpha=STEP, steps=STEPS, eot_iter=draws)
+    if eot > 1:
+        eot_pgd = torchattacks.EOTPGD(model, eps=EPS, alpha=STEP, steps=STEPS, eot_iter=eot)
         return {**runs, "torchattacks": lambda: eot_pgd(x, y)}
     pgd = torchattacks.PGD(model, eps=EPS, alpha=STEP, steps=STEPS)
     classifier = PyTorchClassifier(
@@ -60,7 +60,7 @@ def contestants(model: nn.Module, x: Tensor, y: Tensor, draws: int) -> dict[str,
 
 
 def measure(runs: dict[str, Run], rounds: int) -> dict[str, dict[str, float]]:
-    """Seconds of each contestant: median, extremes, and the median of the processor time."""
+    """Seconds of each library: median and extremes of the time, and of the processor time."""
     wall: dict[str, list[float]] = {name: [] for name in runs}
     processor: dict[str, list[float]] = {name: [] for name in runs}
     for run in runs.values():
@@ -85,20 +85,20 @@ def measure(runs: dict[str, Run], rounds: int) -> dict[str, dict[str, float]]:
 
 
 def machine() -> dict[str, object]:
-    """What the numbers were measured on."""
+    """The machine and the versions."""
     cpu = platform.processor()
     info = Path("/proc/cpuinfo")
     if info.exists():
         names = [line.split(":")[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
         cpu = names[0] if names else cpu
-    libraries = ("torch", "foolbox", "adversarial-robustness-toolbox", "torchattacks")
+    packages = ("torch", "foolbox", "adversarial-robustness-toolbox", "torchattacks")
     return {
         "cpu": cpu,
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "load_before": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
-        "versions": {name: version(name) for name in libraries},
+        "versions": {name: version(name) for name in packages},
     }
 
 
@@ -107,7 +107,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "records" / "attacks-cpu.json")
     arguments = parser.parse_args()
-    warnings.simplefilter("ignore")  # of the libraries compared with
+    warnings.simplefilter("ignore")  # of the other libraries
     torch.manual_seed(0)
     test = data.load("digits").test
     digits = test.images[:128].float() / test.images.max(), test.labels[:128]
@@ -127,8 +127,8 @@ def main() -> None:
         "rounds": arguments.rounds,
     }
     results: dict[str, object] = {}
-    for name, (model, (x, y), draws) in cases.items():
-        times = measure(contestants(model.eval(), x, y, draws), arguments.rounds)
+    for name, (model, (x, y), eot) in cases.items():
+        times = measure(libraries(model.eval(), x, y, eot), arguments.rounds)
         results[name] = times
         print(name)
         for library, seconds in sorted(times.items(), key=lambda item: item[1]["median_s"]):

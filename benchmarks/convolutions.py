@@ -1,8 +1,8 @@
-"""How fast cuDNN's convolutions are, one by one: the shapes of VGG16 in bfloat16, against their arithmetic.
+"""Time of cuDNN's convolutions for the shapes of VGG16 in bfloat16, against their arithmetic.
 
     python benchmarks/convolutions.py --out benchmarks/records/convolutions-h200.json
 
-Needs a GPU. Each is timed in a CUDA graph of 30 calls, after cuDNN has tried its algorithms.
+Needs a GPU. Each is timed in a CUDA graph of 30 calls, after cuDNN has chosen its algorithm.
 """
 
 import argparse
@@ -10,12 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from measuring import Rows, seconds_of
+from common import Rows, seconds_of
 from torch import Tensor
 
 SHAPES = [(8, 64, 32), (64, 64, 32), (64, 128, 16), (128, 128, 16), (128, 256, 8), (256, 256, 8), (256, 512, 4)]
 SHAPES += [(512, 512, 4), (512, 512, 2)]
-"""Channels in and out, and the side of the images."""
+"""Input channels, output channels and image size."""
 CALLS, REPLAYS = 30, 5
 
 
@@ -46,10 +46,12 @@ def main() -> None:
                 ),
             }
             floor = 2 * batch * inputs * outputs * 9 * side * side / rate
-            times = {name: 1e6 * seconds_a_call(function) for name, function in work.items()}
+            times = {name: 1e6 * seconds_per_call(function) for name, function in work.items()}
             rows.add({"batch": batch, "shape": [inputs, outputs, side], **times, "floor": 1e6 * floor})
         a, m = (torch.randn(n, 2048, device="cuda", dtype=torch.bfloat16) for n in (batch, 2048))
-        rows.add({"batch": batch, "shape": "2x2 as a product", "forward": 1e6 * seconds_a_call(lambda a=a, m=m: a @ m)})
+        rows.add(
+            {"batch": batch, "shape": "2x2 as a product", "forward": 1e6 * seconds_per_call(lambda a=a, m=m: a @ m)}
+        )
 
 
 def half(*shape: int) -> Tensor:
@@ -57,7 +59,7 @@ def half(*shape: int) -> Tensor:
     return torch.randn(*shape, device="cuda", dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last)
 
 
-def seconds_a_call(work: Callable[[], object]) -> float:
+def seconds_per_call(work: Callable[[], object]) -> float:
     """Seconds of one call."""
     for _ in range(3):
         work()

@@ -1,14 +1,13 @@
-"""How long evaluation takes: the paper's curve, averaged PGD, the budget of AutoAttack's `rand`, and how costs grow.
+"""Time of evaluation: the paper's curve, PGD with EOT, the budget of AutoAttack's `rand`, and how the cost scales.
 
     python benchmarks/evaluate.py --parts curve eot --engines eager graph --out benchmarks/records/evaluate.json
     python benchmarks/evaluate.py --parts autoattack --engines graph --images 1000 --scale
 
-Networks are Adv-BNNs with random weights, and images are random: what is timed does not depend on their values. All of
-it runs through `advbnn.evaluate` and `advbnn.evaluation.curves`. Of a row, `seconds` is the time of all batches, from images
-on the host to counts, in the median over `--repeats`; `wall_s` is the whole call, with the checksums of network and
-images; `setup_s` is what recording or compiling took before, on one batch. With `--scale` a row also holds
-`seconds_for_all`, which is `seconds` times 10,000 over the images that were measured; nothing is extrapolated without
-it.
+Networks are Adv-BNNs with random weights, and images are random: the time does not depend on their values. Everything
+runs through `advbnn.evaluate` and `advbnn.evaluation.curves`. In a row, `seconds` is the time of all batches, from
+images on the host to counts, median over `--repeats`; `wall_s` is the time of the whole call, with the checksums of
+network and images; `setup_s` is the time of capturing or compiling on one batch. With `--scale` a row also has
+`seconds_for_all`: `seconds` times 10,000 over the number of images measured. Nothing is extrapolated without it.
 """
 
 import argparse
@@ -19,14 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measuring import (
+from common import (
     SIZES,
     Rows,
     best_device,
-    forget_memory,
     forward_flop,
     median_and_spread,
     peak_gib,
+    reset_peak_memory,
     seconds_of,
 )
 from torch import nn
@@ -52,25 +51,25 @@ Work = Callable[[nn.Module, data.ImageSet, dict[str, Any]], Records]
 
 
 def main() -> None:
-    """Measure every part that was asked for, with every engine and precision."""
+    """Measure the chosen parts with every engine and precision."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--network", choices=SIZES, default="vgg16", help="for all parts but grow-network")
     parser.add_argument("--engines", nargs="+", default=["eager", "graph"])
     parser.add_argument("--precisions", nargs="+", default=["full", "bf16"])
     parser.add_argument("--batch", type=int, default=1000, help="images attacked at a time")
-    parser.add_argument("--images", type=int, default=ALL, help="images that are measured")
-    parser.add_argument("--scale", action="store_true", help=f"also say what that comes to for {ALL:,} images")
-    parser.add_argument("--samples", type=int, default=20, help="draws of the classifier")
-    parser.add_argument("--selection-samples", type=int, default=20, help="draws by which APGD compares points")
-    parser.add_argument("--steps", type=int, help="of all attacks, for a trial; 20 for PGD, 100 for APGD if left out")
+    parser.add_argument("--images", type=int, default=ALL, help="images measured")
+    parser.add_argument("--scale", action="store_true", help=f"also extrapolate to {ALL:,} images")
+    parser.add_argument("--samples", type=int, default=20, help="weight samples of the classifier")
+    parser.add_argument("--selection-samples", type=int, default=20, help="weight samples to compare points of APGD")
+    parser.add_argument("--steps", type=int, help="of all attacks, for a trial; 20 for PGD and 100 for APGD by default")
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS), help="for grow-network")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--cudnn-benchmark", action="store_true", help="let cuDNN try its algorithms first")
+    parser.add_argument("--cudnn-benchmark", action="store_true", help="let cuDNN choose its algorithms by measurement")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.backends.cudnn.benchmark = options.cudnn_benchmark
-    warnings.simplefilter("ignore")  # of few images and of vanishing gradients, which are no subject here
+    warnings.simplefilter("ignore")  # about few images and vanishing gradients, which do not matter here
     rows = Rows(options.out, weights="random", images="random", cudnn_benchmark=options.cudnn_benchmark)
     for part in options.parts:
         for about, network, images, forwards, work in cases(part, options):
@@ -81,7 +80,7 @@ def main() -> None:
 
 
 def cases(part: str, options: argparse.Namespace) -> Iterator[tuple[dict[str, Any], str, int, int, Work]]:
-    """What a part measures: what varies, the network, images, forward passes an image, and the work itself.
+    """The cases of a part: what varies, network, images, forward passes per image, and the work.
 
     An input gradient counts as one more forward pass.
     """
@@ -89,7 +88,7 @@ def cases(part: str, options: argparse.Namespace) -> Iterator[tuple[dict[str, An
     pgd, apgd = options.steps or 20, options.steps or 100
     if part == "curve":
         attack = paper_pgd(1.0, steps=pgd)
-        forwards = len(RADII) * samples + (len(RADII) - 1) * 2 * pgd  # at radius 0 there is nothing to attack
+        forwards = len(RADII) * samples + (len(RADII) - 1) * 2 * pgd  # no attack at radius 0
         yield (
             {"attack": f"PGD-{pgd}", "radii": len(RADII)},
             options.network,
@@ -129,7 +128,7 @@ def cases(part: str, options: argparse.Namespace) -> Iterator[tuple[dict[str, An
 
 
 def pgd_case(network: str, images: int, steps: int, eot: int, samples: int) -> Any:
-    """PGD from a random start, averaged over `eot` draws."""
+    """PGD with a random start and `eot` EOT samples."""
     attack = PGD(THREAT, steps=steps, eot=eot)
     about = {"attack": f"PGD-{steps}", "eot": eot}
     return (
@@ -153,7 +152,7 @@ def measure(
 ) -> dict[str, Any]:
     """One row."""
     device, side = best_device(), SIZES[network]
-    forget_memory()
+    reset_peak_memory()
     torch.manual_seed(0)
     net = models.build(network, classes=10, image_size=side)
     model = bayesianize(net).eval().to(device)
@@ -161,7 +160,7 @@ def measure(
     test = data.ImageSet(pixels, torch.arange(images) % 10, tuple("0123456789"), "random")
     fast = accelerate(model, engine, precision)
     batch = min(options.batch, images)
-    # the network is accelerated here, once, so that setting up can be told from working
+    # accelerated here, once, so that setup and work are timed separately
     how: dict[str, Any] = {"samples": options.samples, "seeds": 1, "batch_size": batch, "engine": "eager"}
     setup = seconds_of(lambda: [warm_up(fast, test, how, last) for last in {batch, images % batch or batch}])
     times, walls = [], []
@@ -194,7 +193,7 @@ def measure(
 
 
 def warm_up(fast: nn.Module, test: data.ImageSet, how: dict[str, Any], size: int) -> None:
-    """A short attack on one batch of the size, long enough for its fast forms to be made."""
+    """A short attack on one batch of this size, which makes its fast forms."""
     first = Evaluation(fast, test, **how | {"rows": range(size)})
     first.accuracy("warm-up", PGD(THREAT, steps=4, pick="best", selection_samples=2))
 

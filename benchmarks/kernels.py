@@ -1,12 +1,12 @@
-"""Where the time of a training step goes, or of an attack: the kernels of an Adv-BNN recorded as CUDA graphs.
+"""The GPU kernels of a training step or an attack on an Adv-BNN, captured as CUDA graphs, and their times.
 
     python benchmarks/kernels.py --out benchmarks/records/kernels-h200.json
     python benchmarks/kernels.py --of loop --out benchmarks/records/kernels-loop.json
     python benchmarks/kernels.py --of attack --precision full --batch 1000 --out benchmarks/records/kernels-attack.json
 
-Needs a GPU. A step of training is an update with its attack; one of the loop has all that `fit` does besides, from
-batches to metrics; that of an attack is one iteration, with the draw it takes. Kernels may run side by side, so their
-times can add up to more than the step takes.
+Needs a GPU. A step of `training` is an update with its attack; a step of `loop` includes everything else in `fit`, from
+batches to metrics; a step of `attack` is one iteration with its weight sample. Kernels may run concurrently, so their
+times can add up to more than the time of the step.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 
 import torch
-from measuring import Rows
+from common import Rows
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
@@ -35,17 +35,17 @@ from advbnn.training.objective import RobustLoss
 from advbnn.training.state import Training
 
 STEPS = 2
-"""Steps of training that are profiled."""
+"""Profiled steps of training."""
 
 ITERATIONS = 20
-"""Those of the attack."""
+"""Profiled iterations of the attack."""
 
 IN_THE_LOOP = 50
-"""Those of the loop, so that the clean accuracy is measured as often as it is."""
+"""Profiled steps of the loop; enough to measure the clean accuracy as often as `fit` does."""
 
 
 def main() -> None:
-    """Profile a few steps and write their kernels, the costliest first."""
+    """Profile a few steps and write their kernels, the most expensive first."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--of", choices=("training", "loop", "attack"), default="training")
     parser.add_argument("--precision", choices=("full", "bf16"), default="full", help="of the attack")
@@ -84,13 +84,13 @@ def main() -> None:
 
 
 def adv_bnn(**options: int) -> Defense:
-    """The paper's defence for CIFAR-10, as its authors' code has it."""
+    """Adv-BNN for CIFAR-10 with the settings of the authors' code."""
     attack = PGD(Threat("linf", 8 / 256), steps=10, step_size=0.007, random_start=False)
     return Defense(attack=attack, objective=RobustELBO(kl_scope="classifier"), **options)
 
 
 def loop(options: argparse.Namespace) -> tuple[Callable[[], None], int]:
-    """Adv-BNN's steps within `fit`, on augmented batches of images that are on the device."""
+    """Steps of Adv-BNN within `fit`, on augmented batches of images on the device."""
     count = 10 * IN_THE_LOOP * options.batch
     images = torch.randint(256, (count, 3, 32, 32), dtype=torch.uint8)
     examples = ImageSet(images, torch.arange(count) % 10, tuple("0123456789"), "cifar10").to("cuda")
@@ -106,7 +106,7 @@ def loop(options: argparse.Namespace) -> tuple[Callable[[], None], int]:
 
 
 def training(options: argparse.Namespace) -> tuple[Callable[[], None], int]:
-    """Adv-BNN's step on one batch."""
+    """Steps of Adv-BNN on one batch."""
     defense = adv_bnn()
     loss = RobustLoss(bayesianize(models.build("vgg16").cuda()).train(), defense.objective, 50_000)
     step = make_step("graph", loss, torch.optim.Adam(loss.parameters(), lr=1e-4), defense)

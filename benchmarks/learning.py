@@ -1,10 +1,10 @@
-"""Whether the fast engine learns as the eager one does: the same short training with both, for several seeds.
+"""Training curves of the fast and the eager engine: the same short training with both, for several seeds.
 
     python benchmarks/learning.py --engines eager graph --seeds 0 1 2
 
-Adv-BNN with the settings of the authors' code on CIFAR-10, with a short attack and schedule, for the sake of the
-eager engine, which computes in float32. Each training leaves its metrics in results/engines/ENGINE-seedN, and the
-accuracy of the trained network in results/engines/ENGINE-seedN.json.
+Adv-BNN with the settings of the authors' code on CIFAR-10, but with a short attack and schedule, because the eager
+engine computes in float32. The metrics of each training are written to results/engines/ENGINE-seedN, the accuracy of
+the trained network to results/engines/ENGINE-seedN.json.
 """
 
 import argparse
@@ -27,7 +27,7 @@ EPS = 8 / 256
 
 
 def main() -> None:
-    """Train what was asked for."""
+    """Train and evaluate every engine and seed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engines", nargs="+", default=["eager", "graph"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
@@ -44,21 +44,29 @@ def main() -> None:
         Threat("linf", EPS), steps=options.attack_steps, step_size=2.5 * EPS / options.attack_steps, random_start=False
     )
     how = defense("adv_bnn", "cifar10", attack=attack, schedule=Stages(epochs=tuple(options.epochs)))
-    judges = {"clean": None, "PGD-20": paper_pgd(EPS), "PGD-20, averaged": PGD(Threat("linf", EPS), steps=20, eot=10)}
+    attacks = {"clean": None, "PGD-20": paper_pgd(EPS), "PGD-20, averaged": PGD(Threat("linf", EPS), steps=20, eot=10)}
     device = "cuda" if torch.cuda.is_available() else "cpu"
     for seed in options.seeds:
         for engine in options.engines:
             name = f"{engine}-seed{seed}"
             net = how.build(classes=10, shape=(3, 32, 32), seed=seed)
-            steps_an_epoch = -(-options.images // how.batch_size)
+            steps_per_epoch = -(-options.images // how.batch_size)
             run = options.out / name
             result = fit(
-                net, train, how, seed=seed, out=run, resume=True, device=device, engine=engine, log_every=steps_an_epoch
+                net,
+                train,
+                how,
+                seed=seed,
+                out=run,
+                resume=True,
+                device=device,
+                engine=engine,
+                log_every=steps_per_epoch,
             )
             records = evaluate(
                 result.model,
                 splits.test,
-                judges,
+                attacks,
                 rows=range(options.test_images),
                 seeds=1,
                 label=name,

@@ -1,8 +1,8 @@
-"""Draws the plots of docs/speed.md from the records of `step.py` and `evaluate.py`, and from runs of several engines.
+"""Draws the plots of docs/speed.md from the records of `step.py` and `evaluate.py` and the runs of `learning.py`.
 
     python benchmarks/plots.py
 
-A plot whose records are not there is left out. Records of a CPU are passed over: the plots compare engines on a GPU.
+Plots without records are left out. Records of a CPU are ignored: the plots compare engines on a GPU.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from matplotlib.ticker import LogFormatterSciNotation, NullFormatter
 
 ROOT = Path(__file__).parent.parent
 AUTHORS = 80.7
-"""Seconds an epoch of the authors' Adv-BNN loop on one H200: VGG16, CIFAR-10, PGD-10, batch 128."""
+"""Seconds per epoch of the authors' Adv-BNN loop on one H200: VGG16, CIFAR-10, PGD-10, batch 128."""
 
 COLOURS = {"eager": "#0072b2", "compile": "#e69f00", "graph": "#009e73"}
 OF_RUNS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
@@ -34,10 +34,10 @@ Row = dict[str, Any]
 
 
 def main() -> None:
-    """Draw all that there are records for."""
+    """Draw every plot that has records."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=Path, default=ROOT / "benchmarks" / "records")
-    parser.add_argument("--runs", type=Path, default=ROOT / "results" / "engines", help="folders called NAME-seedN")
+    parser.add_argument("--runs", type=Path, default=ROOT / "results" / "engines", help="folders named NAME-seedN")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "images")
     options = parser.parse_args()
     pyplot.rcParams.update({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False})
@@ -47,8 +47,11 @@ def main() -> None:
         parts[row["part"]].append(row)
     pictures: dict[str, tuple[list[Row], Callable[[Axes, list[Row]], None]]] = {
         "epoch": ([row for row in steps if row["network"] == "vgg16"], draw_epochs),
-        "eot": (parts["grow-eot"], partial(draw_growth, by="eot", of="draws averaged in each gradient (EOT)")),
-        "ensemble": (parts["grow-ensemble"], partial(draw_growth, by="ensemble", of="draws of the classifier")),
+        "eot": (parts["grow-eot"], partial(draw_growth, by="eot", of="EOT samples per gradient")),
+        "ensemble": (
+            parts["grow-ensemble"],
+            partial(draw_growth, by="ensemble", of="weight samples per prediction"),
+        ),
         "data": (parts["grow-data"], partial(draw_growth, by="images", of="images")),
         "network": (parts["grow-network"], draw_networks),
     }
@@ -63,7 +66,7 @@ def main() -> None:
 
 
 def rows_of(folder: Path, pattern: str) -> Iterator[Row]:
-    """The rows of all records of a GPU, each with what its record says of all of them."""
+    """The rows of all records of a GPU, each with the fields that its record shares among them."""
     for path in sorted(folder.glob(pattern)):
         record = json.loads(path.read_text(encoding="utf-8"))
         about = {key: value for key, value in record.items() if key != "rows"}
@@ -71,7 +74,7 @@ def rows_of(folder: Path, pattern: str) -> Iterator[Row]:
 
 
 def draw_epochs(axes: Axes, rows: Sequence[Row]) -> None:
-    """Seconds an epoch by batch size, for each engine and defence."""
+    """Seconds per epoch by batch size, for each engine and defence."""
     for defense, (title, style) in DEFENSES.items():
         for engine, colour in COLOURS.items():
             chosen = sorted(
@@ -87,7 +90,7 @@ def draw_epochs(axes: Axes, rows: Sequence[Row]) -> None:
     draw_level(axes, AUTHORS, f"the authors' Adv-BNN loop, {AUTHORS} s")
     draw_level(axes, floor, f"arithmetic floor of Adv-BNN, {floor:.2f} s")
     whole_numbers(axes, batches)
-    axes.set(xlabel="batch size", ylabel="seconds an epoch of 50,000 images", yscale="log")
+    axes.set(xlabel="batch size", ylabel="seconds per epoch of 50,000 images", yscale="log")
     plain_numbers(axes)
     finish(axes, f"Training VGG16 with PGD-10 on {machine(rows)}")
 
@@ -98,9 +101,9 @@ def draw_networks(axes: Axes, rows: Sequence[Row]) -> None:
     for row in rows:
         forwards = row["forwards_an_image"] * row["images"]
         sized.append({**row, "gflop": round(1e3 * row["tflops"] * row["seconds"] / forwards, 6)})
-    draw_growth(axes, sized, by="gflop", of="GFLOP of an image's forward pass", named=False)
+    draw_growth(axes, sized, by="gflop", of="GFLOP of a forward pass per image", named=False)
     of_network = {row["gflop"]: row["network"] for row in sized}
-    for number, gflop in enumerate(sorted(of_network)):  # to both sides in turn: some are of nearly the same size
+    for number, gflop in enumerate(sorted(of_network)):  # on alternating sides, because some have nearly the same size
         seconds = [row["seconds"] for row in sized if row["gflop"] == gflop]
         above = {"xy": (gflop, max(seconds)), "xytext": (-4, 6), "va": "bottom", "ha": "right"}
         below = {"xy": (gflop, min(seconds)), "xytext": (4, -6), "va": "top", "ha": "left"}
@@ -110,21 +113,21 @@ def draw_networks(axes: Axes, rows: Sequence[Row]) -> None:
 
 
 def draw_growth(axes: Axes, rows: Sequence[Row], *, by: str, of: str, named: bool = True) -> None:
-    """Seconds against what grows, on logarithmic scales, for each engine and precision, and their floor.
+    """Seconds against a growing quantity, on logarithmic scales, for each engine and precision, and their floor.
 
     Args:
         axes: where to draw.
         rows: of one part of `evaluate.py`.
-        by: the column that grows.
-        of: what it is.
-        named: its values are round, and so few that each can stand at the axis.
+        by: the column of the growing quantity.
+        of: its name.
+        named: label every value on the axis.
     """
     kinds: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: row[by]):
         kinds[row["engine"], "bf16" if "bfloat16" in row["precision"] else "float32"].append(row)
     for (engine, precision), chosen in sorted(kinds.items()):
         values, spread = [row["seconds"] for row in chosen], [row["seconds_spread"] for row in chosen]
-        # different networks are no line
+        # points of different networks are not connected
         style = "" if not named else "-" if precision == "bf16" else "--"
         draw_line(axes, [row[by] for row in chosen], values, spread, COLOURS[engine], style, f"{engine}, {precision}")
     points = sorted({row[by]: row["seconds"] * row["share_of_matrix_rate"] for row in rows}.items())
@@ -159,7 +162,7 @@ def draw_level(axes: Axes, value: float, label: str) -> None:
 
 
 def learning_curves(folder: Path) -> dict[str, list[dict[int, Row]]]:
-    """For each way to run, its seeds: the means over each epoch of what was logged."""
+    """For each engine, its seeds: the means of the logged metrics over each epoch."""
     curves: dict[str, list[dict[int, Row]]] = defaultdict(list)
     for path in sorted(folder.glob("*/metrics.jsonl")):
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -194,17 +197,17 @@ def draw_learning(curves: dict[str, list[dict[int, Row]]]) -> Any:
 
 
 def mean(values: Sequence[float]) -> float:
-    """The mean; NaN of nothing, which is not drawn."""
+    """The mean; NaN, which is not drawn, without values."""
     return sum(values) / len(values) if values else float("nan")
 
 
 def machine(rows: Sequence[Row]) -> str:
-    """What the rows were measured on."""
+    """The machine of the rows."""
     return " and ".join(sorted({row["machine"] for row in rows}))
 
 
 def whole_numbers(axes: Axes, values: Sequence[float]) -> None:
-    """A logarithmic x axis that names the values which were measured."""
+    """A logarithmic x axis with a label for every measured value."""
     axes.set_xscale("log")
     axes.set_xticks(values, [f"{value:,}" for value in values])
     axes.xaxis.set_minor_formatter(NullFormatter())
@@ -212,7 +215,7 @@ def whole_numbers(axes: Axes, values: Sequence[float]) -> None:
 
 
 def plain_numbers(axes: Axes) -> None:
-    """Numbers on logarithmic scales as people write them."""
+    """Plain numbers instead of powers on logarithmic scales."""
     for axis in (axes.xaxis, axes.yaxis):
         if isinstance(axis.get_major_formatter(), LogFormatterSciNotation):
             axis.set_major_formatter("{x:g}")
@@ -226,7 +229,7 @@ def finish(axes: Axes, title: str) -> None:
 
 
 def save(figure: Any, path: Path) -> None:
-    """Write a picture; without the name of the program that drew it, so that equal pictures are equal files."""
+    """Write a figure without the name and version of matplotlib, so that equal figures are equal files."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150, metadata={"Software": None})
     pyplot.close(figure)

@@ -1,11 +1,11 @@
-"""How long a training step takes: engines, batch sizes and defences, against the arithmetic floor.
+"""Time of a training step for engines, batch sizes and defences, against the arithmetic floor.
 
     python benchmarks/step.py --network vgg16 --out benchmarks/records/step.json
     python benchmarks/step.py --network small_cnn --image-size 8 --channels 1 --threads 1 --engines eager
 
-Times whole steps on random images, after the engine has warmed up, and writes one record: the machine, the versions,
-and for each row the median and spread of milliseconds a step, seconds an epoch of 50,000 images, the share of the
-measured matrix rate, the peak memory, and how busy the machine was.
+Times whole steps on random images, after warm-up, and writes one record: the machine, the versions, and for each row
+the median and range of milliseconds per step, seconds per epoch of 50,000 images, the share of the measured matrix
+rate, the peak memory and the load average.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measuring import SIZES, Rows, best_device, forget_memory, forward_flop, median_and_spread, peak_gib, seconds_of
+from common import SIZES, Rows, best_device, forward_flop, median_and_spread, peak_gib, reset_peak_memory, seconds_of
 
 from advbnn import models
 from advbnn.attacks import PGD
@@ -30,19 +30,19 @@ IMAGES = 50_000
 
 
 def main() -> None:
-    """Measure every combination that was asked for."""
+    """Measure every combination."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--network", choices=SIZES, default="vgg16")
     parser.add_argument("--engines", nargs="+", default=["graph"])
     parser.add_argument("--batches", nargs="+", type=int, default=[128, 512])
     parser.add_argument("--defenses", nargs="+", default=["adv", "adv_bnn"])
-    parser.add_argument("--image-size", type=int, help="pixels of a side, if not those of the network's usual images")
+    parser.add_argument("--image-size", type=int, help="in pixels; the usual size for the network by default")
     parser.add_argument("--channels", type=int, default=3)
-    parser.add_argument("--threads", type=int, help="of a CPU; torch's choice if left out")
+    parser.add_argument("--threads", type=int, help="of a CPU; chosen by torch by default")
     parser.add_argument("--attack-steps", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=5, help="timed rounds")
-    parser.add_argument("--steps", type=int, default=10, help="steps a round")
-    parser.add_argument("--out", type=Path, help="rows are added to those that are there")
+    parser.add_argument("--steps", type=int, default=10, help="steps per round")
+    parser.add_argument("--out", type=Path, help="rows are appended to those in the file")
     options = parser.parse_args()
     if options.threads is not None:
         torch.set_num_threads(options.threads)
@@ -59,7 +59,7 @@ def main() -> None:
 def measure(name: str, engine: str, batch: int, options: argparse.Namespace, about: dict[str, Any]) -> dict[str, Any]:
     """One row: a defence, an engine and a batch size."""
     device = best_device()
-    forget_memory()
+    reset_peak_memory()
     torch.manual_seed(0)
     channels, side, _ = about["image"]
     net = models.build(options.network, classes=10, image_size=side, channels=channels).to(device)

@@ -1,40 +1,129 @@
+"""Progress: a bar on a terminal, lines elsewhere, and the shares that attacks report."""
+
 import sys
 from itertools import count
 
 import pytest
 
-from advbnn.progress import progress
+from advbnn.attacks import APGD, CW, PGD, Attack, Square, Transfer
+from advbnn.evaluation.accuracy import evaluate
+from advbnn.progress import ProgressBar, listening
+from every_attack import ATTACKS, CLASSES, LINF, X, every, images, predicted, small_net
+from judged import digits, net
+
+ATTACK = PGD(LINF, steps=3)
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line at every update."""
+    monkeypatch.setattr("advbnn.progress.SECONDS_BETWEEN_LINES", 0.0)
 
 
 def test_plain_lines_with_the_time_left(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     clock = count(0, 10)
     monkeypatch.setattr("advbnn.progress.time.monotonic", lambda: float(next(clock)))
-    with progress("photos", "images") as report:
-        report(100, 400)  # where a resumed piece of work begins
-        report(200, 400)
-        report(300, None)
+    with ProgressBar("photos", "images") as bar:
+        bar.update(100, 400)  # where resumed work starts
+        bar.update(200, 400, "cats")
+        bar.update(300, None, "")
+    with ProgressBar("training") as bar:
+        bar.update(0.25, 1)
+        bar.update(0.5, 1, description="epoch 2/2")
     assert capsys.readouterr().err.splitlines() == [
         "photos: 100 of 400 images",
-        "photos: 200 of 400 images, 40 s left",
+        "photos: 200 of 400 images, 0:00:40 left, cats",
         "photos: 300 images",
+        "training: 25%",
+        "epoch 2/2: 50%, 0:00:40 left",
     ]
 
 
-def test_lines_are_rare(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress("photos", "images") as report:
-        for done in range(1000):
-            report(done, 1000)
+def test_lines_are_rare_but_for_the_last_note(capsys: pytest.CaptureFixture[str]) -> None:
+    with ProgressBar("photos", "images") as bar:
+        for done in range(1, 1001):
+            bar.update(done, 1000)
+        assert capsys.readouterr().err == ""
+        bar.update(1000, 1000, "loss 0.1")
+    assert capsys.readouterr().err.endswith("loss 0.1\n")
+
+
+def test_without_a_description_nothing_is_shown(often: None, capsys: pytest.CaptureFixture[str]) -> None:
+    with ProgressBar(None, "images") as bar:
+        bar.update(1, 2, "note")
+        bar.print("text")
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("unit", ["bytes", "images"])
+@pytest.mark.parametrize(("unit", "shown"), [("bytes", "2.0/2.0 kB"), ("images", "2000/2000"), ("", "100%")])
 def test_a_live_bar_on_a_terminal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], unit: str
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], unit: str, shown: str
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "100")
-    with progress("photos", unit) as report:
-        report(2000, 2000, "the last one")
-    shown = capsys.readouterr().err
-    assert "photos, the last one" in shown
-    assert ("2.0/2.0 kB" if unit == "bytes" else "2000/2000") in shown
+    with ProgressBar("photos", unit) as bar:
+        bar.update(2000, 2000, "the last one")
+        bar.print("a line above")
+    written = capsys.readouterr().err
+    assert all(text in written for text in ("photos", shown, "the last one", "a line above"))
+
+
+@pytest.mark.parametrize(("name", "threat"), every())
+def test_every_attack_reports_rising_shares(name, threat):
+    shares = []
+    ATTACKS[name](threat, progress=shares.append)(small_net(), X, predicted(small_net()), seed=0)
+    assert shares == sorted(set(shares)) and shares[-1] == 1
+    assert name == "fgsm" or len({share for share in shares if 0 < share < 1}) >= 2
+
+
+def test_a_listener_hears_attacks_that_report_nowhere_else():
+    heard, own = [], []
+    with listening(heard.append):
+        PGD(LINF, steps=2)(small_net(), *images(), seed=0)
+        PGD(LINF, steps=2, progress=own.append)(small_net(), *images(), seed=0)
+    PGD(LINF, steps=4)(small_net(), *images(), seed=0)
+    assert heard == own == [0.5, 1]
+
+
+def test_shares_rise_over_all_chunks(often: None, capsys: pytest.CaptureFixture[str]):
+    shares = []
+    attack = PGD(LINF, steps=4, restarts=2, batch_size=2, progress=shares.append)
+    attack(small_net(), *images(5), seed=0)
+    assert shares == sorted(shares) and shares[0] > 0 and shares[-1] == pytest.approx(1)
+    PGD(LINF, steps=2, progress=True)(small_net(), *images())
+    assert "PGD: 50%" in capsys.readouterr().err
+    assert attack == PGD(LINF, steps=4, restarts=2) and "progress" not in repr(attack)
+    shares.clear()
+    APGD(LINF, steps=3, progress=shares.append)(small_net(), X, (predicted(small_net()) + 1) % CLASSES, seed=0)
+    assert shares == [1]  # misclassified inputs leave nothing to do
+
+
+class UncopiablePGD(PGD):
+    """An attack that `dataclasses.replace` cannot copy, so that a progress function cannot be added to it."""
+
+    def __init__(self) -> None:
+        super().__init__(LINF, steps=3)
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        UncopiablePGD(),
+        CW(LINF, steps=3, search_steps=2, first_c=1.0),
+        Square(LINF, queries=20),
+        Transfer(net(), Transfer(net(), ATTACK)),
+    ],
+    ids=lambda attack: type(attack).__name__,
+)
+def test_an_evaluation_shows_the_share_of_each_batch(
+    attack: Attack, often: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = evaluate(net(), digits(), {"it": attack}, samples=1, seeds=2, label="plain", progress=True)
+    lines = capsys.readouterr().err.splitlines()
+    for seed in (0, 1):
+        start = f"plain: it: 0 of 1 batches, seed {seed}, "
+        shares = [int(line.removeprefix(start).removesuffix("%")) for line in lines if line.startswith(start)]
+        assert shares == sorted(shares) and shares[-1] == 100
+        assert any(0 < share < 100 for share in shares)
+    assert evaluate(net(), digits(), {"it": attack}, samples=1, seeds=2, label="plain") == shown
+    assert capsys.readouterr().err == ""

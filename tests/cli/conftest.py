@@ -1,19 +1,24 @@
-"""What the tests of commands that judge finished runs share."""
+"""Runs for the commands that evaluate them."""
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from advbnn.cli.app import app
 from advbnn.training.config import Config
 from advbnn.training.loop import fit
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with two short runs, `plain` and `robust`."""
-    folder = tmp_path_factory.mktemp("runs")
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two short runs, `plain` and `robust`; tests use copies."""
+    folder = tmp_path_factory.mktemp("trained")
     for name, defense in (("plain", "none"), ("robust", "adv_bnn")):
-        table = {
+        table: dict[str, Any] = {
             "data": "digits",
             "defense": defense,
             "architecture": "mlp",
@@ -25,3 +30,22 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         model = config.defense.build(classes=10, shape=(1, 8, 8), seed=0)
         fit(model, config.load_data(), config.defense, out=folder / name, config=config.to_toml())
     return folder
+
+
+@pytest.fixture
+def runs(trained: Path, tmp_path: Path) -> Path:
+    """The two runs, to write into."""
+    return Path(shutil.copytree(trained, tmp_path / "runs"))
+
+
+@pytest.fixture
+def advbnn() -> Callable[..., Any]:
+    """Runs a command with the given arguments and checks its exit status; returns its output in one line."""
+
+    def invoke(*arguments: object, status: int = 0) -> str:
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+        assert result.exit_code == status, result.output
+        assert "Traceback" not in result.output
+        return " ".join(result.output.replace("\u2502", " ").split())
+
+    return invoke

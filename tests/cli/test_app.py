@@ -1,7 +1,8 @@
-"""The command line: every subcommand is there, explains itself at once, and turns errors into one clear line."""
+"""Every command explains itself at once, and errors are one clear line."""
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -41,21 +42,33 @@ def test_version() -> None:
     assert runner.invoke(app, ["--version"]).output.strip() == f"advbnn {advbnn.__version__}"
 
 
-def test_a_config_that_is_missing_is_one_line(tmp_path) -> None:
-    result = runner.invoke(app, ["train", str(tmp_path / "nothing.toml")])
-    assert result.exit_code == 1
-    assert "nothing.toml does not exist" in result.output
-    assert "Traceback" not in result.output
-
-
-def test_a_file_is_no_place_for_a_dataset(tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train", "nothing.toml"], "nothing.toml does not exist"),
+        (["data", "download", "cifar1O", "--root", "."], "did you mean 'cifar10'?"),
+        (["data", "download", "cifar10", "--root", "file"], "file cannot be created"),
+        (["predict", "file", "file"], "not a run folder"),
+        (["predict", "file", "nothing.png"], "no such file: nothing.png"),
+        (["predict", "file", "."], "is a folder; give the files"),
+        (["evaluate", "."], "not a run folder"),
+        (["evaluate", ".", "--device", "tpu"], "device='tpu' is unknown: expected cpu"),
+        (["evaluate", ".", "--device", "cuda:99"], "device='cuda:99' does not exist"),
+    ],
+)
+def test_errors_are_one_line(arguments: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
-    result = runner.invoke(app, ["data", "download", "cifar10", "--root", str(tmp_path / "file")])
+    result = runner.invoke(app, arguments)
     assert result.exit_code == 1
-    assert "is a file; give --root a folder" in result.output
+    (line,) = result.output.splitlines()
+    assert line.startswith("error: ") and words in line
 
 
-def test_an_unknown_dataset_is_refused_with_what_there_is(tmp_path) -> None:
-    result = runner.invoke(app, ["data", "download", "cifar1O", "--root", str(tmp_path)])
-    assert result.exit_code == 1
-    assert "cifar10" in result.output
+def test_a_bug_shows_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bug(*_: object) -> None:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr("advbnn.data.fetch", bug)
+    result = runner.invoke(app, ["data", "download", "cifar10", "--root", "."])
+    assert isinstance(result.exception, ValueError)

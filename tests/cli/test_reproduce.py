@@ -145,7 +145,7 @@ def test_a_second_command_does_not_join_in(made) -> None:
     with locked_folder(out):
         code, output = reproduce("table1", *OPTIONS, "--out", str(out))
     assert code == 1
-    assert "is at work in" in output
+    assert "is working in" in output
 
 
 def test_a_run_of_others_in_the_way_is_named(tmp_path) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from images import save
+
 BATCHES = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
 
 
@@ -79,13 +81,10 @@ def stl_folder(tmp_path: Path) -> tuple[Path, np.ndarray, np.ndarray]:
 @pytest.fixture
 def image_folder(tmp_path: Path) -> Path:
     """train: 2 classes of 5 PNG images of 12x12; test: 2 of each; each image of one grey, its number times ten."""
-    image_module = pytest.importorskip("PIL.Image")
-    root = tmp_path / "pets"
-    grey = 0
+    pytest.importorskip("PIL.Image")
+    root, grey = tmp_path / "pets", 0
     for split, count in (("train", 5), ("test", 2)):
         for name in ("cat", "dog"):
-            (root / split / name).mkdir(parents=True)
             for i in range(count):
-                pixels = np.full((12, 12, 3), grey := grey + 10, np.uint8)
-                image_module.fromarray(pixels).save(root / split / name / f"{i}.png")
+                save(root / split / name / f"{i}.png", grey := grey + 10)
     return root

@@ -29,7 +29,7 @@ def test_reads_the_binary_layout(cifar_binary: Path, cifar_batches: Batches) -> 
     check_contents(cifar_binary, cifar_batches)
 
 
-@pytest.mark.parametrize("protocol", range(2, 6))
+@pytest.mark.parametrize("protocol", [2, 5])
 def test_reads_the_python_layout(cifar_pickled: Callable[[int], Path], cifar_batches: Batches, protocol: int) -> None:
     check_contents(cifar_pickled(protocol).parent, cifar_batches)
 
@@ -72,63 +72,48 @@ def test_reads_archives_without_unpacking_them(
     check_contents(root, cifar_batches)
     check_contents(archive, cifar_batches)
     assert os.listdir(root) == [archive.name]
+    with pytest.raises(DataError, match="its MD5 is .* the published file's is"):
+        load_cifar10(root)
+    archive.write_bytes(archive.read_bytes()[:-20_000])
+    with pytest.raises(DataError, match=r"tar\.gz: cannot be read to its end.*download CIFAR-10"):
+        load_cifar10(archive, verify=False)
 
 
-def test_the_published_checksums_make_it_cifar10(
-    cifar_binary: Path, cifar_batches: Batches, monkeypatch: pytest.MonkeyPatch
+def test_only_the_published_checksums_make_it_cifar10(
+    cifar_binary: Path, cifar_batches: Batches, cifar_pickled: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    with pytest.raises(DataError, match=r"data_batch_1\.bin: its SHA1 is .* the published file's is aadd24"):
+        load("cifar10", cifar_binary)
+    with pytest.raises(DataError, match=r"data_batch_1: its MD5 is .*verify=False"):
+        load("cifar10", cifar_pickled(2))
     sums = {file.name: f"sha1:{digest(file, 'sha1')}" for file in cifar_binary.iterdir()}
     monkeypatch.setattr(cifar10, "BINARIES", {name: sums[name] for name in cifar10.BINARIES})
     check_contents(cifar_binary, cifar_batches, name="cifar10", verify=True)
 
 
-def test_refuses_other_contents_unless_told_otherwise(cifar_binary: Path, cifar_pickled: Callable[[int], Path]) -> None:
-    with pytest.raises(DataError, match=r"data_batch_1\.bin: its SHA1 is .* the published file's is aadd24"):
-        load("cifar10", cifar_binary)
-    with pytest.raises(DataError, match=r"data_batch_1: its MD5 is .*verify=False"):
-        load("cifar10", cifar_pickled(2))
-
-
-def test_refuses_an_altered_archive_before_reading_it(tmp_path: Path) -> None:
-    archive = tmp_path / "cifar-10-python.tar.gz"
-    archive.write_bytes(b"not an archive")
-    with pytest.raises(DataError, match="its MD5 is .* the published file's is c58f3010"):
-        load_cifar10(tmp_path)
-    with pytest.raises(DataError, match="cannot be read to its end"):
-        load_cifar10(tmp_path, verify=False)
-
-
-def test_a_truncated_archive(tmp_path: Path, cifar_binary: Path, archived: Callable[[Path, Path], Path]) -> None:
-    archive = archived(cifar_binary, tmp_path / "cifar-10-binary.tar.gz")
-    archive.write_bytes(archive.read_bytes()[:-20_000])
-    with pytest.raises(DataError, match=r"binary\.tar\.gz: cannot be read to its end.*download CIFAR-10"):
-        load_cifar10(archive, verify=False)
-
-
 def test_missing_files(tmp_path: Path, cifar_binary: Path) -> None:
     (cifar_binary / "data_batch_3.bin").unlink()
-    with pytest.raises(DataError, match=r"cifar-10-batches-bin: data_batch_3\.bin missing; download"):
-        load_cifar10(cifar_binary)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match=r"empty: holds none of cifar-10-batches-bin, .*advbnn data download"):
-        load_cifar10(tmp_path / "empty")
-    with pytest.raises(DataError, match="nowhere: there is no such folder"):
-        load_cifar10(tmp_path / "nowhere")
+    for root, message in (
+        (cifar_binary, r"cifar-10-batches-bin: data_batch_3\.bin missing; download"),
+        (tmp_path / "empty", r"empty: contains none of cifar-10-batches-bin, .*advbnn data download"),
+        (tmp_path / "nowhere", "nowhere: there is no such folder"),
+    ):
+        with pytest.raises(DataError, match=message):
+            load_cifar10(root)
 
 
-def test_a_truncated_file(cifar_binary: Path) -> None:
-    file = cifar_binary / "test_batch.bin"
-    file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(DataError, match=r"test_batch\.bin: 9218 bytes are not a whole number of images"):
-        load_cifar10(cifar_binary, verify=False)
-
-
-def test_a_label_out_of_range(cifar_binary: Path) -> None:
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda content: content[:-1], "9218 bytes are not a whole number of images"),
+        (lambda content: content[:3073] + b"\x0a" + content[3074:], r"label 10 of image 1 is out of range 0\.\.9"),
+    ],
+)
+def test_a_damaged_file(cifar_binary: Path, damage: Callable[[bytes], bytes], message: str) -> None:
     file = cifar_binary / "data_batch_2.bin"
-    content = bytearray(file.read_bytes())
-    content[3073] = 10
-    file.write_bytes(content)
-    with pytest.raises(DataError, match=r"data_batch_2\.bin: label 10 of image 1 is out of range 0\.\.9"):
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(DataError, match=rf"data_batch_2\.bin: {message}"):
         load_cifar10(cifar_binary, verify=False)
 
 
@@ -140,12 +125,12 @@ class Command:
         return self.call[0], self.call[1:]
 
 
-@pytest.mark.parametrize("protocol", range(6))
+@pytest.mark.parametrize("protocol", [0, 5])
 def test_a_pickle_cannot_run_anything(cifar_pickled: Callable[[int], Path], tmp_path: Path, protocol: int) -> None:
     folder = cifar_pickled(2)
     harm = tmp_path / "harm"
     (folder / "data_batch_1").write_bytes(pickle.dumps({b"data": Command(os.mkdir, str(harm))}, protocol))
-    with pytest.raises(DataError, match=r"data_batch_1: is not a CIFAR-10 batch .*asks for \w+\.mkdir"):
+    with pytest.raises(DataError, match=r"data_batch_1: is not a CIFAR-10 batch .*uses \w+\.mkdir"):
         load_cifar10(folder, verify=False)
     assert not harm.exists()
 
@@ -154,9 +139,7 @@ def test_a_pickle_cannot_run_anything(cifar_pickled: Callable[[int], Path], tmp_
     "batch",
     [
         b"",
-        b"\x80\x02}(",
         pickle.dumps([1, 2]),
-        pickle.dumps({"labels": [1]}),
         pickle.dumps({"labels": [1], "data": [0] * 3072}),
         pickle.dumps({"labels": [1, 2], "data": np.zeros((1, 3072), np.uint8)}),
         pickle.dumps({"labels": [1], "data": np.zeros((1, 3071), np.uint8)}),
@@ -166,5 +149,5 @@ def test_a_pickle_cannot_run_anything(cifar_pickled: Callable[[int], Path], tmp_
 def test_a_pickle_that_is_no_batch(cifar_pickled: Callable[[int], Path], batch: bytes) -> None:
     folder = cifar_pickled(2)
     (folder / "test_batch").write_bytes(batch)
-    with pytest.raises(DataError, match=r"test_batch: (is not a CIFAR-10 batch|does not hold n images)"):
+    with pytest.raises(DataError, match=r"test_batch: (is not a CIFAR-10 batch|does not contain n images)"):
         load_cifar10(folder, verify=False)

@@ -10,6 +10,7 @@ import pytest
 
 from advbnn.data import DataError, fetch
 from advbnn.data.download import download
+from advbnn.errors import FileError
 
 CONTENT = bytes(range(256)) * 12_000  # 3 MB: more than one block
 CHECKSUM = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"
@@ -79,138 +80,110 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "*")
 
 
-def get(site: Site, to: Path, checksum: str = CHECKSUM, retries: int = 3) -> Path:
-    return download(site.url, to, checksum, retries=retries, pause=0.001, timeout=5)
+@pytest.fixture
+def to(tmp_path: Path) -> Path:
+    return tmp_path / "folder" / "set.tar.gz"
 
 
-def check_done(to: Path) -> None:
+def get(site: Site, to: Path, kept: bytes | None = None, retries: int = 3, checksum: str = CHECKSUM) -> None:
+    """Downloads the file, with `kept` left from an earlier attempt, and checks it."""
+    if kept is not None:
+        to.parent.mkdir(exist_ok=True)
+        to.with_name("set.tar.gz.part").write_bytes(kept)
+    download(site.url, to, checksum, retries=retries, pause=0.001, timeout=5)
     assert to.read_bytes() == CONTENT
     assert os.listdir(to.parent) == [to.name]
 
 
-def test_downloads_and_reports(site: Site, tmp_path: Path) -> None:
+def test_reports_the_bytes(site: Site, to: Path) -> None:
     reports: list[tuple[int, int | None]] = []
-    to = tmp_path / "new" / "folder" / "set.tar.gz"
     download(site.url, to, CHECKSUM, report=lambda done, total: reports.append((done, total)))
-    check_done(to)
     assert reports[-1] == (len(CONTENT), len(CONTENT))
     assert [done for done, _ in reports] == sorted(done for done, _ in reports)
 
 
-def test_what_is_there_is_checked_and_kept(site: Site, tmp_path: Path) -> None:
-    to = tmp_path / "set.tar.gz"
-    to.write_bytes(CONTENT)
+def test_an_existing_file_is_verified_and_kept(site: Site, to: Path) -> None:
     get(site, to)
-    assert site.asked == []
+    get(site, to)
+    assert len(site.asked) == 1
     to.write_bytes(b"something of the user's")
-    with pytest.raises(DataError, match=r"set\.tar\.gz: its SHA256 is .*; remove it to download it again"):
+    with pytest.raises(DataError, match=r"set\.tar\.gz: its SHA256 is .*; remove it"):
         get(site, to)
     assert to.read_bytes() == b"something of the user's"
 
 
-def test_resumes_an_earlier_download(site: Site, tmp_path: Path) -> None:
-    (tmp_path / "set.tar.gz.part").write_bytes(CONTENT[:1_000_000])
-    get(site, tmp_path / "set.tar.gz")
+def test_resumes_an_earlier_download(site: Site, to: Path) -> None:
+    get(site, to, kept=CONTENT[:1_000_000])
     assert site.asked == ["bytes=1000000-"]
-    check_done(tmp_path / "set.tar.gz")
 
 
-def test_goes_on_when_the_connection_drops(site: Site, tmp_path: Path) -> None:
+def test_continues_when_the_connection_drops(site: Site, to: Path) -> None:
     site.drops = [1_500_000, 700_000, 5]
-    get(site, tmp_path / "set.tar.gz", retries=1)  # each attempt gains, so one retry at a time is enough
+    get(site, to, retries=1)  # each attempt gains, so one retry at a time is enough
     assert site.asked == [None, "bytes=1500000-", "bytes=2200000-", "bytes=2200005-"]
-    check_done(tmp_path / "set.tar.gz")
 
 
-def test_starts_again_where_the_server_cannot_resume(site: Site, tmp_path: Path) -> None:
+def test_starts_again_if_the_server_cannot_resume(site: Site, to: Path) -> None:
     site.ranges = False
     site.drops = [1_500_000]
-    get(site, tmp_path / "set.tar.gz")
+    get(site, to)
     assert site.asked == [None, "bytes=1500000-"]
-    check_done(tmp_path / "set.tar.gz")
 
 
-def test_a_server_that_sends_another_part(site: Site, tmp_path: Path) -> None:
+def test_starts_again_if_the_server_sends_another_part(site: Site, to: Path) -> None:
     site.wrong_start = True
-    (tmp_path / "set.tar.gz.part").write_bytes(CONTENT[:10])
-    get(site, tmp_path / "set.tar.gz")
+    get(site, to, kept=CONTENT[:10])
     assert site.asked == ["bytes=10-", None]
-    check_done(tmp_path / "set.tar.gz")
 
 
-def test_a_complete_part(site: Site, tmp_path: Path) -> None:
-    (tmp_path / "set.tar.gz.part").write_bytes(CONTENT)
-    get(site, tmp_path / "set.tar.gz")
-    check_done(tmp_path / "set.tar.gz")
-
-
-@pytest.mark.parametrize("left", [b"", b"of another file", CONTENT + b"too long"])
-def test_a_part_of_something_else_is_replaced(site: Site, tmp_path: Path, left: bytes) -> None:
-    (tmp_path / "set.tar.gz.part").write_bytes(left)
-    get(site, tmp_path / "set.tar.gz")
-    check_done(tmp_path / "set.tar.gz")
-
-
-def test_a_server_that_does_not_tell_the_length(site: Site, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kept", [b"", b"of another file", CONTENT, CONTENT + b"too long"], ids=len)
+def test_the_file_is_right_whatever_part_was_kept(site: Site, to: Path, kept: bytes) -> None:
     site.announce_length = False
-    get(site, tmp_path / "set.tar.gz")
-    check_done(tmp_path / "set.tar.gz")
+    get(site, to, kept)
 
 
-def test_a_wrong_checksum_leaves_nothing(site: Site, tmp_path: Path) -> None:
+def test_a_wrong_checksum_leaves_nothing(site: Site, to: Path) -> None:
     with pytest.raises(DataError, match=r"http://127.*its SHA256 is .*nothing was kept"):
-        get(site, tmp_path / "set.tar.gz", checksum="sha256:" + "0" * 64)
-    assert os.listdir(tmp_path) == []
+        get(site, to, checksum="sha256:" + "0" * 64)
+    assert os.listdir(to.parent) == []
 
 
-def test_gives_up_on_a_dead_connection_and_keeps_what_arrived(site: Site, tmp_path: Path) -> None:
+def test_gives_up_on_a_dead_connection_and_keeps_what_arrived(site: Site, to: Path) -> None:
     site.drops = [1000, 0, 0, 0]
-    with pytest.raises(DataError, match=r"closed after 1000 of 3072000 bytes \(3 attempts\); try again: .*part"):
-        get(site, tmp_path / "set.tar.gz", retries=2)
-    assert (tmp_path / "set.tar.gz.part").read_bytes() == CONTENT[:1000]
+    with pytest.raises(DataError, match=r"1000 of 3072000 bytes \(3 attempts\); try again: .*part is kept"):
+        get(site, to, retries=2)
     site.drops = []
-    get(site, tmp_path / "set.tar.gz")
-    check_done(tmp_path / "set.tar.gz")
+    get(site, to)
+    assert site.asked[-1] == "bytes=1000-"
 
 
-def test_an_overloaded_server_is_asked_again(site: Site, tmp_path: Path) -> None:
+def test_retries_an_overloaded_server_but_not_a_refusal(site: Site, to: Path) -> None:
     site.statuses = [503, 429]
-    get(site, tmp_path / "set.tar.gz")
-    check_done(tmp_path / "set.tar.gz")
-
-
-def test_a_refusal_is_final(site: Site, tmp_path: Path) -> None:
-    site.statuses = [404]
-    with pytest.raises(DataError, match="the server answered 404 Not Found; check the address"):
-        get(site, tmp_path / "set.tar.gz")
+    get(site, to)
+    site.statuses, site.asked = [404], []
+    with pytest.raises(DataError, match="404 Not Found; check the address"):
+        get(site, to.with_name("other"))
     assert len(site.asked) == 1
 
 
-def test_no_server(site: Site, tmp_path: Path) -> None:
+def test_no_server(to: Path) -> None:
     with pytest.raises(DataError, match=r"cannot be reached .*refused.*\(2 attempts\)"):
-        download("http://127.0.0.1:9/x", tmp_path / "x", CHECKSUM, retries=1, pause=0.001)
+        download("http://127.0.0.1:9/x", to, CHECKSUM, retries=1, pause=0.001)
+    with pytest.raises(ValueError, match="url must begin with http"):
+        download("file:///etc/hostname", to, CHECKSUM)
 
 
-def test_a_full_disk(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk(site: Site, to: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(path: Path, *args: object, **options: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "open", full)
-    with pytest.raises(DataError, match=r"part: cannot be written .*No space left.* make room"):
-        get(site, tmp_path / "set.tar.gz")
-
-
-def test_only_over_http(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="url must begin with http"):
-        download("file:///etc/hostname", tmp_path / "x", CHECKSUM)
+    with pytest.raises(FileError, match=r"part cannot be written: No space left.* make room"):
+        get(site, to)
 
 
 def test_fetch_takes_the_published_archive(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("advbnn.data.download.PUBLISHED", {"cifar10": (site.url, CHECKSUM)})
-    assert fetch("cifar10", tmp_path) == tmp_path / "set.tar.gz"
-    check_done(tmp_path / "set.tar.gz")
-
-
-def test_fetch_of_an_unknown_name(tmp_path: Path) -> None:
+    assert fetch("cifar10", tmp_path).read_bytes() == CONTENT
     with pytest.raises(ValueError, match="did you mean 'cifar10'"):
         fetch("cifar", tmp_path)

@@ -1,7 +1,6 @@
-"""The published files themselves, where the environment variable ADVBNN_DATA names a folder that holds them."""
+"""The published files themselves, if the environment variable ADVBNN_DATA names a folder that contains them."""
 
 import os
-from pathlib import Path
 
 import pytest
 
@@ -9,13 +8,10 @@ from advbnn.data import DataError, ImageSet, Splits, load
 
 
 def published(name: str) -> Splits[ImageSet]:
-    root = os.environ.get("ADVBNN_DATA")
-    if root is None:
-        pytest.skip("ADVBNN_DATA is not set")
     try:
-        return load(name, Path(root))
-    except DataError as error:
-        if "holds none of" in str(error):
+        return load(name)
+    except (DataError, ValueError) as error:
+        if "ADVBNN_DATA" not in os.environ or "contains none of" in str(error):
             pytest.skip(str(error))
         raise
 
@@ -30,6 +26,5 @@ def test_cifar10() -> None:
 
 def test_stl10() -> None:
     stl10 = published("stl10")
-    assert stl10.train.shape == (3, 96, 96)
     official = (len(stl10.train), len(stl10.test)) == (5000, 8000)
-    assert stl10.train.name == ("stl10" if official else "stl10-subset")
+    assert (stl10.train.shape, stl10.train.name) == ((3, 96, 96), "stl10" if official else "stl10-subset")

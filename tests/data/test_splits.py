@@ -12,13 +12,16 @@ def numbered(labels: list[int]) -> ImageSet:
     return ImageSet(values, torch.tensor(labels), ("a", "b", "c"), "toy")
 
 
-def test_validation_comes_out_of_the_training_set_alone() -> None:
+def test_validation_comes_from_the_training_set_alone() -> None:
     digits = load_digits()
     split = digits.split_validation(fraction=0.1, seed=1)
-    assert split.validation is not None
-    assert (len(split.train), len(split.validation)) == (1167, 130)
     assert split.test is digits.test
-    assert split.validation.name == "digits[130 of 1297]"
+    moved = split.to("cpu")
+    assert moved.validation is not None
+    assert (len(moved.train), len(moved.validation)) == (1167, 130)
+    assert moved.validation.name == "digits[130 of 1297]"
+    again, other = (digits.split_validation(fraction=0.1, seed=seed).train.fingerprint() for seed in (1, 2))
+    assert split.train.fingerprint() == again != other
 
 
 @given(labels=st.lists(st.integers(0, 2), min_size=2, max_size=200), data=st.data(), seed=st.integers(0, 2**32))
@@ -35,13 +38,6 @@ def test_validation_is_a_stratified_partition(labels: list[int], data: st.DataOb
     assert ((split.validation.labels.bincount(minlength=3) - shares).abs() < 1).all()
 
 
-def test_validation_follows_its_seed() -> None:
-    digits = load_digits()
-    first, again, other = (digits.split_validation(count=100, seed=seed).validation for seed in (0, 0, 1))
-    assert first is not None and again is not None and other is not None
-    assert first.fingerprint() == again.fingerprint() != other.fingerprint()
-
-
 def test_validation_of_a_regression_is_random() -> None:
     whole = from_tensors(torch.arange(100.0)[:, None], torch.arange(100.0))
     split = Splits(whole, whole).split_validation(count=50, seed=0)
@@ -53,21 +49,16 @@ def test_validation_of_a_regression_is_random() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "one of them"),
-        ({"fraction": 0.5, "count": 3}, "one of them"),
+        ({}, "either fraction or count"),
+        ({"fraction": 0.5, "count": 3}, "either fraction or count"),
         ({"fraction": 0.0}, "takes 0 of 1297"),
-        ({"fraction": 1.0}, "takes 1297 of 1297"),
         ({"count": 1297}, "expected 1 to 1296"),
-        ({"count": -1}, "expected 1 to 1296"),
     ],
 )
 def test_refuses_impossible_validation_sets(options: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         load_digits().split_validation(**options)  # type: ignore[arg-type]
-
-
-def test_refuses_a_second_validation_set() -> None:
-    with pytest.raises(ValueError, match="validation set already"):
+    with pytest.raises(ValueError, match="already a validation set"):
         load_digits().split_validation(count=9).split_validation(count=9)
 
 
@@ -78,9 +69,3 @@ def test_refuses_sets_that_do_not_belong_together() -> None:
     for other in (renamed, reshaped):
         with pytest.raises(ValueError, match="the sets differ"):
             Splits(train, other)
-
-
-def test_moves_together() -> None:
-    moved = load_digits().split_validation(count=10).to("cpu")
-    assert moved.validation is not None
-    assert len(moved.validation) == 10

@@ -17,11 +17,7 @@ def test_columns_become_rows_and_labels_count_from_zero(stl_folder: Folder) -> N
         loaded = load("stl10", root)
         assert torch.equal(loaded.train.images, torch.from_numpy(images))
         assert loaded.train.labels.tolist() == (labels.astype(int) - 1).tolist()
-        assert len(loaded.test) == 2
-
-
-def test_another_number_of_images_is_not_passed_off_as_stl10(stl_folder: Folder) -> None:
-    assert load_stl10(stl_folder[0]).train.name == "stl10-subset"
+        assert (len(loaded.test), loaded.train.name) == (2, "stl10-subset")
 
 
 def test_the_official_numbers_must_have_the_official_checksums(
@@ -51,16 +47,9 @@ def test_reads_the_archive(stl_folder: Folder, tmp_path: Path, archived: Callabl
         ("train_X.bin", bytes(27_647), r"train_X\.bin: 27647 bytes are not a whole number"),
         ("train_y.bin", bytes([1, 2, 3]), r"train_y\.bin: 3 labels for 4 images"),
         ("test_y.bin", bytes([1, 0]), r"test_y\.bin: label 0 of image 1 is out of range 1\.\.10"),
-        ("test_y.bin", bytes([11, 1]), r"test_y\.bin: label 11 of image 0 is out of range 1\.\.10"),
     ],
 )
 def test_damaged_files(stl_folder: Folder, file: str, content: bytes, message: str) -> None:
     (stl_folder[0] / file).write_bytes(content)
     with pytest.raises(DataError, match=message):
-        load_stl10(stl_folder[0])
-
-
-def test_a_missing_file(stl_folder: Folder) -> None:
-    (stl_folder[0] / "test_y.bin").unlink()
-    with pytest.raises(DataError, match=r"test_y\.bin missing; download STL-10"):
         load_stl10(stl_folder[0])

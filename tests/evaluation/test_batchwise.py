@@ -92,4 +92,4 @@ def test_progress_tells_the_part_under_way(monkeypatch: pytest.MonkeyPatch, caps
         batch_size=5,
         description="sums",
     )
-    assert "sums: 0 of 2 batches, now at the doubling\n" in capsys.readouterr().err
+    assert "sums: 0 of 2 batches, the doubling\n" in capsys.readouterr().err

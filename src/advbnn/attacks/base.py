@@ -15,7 +15,7 @@ from advbnn.attacks.oracle import Oracle, is_random
 from advbnn.attacks.threat import Threat
 from advbnn.errors import ArgumentError, ArgumentTypeError
 from advbnn.modules import evaluating, without_parameter_gradients
-from advbnn.progress import Progress, reporting
+from advbnn.progress import Listener, reporting
 from advbnn.randomness import seeded
 
 
@@ -52,7 +52,7 @@ class Attack(ABC):
         targeted: `y` holds the classes to reach instead of the true ones.
         selection_samples: draws that candidates of a random network are compared on, apart from those above.
         batch_size: examples attacked at a time; all when None. Halved when memory runs out.
-        progress: True for a bar, or a function that is told the share done.
+        progress: True for a bar, or a function that is called with the finished share.
     """
 
     threat: Threat
@@ -63,7 +63,7 @@ class Attack(ABC):
     targeted: bool = False
     selection_samples: int = 20
     batch_size: int | None = field(default=None, repr=False, compare=False)
-    progress: Progress = field(default=False, repr=False, compare=False)
+    progress: bool | Listener = field(default=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.threat, Threat):

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from advbnn.errors import ArgumentError, ArgumentTypeError, unknown
+from advbnn.names import NORMS
 
 _ORDERS = {"linf": math.inf, "l2": 2.0, "l1": 1.0}
-NORMS = tuple(_ORDERS)
 
 _SPARSITY = 0.05
 """Share of the coordinates that one l1 step changes; the exact steepest step, one pixel, wastes gradients."""

@@ -1,5 +1,4 @@
-"""The command line: a file for each subcommand, a plain function.
+"""The command line: one file per command, each a plain function that parses options and calls the library.
 
-It stands beside the library because importing that takes its time, for torch. Files that `app` imports import torch and
-`advbnn` inside their functions, so that help, and a word about a mistyped option, come at once.
+Modules that `app` imports do not import torch at the top, so that help and errors about options appear at once.
 """

@@ -1,87 +1,72 @@
-"""advbnn curve: the accuracy of a run while one thing varies."""
+"""advbnn curve: the accuracy of a run as a function of one quantity."""
 
-from pathlib import Path
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from advbnn.cli.options import (
-    ATTACKS,
-    BatchSize,
-    Device,
-    Engine,
-    Eot,
-    Last,
-    Limit,
-    Norm,
-    Out,
-    Precision,
-    Samples,
-    Seeds,
-    Steps,
-    named,
-    numeric,
-    one_of,
-    refuse_larger_than_images,
-)
+from advbnn.cli import options
+
+if TYPE_CHECKING:
+    from advbnn.evaluation.records import Records
 
 OVER = ("radius", "ensemble", "steps", "eot")
 
 
 def curve(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    run: options.Run,
     over: Annotated[
-        str, typer.Argument(parser=one_of(OVER), metavar="over", help="What varies: radius, ensemble, steps or eot.")
+        str,
+        typer.Argument(parser=options.one_of(OVER), metavar="over", help="radius, ensemble, steps or eot."),
     ],
     at: Annotated[
-        list[float] | None, numeric("NUMBER", "A value. May be repeated; those of the paper if left out.")
+        list[float] | None, options.numeric("NUMBER", "A value. May be repeated; the values of the paper by default.")
     ] = None,
-    attack: Annotated[str, named(("clean", *ATTACKS), "As for evaluate; clean for ensemble alone.")] = "paper",
-    eps: Annotated[float | None, numeric("RADIUS", "Such as 8/255; the radius of training if left out.")] = None,
-    norm: Norm = "linf",
-    steps: Steps = None,
-    eot: Eot = 1,
-    samples: Samples = 20,
-    seeds: Seeds = 3,
-    limit: Limit = None,
-    batch_size: BatchSize = 250,
-    out: Out = None,
-    last: Last = False,
-    device: Device = None,
-    engine: Engine = "auto",
-    precision: Precision = "full",
+    attack: Annotated[str, options.named(("clean", *options.ATTACKS), "{names}; clean only for ensemble.")] = "paper",
+    eps: Annotated[float | None, options.numeric("RADIUS", "Such as 8/255; the radius of training by default.")] = None,
+    norm: options.Norm = "linf",
+    steps: options.Steps = None,
+    eot: options.Eot = 1,
+    samples: options.Samples = 20,
+    seeds: options.Seeds = 3,
+    limit: options.Limit = None,
+    batch_size: options.BatchSize = 250,
+    out: options.Out = None,
+    last: options.Last = False,
+    device: options.Device = None,
+    engine: options.Engine = "auto",
+    precision: options.Precision = "full",
 ) -> None:
-    """Measure the accuracy of a run over the radius, the size of the ensemble, or the attack's steps or draws."""
+    """Measure the accuracy of a run over the radius, the size of the ensemble, or the attack's steps or EOT samples."""
     from advbnn.attacks.threat import Threat
     from advbnn.cli.attacks import make_attack, refuse_impossible, title
-    from advbnn.cli.common import judged, show, training_radius
+    from advbnn.cli.common import open_run, show, training_radius
     from advbnn.evaluation import curves
-    from advbnn.evaluation.accuracy import CLEAN, Options
+    from advbnn.evaluation.accuracy import CLEAN
 
     if attack == CLEAN and over != "ensemble":
         raise typer.BadParameter(f"a curve over {over} needs an attack, got 'clean'")
     if over != "radius" and not all(value.is_integer() for value in at or ()):
         raise typer.BadParameter(f"a curve over {over} takes whole numbers, got {', '.join(map(str, at or ()))}")
     refuse_impossible([] if attack == CLEAN else [attack], norm, steps, eot)
-    refuse_larger_than_images(norm, [*([] if eps is None else [eps]), *(at or () if over == "radius" else ())])
+    options.refuse_larger_than_images(norm, [*([] if eps is None else [eps]), *(at or () if over == "radius" else ())])
     whole = [int(value) for value in at or ()]
-    how = Options(seeds=seeds, batch_size=batch_size, engine=engine, precision=precision)
-    with judged(run, device, limit, out, how, last) as (trained, test, options, leads):
-        # over radii any radius will do to make the attack
+    settings = {"seeds": seeds, "batch_size": batch_size, "engine": engine, "precision": precision}
+    with open_run(run, device=device, limit=limit, out=out, last=last, **settings) as (trained, test, shared, leads):
+        # a curve over radii replaces the radius of the attack
         any_radius = over == "radius" or attack == CLEAN
         radius = eps if eps is not None else 1.0 if any_radius else training_radius(trained)
         chosen = None if attack == CLEAN else make_attack(attack, trained.model, Threat(norm, radius), steps, eot)
-        name = attack if chosen is None or over in ("steps", "eot") else title(attack, chosen)
+        shared["name"] = attack if chosen is None or over in ("steps", "eot") else title(attack, chosen)
         if over == "ensemble" or chosen is None:
-            sizes = whole or curves.ENSEMBLE_SIZES
-            records = curves.ensemble_curve(trained.model, test, chosen, sizes, name=name, **options)
+            records = curves.ensemble_curve(trained.model, test, chosen, whole or curves.ENSEMBLE_SIZES, **shared)
         else:
-            options["samples"] = samples
-            if over == "radius":
-                records = curves.radius_curve(trained.model, test, chosen, at or curves.RADII, name=name, **options)
-            else:
-                follow = curves.steps_curve if over == "steps" else curves.eot_curve
-                values = whole or (curves.STEPS if over == "steps" else curves.EOT_SAMPLES)
-                records = follow(trained.model, test, chosen, values, name=name, **options)
+            curves_over: dict[str, tuple[Callable[..., Records], Sequence[float]]] = {
+                "radius": (curves.radius_curve, at or curves.RADII),
+                "steps": (curves.steps_curve, whole or curves.STEPS),
+                "eot": (curves.eot_curve, whole or curves.EOT_SAMPLES),
+            }
+            measure, values = curves_over[over]
+            records = measure(trained.model, test, chosen, values, samples=samples, **shared)
         if leads:
             show(records)

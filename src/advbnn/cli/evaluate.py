@@ -1,63 +1,42 @@
 """advbnn evaluate: the accuracy of a run under attack."""
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
-from advbnn.cli.options import (
-    Attacks,
-    BatchSize,
-    Device,
-    Engine,
-    Eot,
-    Last,
-    Limit,
-    Norm,
-    Out,
-    Precision,
-    Radii,
-    Samples,
-    Seeds,
-    Steps,
-    refuse_larger_than_images,
-)
+from advbnn.cli import options
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
-    attack: Attacks = None,
-    eps: Radii = None,
-    norm: Norm = "linf",
-    steps: Steps = None,
-    eot: Eot = 1,
-    samples: Samples = 20,
-    seeds: Seeds = 3,
-    limit: Limit = None,
-    batch_size: BatchSize = 250,
-    out: Out = None,
-    last: Last = False,
-    device: Device = None,
-    engine: Engine = "auto",
-    precision: Precision = "full",
+    run: options.Run,
+    attack: options.Attacks = None,
+    eps: options.Radii = None,
+    norm: options.Norm = "linf",
+    steps: options.Steps = None,
+    eot: options.Eot = 1,
+    samples: options.Samples = 20,
+    seeds: options.Seeds = 3,
+    limit: options.Limit = None,
+    batch_size: options.BatchSize = 250,
+    out: options.Out = None,
+    last: options.Last = False,
+    device: options.Device = None,
+    engine: options.Engine = "auto",
+    precision: options.Precision = "full",
 ) -> None:
-    """Measure the accuracy of a run under attack; started by torchrun, on as many processes as that has started.
+    """Measure the accuracy of a run under attack; under torchrun, on all of its processes.
 
-    Records that are in the file already are not made again, and an interrupted evaluation goes on where it was.
+    Records that are in the file already are not measured again, and an interrupted evaluation resumes.
     """
     from advbnn.attacks.threat import Threat
     from advbnn.cli.attacks import make_attack, refuse_impossible, title
-    from advbnn.cli.common import judged, show, training_radius
-    from advbnn.evaluation.accuracy import CLEAN, Evaluation, Options
+    from advbnn.cli.common import open_run, show, training_radius
+    from advbnn.evaluation.accuracy import CLEAN, Evaluation
     from advbnn.evaluation.records import Records
 
     names = attack or [CLEAN, "paper"]
     attacking = [name for name in names if name != CLEAN]
     refuse_impossible(attacking, norm, steps, eot)
-    refuse_larger_than_images(norm, eps or ())
-    how = Options(samples=samples, seeds=seeds, batch_size=batch_size, engine=engine, precision=precision)
-    with judged(run, device, limit, out, how, last) as (trained, test, options, leads):
-        evaluation = Evaluation(trained.model, test, **options)
+    options.refuse_larger_than_images(norm, eps or ())
+    settings = {"samples": samples, "seeds": seeds, "batch_size": batch_size, "engine": engine, "precision": precision}
+    with open_run(run, device=device, limit=limit, out=out, last=last, **settings) as (trained, test, shared, leads):
+        evaluation = Evaluation(trained.model, test, **shared)
         records = evaluation.accuracy(CLEAN, None) if CLEAN in names else Records()
         for radius in eps or ([training_radius(trained)] if attacking else []):
             for name in attacking:

@@ -1,4 +1,4 @@
-"""The options that several commands share. What cannot be meant is refused as it is read, before anything is loaded."""
+"""Options that several commands share. Impossible values are refused before anything is loaded."""
 
 import math
 import os
@@ -11,22 +11,17 @@ from typing import Annotated, Any
 
 import typer
 
-ATTACKS = ("paper", "fgsm", "pgd", "apgd", "apgd-dlr", "mean", "cw", "square", "nes")
+from advbnn.errors import unknown
+from advbnn.names import ENGINES, NORMS, PRECISIONS
 
-# The library has these too, but it takes torch to ask it.
-NORMS = ("linf", "l2", "l1")
-LEVELS = ("quick", "standard", "thorough")
-ENGINES = ("auto", "eager", "compile", "graph")
-PRECISIONS = ("full", "bf16")
+ATTACKS = ("paper", "fgsm", "pgd", "apgd", "apgd-dlr", "mean", "cw", "square", "nes")
 
 
 def one_of(names: Sequence[str]) -> Callable[[str], str]:
-    """Reads one of these names, and says of any other which of them is nearest."""
+    """A parser for one of these names."""
 
     def parse(text: str) -> str:
         if text not in names:
-            from advbnn.errors import unknown
-
             raise typer.BadParameter(str(unknown("name", text, names)))
         return text
 
@@ -34,7 +29,7 @@ def one_of(names: Sequence[str]) -> Callable[[str], str]:
 
 
 def number(text: str) -> float:
-    """Reads a number of 0 or more as people type it: 0.031, 8/255 or inf."""
+    """Parses a number of 0 or more, such as 0.031, 8/255 or inf."""
     try:
         value = float(Fraction(text)) if "/" in text else float(text)
     except (ValueError, ZeroDivisionError):
@@ -45,7 +40,7 @@ def number(text: str) -> float:
 
 
 def refuse_larger_than_images(norm: str, radii: Sequence[float]) -> None:
-    """A linf radius above 1 allows every image, as pixels lie in [0, 1]; who means that says inf."""
+    """Refuses a finite linf radius above 1, which allows every image, as pixels lie in [0, 1]."""
     for radius in radii:
         if norm == "linf" and 1 < radius < math.inf:
             raise typer.BadParameter(
@@ -54,7 +49,7 @@ def refuse_larger_than_images(norm: str, radii: Sequence[float]) -> None:
 
 
 def file_to_write(path: Path | None) -> Path | None:
-    """The file that --out names, if it can be one; None as it is, and a file that is there, which may be complete."""
+    """Refuses a file that cannot be written. An existing file passes: its records may be complete."""
     if path is not None and not os.path.isfile(path):
         if os.path.isdir(path):
             raise typer.BadParameter(f"{path} is a folder; give --out a file, such as {path / 'records.json'}")
@@ -63,17 +58,17 @@ def file_to_write(path: Path | None) -> Path | None:
 
 
 def folder_to_write(path: Path | None) -> Path | None:
-    """The folder that --out names, if it can be one; None as it is."""
+    """Refuses a folder that cannot be written; it need not exist."""
     if path is not None:
         if os.path.lexists(path) and not os.path.isdir(path):
-            what = "a file" if os.path.exists(path) else "a link to nowhere"
+            what = "a file" if os.path.exists(path) else "a broken link"
             raise typer.BadParameter(f"{path} is {what}; give --out a folder, which need not exist")
         _refuse_unwritable(path, path)
     return path
 
 
 def _refuse_unwritable(path: Path, folder: Path) -> None:
-    """Nothing is left behind by the attempt."""
+    """Tries to write in the nearest existing folder and leaves nothing behind."""
     try:
         with suppress(FileNotFoundError, NotADirectoryError):
             os.stat(path)
@@ -90,9 +85,10 @@ def _refuse_unwritable(path: Path, folder: Path) -> None:
         ) from None
 
 
-def named(names: Sequence[str], help: str) -> Any:
-    """An option that takes one of these names."""
-    return typer.Option(parser=one_of(names), metavar="NAME", help=help)
+def named(names: Sequence[str], help: str = "{names}.") -> Any:
+    """An option that takes one of these names; `{names}` in the help is their list."""
+    text = help.format(names=f"{', '.join(names[:-1])} or {names[-1]}")
+    return typer.Option(parser=one_of(names), metavar="NAME", help=text)
 
 
 def numeric(metavar: str, help: str) -> Any:
@@ -100,33 +96,36 @@ def numeric(metavar: str, help: str) -> Any:
     return typer.Option(parser=number, metavar=metavar, help=help)
 
 
+Run = Annotated[Path, typer.Argument(help="A run folder.")]
 Attacks = Annotated[
     list[str] | None,
     named(
         ("clean", *ATTACKS),
-        "clean, paper (the authors' PGD), fgsm, pgd, apgd, apgd-dlr, mean (PGD on the mean network), cw, square or "
-        "nes. May be repeated; clean and paper if left out.",
+        "{names}. paper is the authors' PGD, mean is PGD on the mean network. May be repeated; clean and paper by "
+        "default.",
     ),
 ]
 Radii = Annotated[
     list[float] | None,
-    numeric("RADIUS", "Such as 0.031 or 8/255. May be repeated; the radius of training if left out."),
+    numeric("RADIUS", "Such as 0.031 or 8/255. May be repeated; the radius of training by default."),
 ]
-Norm = Annotated[str, named(NORMS, "linf, l2 or l1.")]
+Norm = Annotated[str, named(NORMS)]
 Steps = Annotated[int | None, typer.Option(help="Steps of the attacks; each has its own default.")]
-Eot = Annotated[int, typer.Option(help="Draws that every gradient or query is averaged over.")]
-Samples = Annotated[int, typer.Option(help="Draws of the network that make up the classifier.")]
-Seeds = Annotated[int, typer.Option(help="Repetitions, each with randomness of its own.")]
-Limit = Annotated[int | None, typer.Option(help="Only the first so many test images.")]
+Eot = Annotated[int, typer.Option(help="EOT samples: weight samples averaged for every gradient or query.")]
+Samples = Annotated[int, typer.Option(help="Weight samples that the classifier averages.")]
+Seeds = Annotated[int, typer.Option(help="Repetitions with independent randomness.")]
+Limit = Annotated[int | None, typer.Option(help="Use only the first LIMIT test images.")]
 BatchSize = Annotated[int, typer.Option(help="Images attacked at a time.")]
 Out = Annotated[
-    Path | None, typer.Option(callback=file_to_write, help="The file of records; records.json in the run if left out.")
+    Path | None, typer.Option(callback=file_to_write, help="The file of records; records.json in the run by default.")
 ]
 Last = Annotated[
-    bool, typer.Option("--last", help="With early stopping: the weights of the last epoch, in place of the best.")
+    bool, typer.Option("--last", help="With early stopping: use the weights of the last epoch instead of the best.")
 ]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; the first GPU if there is one.")]
-Engine = Annotated[str, named(ENGINES, "How the network runs: auto, eager, compile or graph.")]
-Precision = Annotated[
-    str, named(PRECISIONS, "full, that of the weights; or bf16, which is faster and not for figures to be published.")
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, such as attack.steps=5. May be repeated."),
 ]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; the first GPU, if any, by default.")]
+Engine = Annotated[str, named(ENGINES, "How the model runs: {names}.")]
+Precision = Annotated[str, named(PRECISIONS, "{names}; bf16 is faster and not for published numbers.")]

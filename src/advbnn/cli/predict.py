@@ -1,29 +1,27 @@
-"""advbnn predict: what a run says of images, and when it had better say nothing."""
+"""advbnn predict: labels and uncertainties of images, with abstention."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from advbnn.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from advbnn.cli import options
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    run: options.Run,
     images: Annotated[list[Path], typer.Argument(help="Image files.")],
     coverage: Annotated[
-        float, typer.Option(help="The share of images to answer, among images like those of the data set.")
+        float, typer.Option(help="The share of images to classify, among images like those of the dataset.")
     ] = 0.9,
-    samples: Annotated[int, typer.Option(help="Draws of the network.")] = 20,
-    seed: Annotated[int, typer.Option(help="Which draws.")] = 0,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; the first GPU if there is one.")] = None,
+    samples: Annotated[int, typer.Option(help="Weight samples.")] = 20,
+    seed: Annotated[int, typer.Option(help="The seed of the weight samples.")] = 0,
+    device: options.Device = None,
 ) -> None:
-    """Print the label, probability and uncertainty of each image, and "abstain" where the network is too uncertain."""
+    """Print the label, probability and uncertainty of each image, and "abstain" if the model is too uncertain."""
     from advbnn.bayes.prediction import predict as predict_batch
     from advbnn.cli.common import device_or_first_gpu, explaining_errors, refuse_missing
+    from advbnn.data.image import read_inputs
     from advbnn.evaluation.abstention import cutoff
     from advbnn.modules import dtype_of
     from advbnn.training.loading import load_trained
@@ -33,38 +31,21 @@ def predict(
         place = device_or_first_gpu(device)
         trained = load_trained(run, device=place)
         splits = trained.config.load_data()
-        # images that training has not seen; a validation set is there for such choices
+        # the threshold comes from images that are not in the training set
         part, reference = ("test", splits.test) if splits.validation is None else ("validation", splits.validation)
-        pixels = read_images(images, reference.shape).to(place, dtype_of(trained.model))
-        line = cutoff(trained.model, reference, coverage, samples, seed)
-        found = predict_batch(trained.model, pixels, samples, seed)
+        inputs = read_inputs(images, reference.shape).to(place, dtype_of(trained.model))
+        limit = cutoff(trained.model, reference, coverage, samples, seed)
+        found = predict_batch(trained.model, inputs, samples, seed)
         width = max(len("image"), *(len(str(path)) for path in images))
         typer.echo(f"{'image':{width}}  {'label':>12}  probability  entropy  disagreement")
         for row, path in enumerate(images):
             label, entropy = reference.classes[int(found.label[row])], found.entropy[row].item()
             typer.echo(
                 f"{path!s:{width}}  {label:>12}  {found.probs[row].max().item():11.3f}  {entropy:7.3f}  "
-                f"{found.mutual_information[row].item():12.3f}{'  abstain' if entropy > line.entropy else ''}"
+                f"{found.mutual_information[row].item():12.3f}{'  abstain' if entropy > limit.entropy else ''}"
             )
         typer.echo(
-            f"Abstains above an entropy of {line.entropy:.3f} nats: {line.coverage:.1%} of the {len(reference):,} "
-            f"{part} images of {reference.name} lie below, and {line.accuracy:.1%} of those are classified correctly. "
-            "This promises nothing about images of another kind, or about attacked ones."
+            f"Abstains above an entropy of {limit.entropy:.3f} nats: {limit.coverage:.1%} of the {len(reference):,} "
+            f"{part} images of {reference.name} are below, and {limit.accuracy:.1%} of these are classified correctly. "
+            "This does not extend to images of another kind, or to attacked images."
         )
-
-
-def read_images(paths: list[Path], shape: tuple[int, ...]) -> "Tensor":
-    """Image files as inputs in [0, 1] of the given shape: centred squares, resized; grey for a single channel."""
-    import numpy as np
-    import torch
-
-    from advbnn.data.image import decode
-
-    channels, height, width = shape
-    if height != width or channels not in (1, 3):
-        raise ArgumentError(f"images are read as grey or colour squares, and the network takes inputs of shape {shape}")
-    pixels = torch.from_numpy(np.stack([decode(path, height) for path in paths])).float() / 255
-    if channels == 1:
-        # luma by ITU-R BT.601, which leaves what is grey already as it is
-        pixels = (pixels * torch.tensor([0.299, 0.587, 0.114]).view(3, 1, 1)).sum(1, keepdim=True).clamp(0, 1)
-    return pixels

@@ -5,24 +5,21 @@ from typing import Annotated
 
 import typer
 
-from advbnn.cli.options import folder_to_write
+from advbnn.cli import options
 
 
 def train(
     config: Annotated[Path, typer.Argument(help="The TOML file of the run; configs/ has one for each experiment.")],
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, such as attack.steps=5. May be repeated."),
-    ] = None,
+    settings: options.Settings = None,
     out: Annotated[
-        Path | None, typer.Option(help="The run folder; runs/ and the name of the TOML file if left out.")
+        Path | None, typer.Option(help="The run folder; runs/ and the name of the TOML file by default.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the last checkpoint; start if there is none.")
+        bool, typer.Option("--resume", help="Resume from the last checkpoint; start if there is none.")
     ] = False,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; the first GPU if there is one.")] = None,
+    device: options.Device = None,
 ) -> None:
-    """Train a network as a TOML file says; started by torchrun, on as many processes as that has started."""
+    """Train a model with the settings of a TOML file; under torchrun, on all of its processes."""
     from advbnn.cli.common import device_or_first_gpu, explaining_errors
     from advbnn.distributed import joined
     from advbnn.training.config import load_config
@@ -30,7 +27,7 @@ def train(
     from advbnn.training.loop import fit_config
 
     folder = out or Path("runs") / config.stem
-    folder_to_write(folder)
+    options.folder_to_write(folder)
     with explaining_errors():
         chosen = load_config(config, settings or ())
         splits = chosen.load_data()

@@ -1,78 +1,62 @@
-"""advbnn transfer: attacks made on one run and tried on another, for all pairs."""
+"""advbnn transfer: attacks made on one run and tested on another, for all pairs."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from advbnn.cli.options import (
-    ATTACKS,
-    BatchSize,
-    Device,
-    Engine,
-    Eot,
-    Limit,
-    Norm,
-    Precision,
-    Samples,
-    Seeds,
-    Steps,
-    file_to_write,
-    named,
-    numeric,
-    refuse_larger_than_images,
-)
+from advbnn.cli import options
 from advbnn.errors import ArgumentError
 
 
 def transfer(
-    runs: Annotated[list[Path], typer.Argument(help="Two or more run folders, all of the same data.")],
-    eps: Annotated[float, numeric("RADIUS", "Such as 0.031 or 8/255.")],
-    out: Annotated[Path, typer.Option(callback=file_to_write, help="The file of records.")],
-    attack: Annotated[str, named(ATTACKS, "As for evaluate, but neither clean nor mean.")] = "paper",
-    norm: Norm = "linf",
-    steps: Steps = None,
-    eot: Eot = 1,
-    samples: Samples = 20,
-    seeds: Seeds = 3,
-    limit: Limit = None,
-    batch_size: BatchSize = 250,
-    device: Device = None,
-    engine: Engine = "auto",
-    precision: Precision = "full",
+    runs: Annotated[list[Path], typer.Argument(help="Two or more run folders, all on the same data.")],
+    eps: Annotated[float, options.numeric("RADIUS", "Such as 0.031 or 8/255.")],
+    out: Annotated[Path, typer.Option(callback=options.file_to_write, help="The file of records.")],
+    attack: Annotated[str, options.named(options.ATTACKS, "{names}, but not mean.")] = "paper",
+    norm: options.Norm = "linf",
+    steps: options.Steps = None,
+    eot: options.Eot = 1,
+    samples: options.Samples = 20,
+    seeds: options.Seeds = 3,
+    limit: options.Limit = None,
+    batch_size: options.BatchSize = 250,
+    device: options.Device = None,
+    engine: options.Engine = "auto",
+    precision: options.Precision = "full",
 ) -> None:
-    """Measure how well attacks on each run work on the others: accuracies and affinity, for all pairs of runs."""
+    """Measure how well attacks on each run transfer to the others: accuracies and affinity for all pairs of runs."""
     from advbnn.attacks.threat import Threat
     from advbnn.cli.attacks import make_attack, refuse_impossible
     from advbnn.cli.common import (
         command_line,
         device_or_first_gpu,
         explaining_errors,
+        explaining_interrupts,
         first_rows,
         label_of,
         show,
-        stopping_in_words,
     )
     from advbnn.distributed import joined
     from advbnn.evaluation.transfer import affinity, transfer_matrix
     from advbnn.training.loading import load_trained
 
     refuse_impossible([attack], norm, steps, eot)
-    refuse_larger_than_images(norm, [eps])
-    with explaining_errors(), stopping_in_words(), joined(device_or_first_gpu(device)) as (world, place):
+    options.refuse_larger_than_images(norm, [eps])
+    with explaining_errors(), explaining_interrupts(), joined(device_or_first_gpu(device)) as (world, place):
         if attack == "mean":
             raise ArgumentError(
-                "attack 'mean' is made on one run's mean network, not on each run in turn; "
+                "attack 'mean' is made on the mean network of one run, not on each run in turn; "
                 "use advbnn evaluate RUN --attack mean"
             )
         trained = {label_of(run): load_trained(run, device=place) for run in runs}
         if len(trained) != len(runs):
             raise ArgumentError(
-                f"runs are told apart by the names of their folders, which must differ; got {', '.join(map(str, runs))}"
+                f"runs are labelled by the names of their folders, which must differ; got {', '.join(map(str, runs))}"
             )
         tests = [one.config.load_data().test for one in trained.values()]
         if len({test.fingerprint() for test in tests}) > 1:
-            raise ArgumentError(f"the runs are of different data: {', '.join(test.name for test in tests)}")
+            raise ArgumentError(f"the runs use different data: {', '.join(test.name for test in tests)}")
         first = next(iter(trained.values())).model
         records = transfer_matrix(
             {name: one.model for name, one in trained.items()},

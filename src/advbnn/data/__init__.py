@@ -1,4 +1,8 @@
-"""Datasets, and batches of them on the device that trains."""
+"""Datasets: a name or a folder becomes `Splits`, and `Batches` are a pure function of seed, epoch and step.
+
+Images are uint8 in memory, on the device that trains, and batches are float32 in [0, 1]. A dataset that differs from
+the published files never has their name.
+"""
 
 import os
 from pathlib import Path
@@ -21,8 +25,6 @@ from advbnn.data.imageset import TensorSet as TensorSet
 from advbnn.data.imageset import from_tensors as from_tensors
 from advbnn.data.splits import Splits as Splits
 from advbnn.data.stl10 import load_stl10 as load_stl10
-from advbnn.data.stream import FolderStream as FolderStream
-from advbnn.data.stream import stream_folder as stream_folder
 from advbnn.errors import ArgumentError, unknown
 from advbnn.errors import DataError as DataError
 
@@ -37,13 +39,13 @@ def load(
     cache: str | Path | None = None,
     verify: bool = True,
 ) -> Splits[ImageSet]:
-    """A dataset in memory, by its name, or an image folder by its path.
+    """Loads a dataset into memory, by its name, or an image folder by its path.
 
     Args:
-        source: "digits" (shipped with the package), "cifar10", "stl10", "imagenet143", or a folder.
-        root: where the files of a named dataset are; left out, the environment variable `ADVBNN_DATA`.
-        size: image folders and imagenet143: make every image a centred square of this many pixels.
-        cache: image folders and imagenet143: where to keep the decoded images.
+        source: "digits" (included in the package), "cifar10", "stl10", "imagenet143", or a folder.
+        root: the folder with the files of a named dataset; the environment variable `ADVBNN_DATA` if None.
+        size: image folders and imagenet143: resize every image to a centred square of this many pixels.
+        cache: image folders and imagenet143: a folder for the decoded images.
         verify: cifar10 and stl10: refuse files that are not the published ones.
     """
     if source not in NAMES:
@@ -58,13 +60,9 @@ def load(
     root = root or os.environ.get("ADVBNN_DATA")
     if root is None:
         raise ArgumentError(
-            f"root is needed for {source!r}: the folder that holds its files; "
+            f"root is needed for {source!r}: the folder with its files; "
             "pass it (advbnn train: --set root=FOLDER) or set the environment variable ADVBNN_DATA"
         )
-    match source:
-        case "cifar10":
-            return load_cifar10(root, verify=verify)
-        case "stl10":
-            return load_stl10(root, verify=verify)
-        case _:
-            return load_imagenet143(root, size=size or 64, cache=cache)
+    if source == "imagenet143":
+        return load_imagenet143(root, size=size or 64, cache=cache)
+    return (load_cifar10 if source == "cifar10" else load_stl10)(root, verify=verify)

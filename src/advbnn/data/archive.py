@@ -1,4 +1,4 @@
-"""Published files, read from the folder they were unpacked into or straight from the archive, and checked."""
+"""Published files, read from their folder or directly from the archive, and checked."""
 
 import hashlib
 import tarfile
@@ -10,19 +10,22 @@ from advbnn.errors import data_error
 
 
 def locate(root: Path, candidates: Sequence[str], remedy: str) -> Path:
-    """The first candidate (a folder or an archive) that `root` holds, or `root` itself if it is one."""
+    """The first candidate (a folder or an archive) in `root`, or `root` itself if it is one."""
     if root.name in candidates and root.exists():
         return root
     for name in candidates:
         if (root / name).exists():
             return root / name
-    problem = f"holds none of {', '.join(candidates)}" if root.is_dir() else "there is no such folder"
+    problem = f"contains none of {', '.join(candidates)}" if root.is_dir() else "there is no such folder"
     raise data_error(root, problem, remedy)
 
 
 def read_files(source: Path, names: Sequence[str], remedy: str) -> dict[str, bytes]:
-    """The contents of the named files of a folder, or of a `.tar.gz` archive whatever folder they are in."""
-    found = _read_folder(source, names) if source.is_dir() else _read_archive(source, names, remedy)
+    """The contents of the named files of a folder, or of a `.tar.gz` archive in any of its folders."""
+    try:
+        found = _read_folder(source, names) if source.is_dir() else _read_archive(source, names)
+    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+        raise data_error(source, f"cannot be read to its end ({error})", remedy) from error
     missing = [name for name in names if name not in found]
     if missing:
         raise data_error(source, f"{', '.join(missing)} missing", remedy)
@@ -30,11 +33,17 @@ def read_files(source: Path, names: Sequence[str], remedy: str) -> dict[str, byt
 
 
 def check_sum(what: Path | str, content: bytes | Path, checksum: str, remedy: str) -> None:
-    """Raises unless `content` (bytes, or a file) has the checksum, written `algorithm:hexdigest`."""
+    """Raises an error unless `content` (bytes, or a file) has the checksum, written `algorithm:hexdigest`."""
     algorithm, expected = checksum.split(":")
     got = digest(content, algorithm)
     if got != expected:
         raise data_error(what, f"its {algorithm.upper()} is {got}, the published file's is {expected}", remedy)
+
+
+def check_sums(source: Path, contents: Mapping[str, bytes], checksums: Mapping[str, str], remedy: str) -> None:
+    """`check_sum` for each named file."""
+    for name, checksum in checksums.items():
+        check_sum(source / name, contents[name], checksum, remedy)
 
 
 def digest(content: bytes | Path, algorithm: str) -> str:
@@ -45,28 +54,19 @@ def digest(content: bytes | Path, algorithm: str) -> str:
         return hashlib.file_digest(file, lambda: hashlib.new(algorithm, usedforsecurity=False)).hexdigest()
 
 
-def check_sums(source: Path, contents: Mapping[str, bytes], checksums: Mapping[str, str], remedy: str) -> None:
-    """`check_sum` for each named file."""
-    for name, checksum in checksums.items():
-        check_sum(source / name, contents[name], checksum, remedy)
-
-
 def _read_folder(folder: Path, names: Sequence[str]) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in names if (folder / name).is_file()}
 
 
-def _read_archive(archive: Path, names: Sequence[str], remedy: str) -> dict[str, bytes]:
+def _read_archive(archive: Path, names: Sequence[str]) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
-    try:
-        with tarfile.open(archive, "r|gz") as tar:
-            for member in tar:
-                name = Path(member.name).name
-                if member.isfile() and name in names:
-                    content = tar.extractfile(member)
-                    assert content is not None
-                    found[name] = content.read()
-                if len(found) == len(names):
-                    break  # the rest of an archive may be gigabytes that nobody asked for
-    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
-        raise data_error(archive, f"cannot be read to its end ({error})", remedy) from error
+    with tarfile.open(archive, "r|gz") as tar:
+        for member in tar:
+            name = Path(member.name).name
+            if member.isfile() and name in names:
+                content = tar.extractfile(member)
+                assert content is not None
+                found[name] = content.read()
+            if len(found) == len(names):
+                break  # the rest of an archive may be gigabytes that are not needed
     return found

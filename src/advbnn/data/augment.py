@@ -1,8 +1,8 @@
 """Augmentation of whole batches on the device that holds them, driven by uniform numbers.
 
-An augmentation is a function of the images and of a few numbers in [0, 1) for each of them. Who draws the
-numbers decides what is reproducible: called with a generator it draws its own; `Batches` draws those of an
-epoch beforehand, so that a step can be repeated, resumed, or shared out among processes.
+An augmentation is a function of the images and of a few numbers in [0, 1) per image. Called with a generator it draws
+these numbers itself. `Batches` draws the numbers of a whole epoch in advance, so that a step can be repeated, resumed
+or distributed over processes.
 """
 
 import re
@@ -19,27 +19,27 @@ from advbnn.errors import ArgumentError
 
 
 class Augmentation(ABC):
-    """One random change of each image of a batch, independently."""
+    """A random change of each image of a batch, independently."""
 
-    draws: ClassVar[int]
-    """How many uniform numbers one image takes."""
+    numbers: ClassVar[int]
+    """Uniform numbers per image."""
 
     @abstractmethod
     def apply(self, images: Tensor, uniform: Tensor) -> Tensor:
-        """The changed images, [N, C, H, W], for the numbers `uniform`, [N, draws], on the same device."""
+        """The changed images, [N, C, H, W], for the numbers `uniform`, [N, numbers], on the same device."""
 
     def __call__(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """The changed images, for numbers drawn from `generator` (torch's default one if left out)."""
         device = images.device if generator is None else generator.device
-        uniform = torch.rand(len(images), self.draws, generator=generator, device=device)
+        uniform = torch.rand(len(images), self.numbers, generator=generator, device=device)
         return self.apply(images, uniform.to(images.device))
 
 
 @dataclass(frozen=True, kw_only=True)
 class RandomCrop(Augmentation):
-    """Shifts by up to `padding` pixels either way; what comes in from outside is black."""
+    """Pads with `padding` black pixels on every side and crops to the original size at a random position."""
 
-    draws: ClassVar[int] = 2
+    numbers: ClassVar[int] = 2
     padding: int = 4
 
     def __post_init__(self) -> None:
@@ -58,7 +58,7 @@ class RandomCrop(Augmentation):
 class HorizontalFlip(Augmentation):
     """Mirrors left and right with probability one half."""
 
-    draws: ClassVar[int] = 1
+    numbers: ClassVar[int] = 1
 
     def apply(self, images: Tensor, uniform: Tensor) -> Tensor:
         return torch.where(uniform[:, 0, None, None, None] < 0.5, images.flip(-1), images)
@@ -66,18 +66,17 @@ class HorizontalFlip(Augmentation):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomResizedCrop(Augmentation):
-    """A random square that covers a random share of the area, resized to size x size.
+    """A random square with a random share of the area, resized to size x size.
 
-    Bilinear with antialiasing, as a product with one small matrix per image and axis, in double precision:
-    TF32 and autocast, which are the network's affair, would round the images. The result is float32 in
-    [0, 1], also for uint8 images.
+    Bilinear with antialiasing, computed as a product with one small matrix per image and axis. In double precision,
+    because TF32 and autocast would round the images. The result is float32 in [0, 1], also for uint8 images.
 
     Args:
-        size: the pixels of a side of the result.
+        size: the side length of the result in pixels.
         scale: the range of the share of the area, uniform.
     """
 
-    draws: ClassVar[int] = 3
+    numbers: ClassVar[int] = 3
     size: int
     scale: tuple[float, float] = (0.8, 0.9)
 
@@ -105,10 +104,10 @@ def _integers(uniform: Tensor, count: Tensor | int) -> Tensor:
 
 
 def _resize_matrix(start: Tensor, length: Tensor, total: int, size: int) -> Tensor:
-    """[N, size, total]: weights that resize `length` pixels from `start` on, of `total`, to `size` pixels.
+    """[N, size, total]: weights that resize `length` of `total` pixels, beginning at `start`, to `size` pixels.
 
-    A new pixel is the mean of the old ones under a triangle around its centre, as wide as an old pixel or,
-    when the image shrinks, a new one; pixels outside the stretch do not count.
+    A new pixel is a mean of old ones, weighted by a triangle around its centre as wide as an old pixel or, if the image
+    shrinks, as a new one. Pixels outside the range have weight 0.
     """
     pixel = torch.arange(total, device=start.device) - start[:, None]
     ratio = length[:, None].double() / size
@@ -121,22 +120,22 @@ def _resize_matrix(start: Tensor, length: Tensor, total: int, size: int) -> Tens
 
 def to_float(images: Tensor) -> Tensor:
     """uint8 0..255 as float32 in [0, 1]; floating point unchanged."""
-    # A product, because CUDA replaces the division by one: so the CPU's images are the GPU's, bit for bit.
+    # A product, because CUDA replaces the division by one: this way CPU and GPU give the same bits.
     return images.float() * (1 / 255) if images.dtype == torch.uint8 else images
 
 
 def augment(images: Tensor, augmentations: Sequence[Augmentation], uniform: Tensor) -> Tensor:
-    """One augmentation after the other, each with its own columns of `uniform`."""
-    columns = uniform.split([a.draws for a in augmentations], dim=1) if augmentations else ()
+    """Applies one augmentation after the other, each with its own columns of `uniform`."""
+    columns = uniform.split([a.numbers for a in augmentations], dim=1) if augmentations else ()
     for augmentation, numbers in zip(augmentations, columns, strict=True):
         images = augmentation.apply(images, numbers)
     return images
 
 
 def usual_augmentation(name: str) -> tuple[Augmentation, ...]:
-    """The augmentation that the authors' code trains with on a dataset (none on one that it does not know).
+    """The augmentation of the authors' code for a dataset; none for other datasets.
 
-    A part of a dataset (`cifar10[45000 of 50000]`, `stl10-subset`) is treated as the whole.
+    A part of a dataset (`cifar10[45000 of 50000]`, `stl10-subset`) is treated like the whole.
     """
     match re.split(r"[-\[]", name)[0]:
         case "cifar10" | "stl10":

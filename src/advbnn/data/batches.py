@@ -16,22 +16,22 @@ from advbnn.errors import ArgumentError
 class Batches:
     """The batches of any epoch, in order, from any step on.
 
-    The order of an epoch and the numbers behind its augmentation are drawn on the CPU from `(seed, epoch)`
-    alone. So a run may stop anywhere and go on exactly, the device makes no difference, and nobody else's
-    random numbers are used or disturbed.
+    The order of an epoch and the random numbers of its augmentation are drawn on the CPU from `(seed, epoch)` alone.
+    A run can therefore stop and resume exactly at any step, on any device, and torch's global random state is neither
+    used nor changed.
 
-    Among `world` processes each takes every world-th example of the batch, beginning with its `rank`: all
-    shards of a step together are, example by example, the batch of one process alone.
+    With `world` processes each takes every world-th example of the batch, starting at its `rank`. The shards of a step
+    together are, example by example, the batch of a single process.
 
     Args:
-        examples: an `ImageSet`, `TensorSet` or `FolderStream`, on the device where batches are wanted.
-        batch_size: examples in a step, over all processes.
-        seed: decides every epoch's order and augmentation.
+        examples: an `ImageSet` or `TensorSet`, on the device where batches are needed.
+        batch_size: examples per step, over all processes.
+        seed: decides the order and the augmentation of every epoch.
         augmentations: applied to the images one after the other.
-        shuffle: a new order in each epoch; otherwise the examples' own.
+        shuffle: a new order in each epoch; otherwise the order of the examples.
         drop_last: leave out the last batch of an epoch if it is smaller than the others.
-        rank: which process this is.
-        world: how many there are.
+        rank: the number of this process.
+        world: the number of processes.
     """
 
     examples: Examples
@@ -51,7 +51,7 @@ class Batches:
         if self.batch_size % self.world:
             raise ArgumentError(
                 f"batch_size={self.batch_size} (of all processes together) is not a multiple of "
-                f"world={self.world}; choose one that is"
+                f"world={self.world}; choose a multiple"
             )
         if len(self) == 0:
             raise ArgumentError(
@@ -60,49 +60,49 @@ class Batches:
             )
         if self.size(len(self) - 1) < self.world:
             raise ArgumentError(
-                f"the last batch of an epoch holds {self.size(len(self) - 1)} examples for {self.world} "
+                f"the last batch of an epoch has {self.size(len(self) - 1)} examples for {self.world} "
                 "processes; set drop_last or choose another batch_size"
             )
         if self.augmentations and len(self.examples.shape) != 3:
             raise ArgumentError(
-                f"augmentations work on images, the inputs of {self.examples.name!r} have shape "
+                f"augmentations need images, but the inputs of {self.examples.name!r} have shape "
                 f"{self.examples.shape}; leave augmentations empty"
             )
 
     def __len__(self) -> int:
-        """The steps in an epoch."""
+        """The number of steps per epoch."""
         whole, rest = divmod(len(self.examples), self.batch_size)
         return whole + (rest > 0 and not self.drop_last)
 
     def size(self, step: int) -> int:
-        """The examples of a step over all processes: what a shard's mean has to be weighed against."""
+        """The number of examples in a step, over all processes."""
         return min(self.batch_size, len(self.examples) - step * self.batch_size)
 
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """This process's `(inputs, targets)` of each step of an epoch, from `start_step` on.
+        """The `(inputs, targets)` of this process for each step of an epoch, beginning at `start_step`.
 
-        Images come as float32 in [0, 1], other inputs as they are.
+        Images are float32 in [0, 1], other inputs unchanged.
         """
         if not 0 <= start_step <= len(self):
             raise ArgumentError(f"start_step must lie in 0..{len(self)}, the steps of an epoch, got {start_step}")
-        order, uniform = self._draw(epoch)
-        return self._deliver(self._shards(order, start_step), self._shards(uniform, start_step))
-
-    def _deliver(self, rows: list[Tensor], uniform: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        if not rows:
-            return
+        order, uniform = (self._shards(drawn, start_step) for drawn in self._draw(epoch))
+        if not order:
+            return iter(())
+        # one transfer to the device for the whole epoch
         numbers = torch.cat(uniform).to(self.examples.device).split([len(shard) for shard in uniform])
-        for (inputs, targets), shard in zip(self.examples.gather(rows), numbers, strict=True):
-            yield to_float(augment(inputs, self.augmentations, shard)), targets
+        return (
+            (to_float(augment(inputs, self.augmentations, shard)), targets)
+            for (inputs, targets), shard in zip(self.examples.gather(order), numbers, strict=True)
+        )
 
     def _draw(self, epoch: int) -> tuple[Tensor, Tensor]:
-        """The order of an epoch, and for each place in it the numbers of its augmentation."""
+        """The order of an epoch, and the random numbers for the augmentation at each position."""
         key = hashlib.blake2b(f"batches {self.seed} {epoch}".encode(), digest_size=8).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(key, "big", signed=True))
         total = len(self.examples)
         order = torch.randperm(total, generator=generator) if self.shuffle else torch.arange(total)
-        draws = sum(augmentation.draws for augmentation in self.augmentations)
-        return order, torch.rand(total, draws, generator=generator)
+        numbers = sum(augmentation.numbers for augmentation in self.augmentations)
+        return order, torch.rand(total, numbers, generator=generator)
 
     def _shards(self, values: Tensor, start_step: int) -> list[Tensor]:
         steps = values.split(self.batch_size)[start_step : len(self)]

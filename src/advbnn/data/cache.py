@@ -1,4 +1,4 @@
-"""Decoded images kept on disk, so that a large folder is decoded once; never believed without a check."""
+"""Decoded images kept on disk, so that a large folder is decoded once, and checked whenever they are loaded."""
 
 import json
 import logging
@@ -9,21 +9,21 @@ from pathlib import Path
 import numpy as np
 
 from advbnn.data.archive import digest
-from advbnn.errors import data_error
+from advbnn.errors import FileError, data_error
 from advbnn.files import write_atomically, written_whole
 
 log = logging.getLogger(__name__)
 
 
 def cached(store: Path, identity: dict[str, object], build: Callable[[], np.ndarray]) -> np.ndarray:
-    """The array that `build` makes, from `store` if what is there is sound and of the same identity.
+    """The array that `build` returns, from `store` if that is undamaged and has the same identity.
 
-    Beside `store` (an `.npy` file) lies a `.json` record with the identity and the SHA-256 of the file. A
-    record that differs, a file that does not match it, or either of them missing means building anew, and
-    the log says which. Both files appear under their names only when complete, the record last.
+    A `.json` record beside `store` (an `.npy` file) has the identity and the SHA-256 of the file. If the record
+    differs, the file does not match it, or one of them is missing, the array is built again, and the log says why.
+    Both files are written whole, the record last.
 
     Args:
-        store: the file, in a folder that is made if need be.
+        store: the file; its folder is created if needed.
         identity: what the array depends on, as JSON values.
         build: makes the array.
     """
@@ -40,8 +40,8 @@ def cached(store: Path, identity: dict[str, object], build: Callable[[], np.ndar
             np.save(file, array, allow_pickle=False)
         content = json.dumps({**identity, "sha256": digest(store, "sha256")}, indent=2)
         write_atomically(record, content.encode())
-    except OSError as error:
-        log.warning("%s: cannot be written (%s); the images will be decoded again next time", store, error)
+    except FileError as error:
+        log.warning("%s; the images will be decoded again next time", error)
     return array
 
 
@@ -52,7 +52,7 @@ def _problem(store: Path, record: Path, identity: dict[str, object]) -> str | No
     except (OSError, ValueError, KeyError, AttributeError):
         return f"its record {record.name} is missing or damaged"
     if known != identity:
-        return "it was made from other images or in another way"
+        return "it was made from other images or with other settings"
     if not store.exists() or digest(store, "sha256") != expected:
         return "it is damaged (its SHA-256 is not the recorded one)"
     return None

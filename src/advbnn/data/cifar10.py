@@ -1,4 +1,4 @@
-"""CIFAR-10 in its publisher's layouts: the Python and the binary one, each unpacked or still in its archive.
+"""CIFAR-10 in the publisher's Python and binary layouts, unpacked or in the archive.
 
 https://www.cs.toronto.edu/~kriz/cifar.html
 """
@@ -46,17 +46,17 @@ REMEDY = "download CIFAR-10 again with `advbnn data download cifar10 --root DIR`
 
 
 def load_cifar10(root: Path | str, *, verify: bool = True) -> Splits[ImageSet]:
-    """CIFAR-10 from `root`, which holds one of the publisher's two folders or two archives.
+    """CIFAR-10 from `root`, which contains one of the publisher's two folders or two archives.
 
     Args:
-        root: the folder that holds `cifar-10-batches-bin`, `cifar-10-batches-py`,
-            `cifar-10-binary.tar.gz` or `cifar-10-python.tar.gz`, looked for in this order; or one of these.
-        verify: refuse anything but the published files. Turned off, files of the same layout with any
-            number of images load, under the name `cifar10-unverified`.
+        root: the folder that contains `cifar-10-batches-bin`, `cifar-10-batches-py`, `cifar-10-binary.tar.gz` or
+            `cifar-10-python.tar.gz`, searched in this order; or one of these.
+        verify: refuse anything but the published files. Otherwise files of the same layout with any number of images
+            are loaded under the name `cifar10-unverified`.
     """
     layouts = ("cifar-10-batches-bin", "cifar-10-batches-py", *reversed(ARCHIVES))
-    source = locate(Path(root), layouts, f"{REMEDY}, or name the folder that holds one of these")
-    remedy = f"{REMEDY}, or pass verify=False for a set of your own"
+    source = locate(Path(root), layouts, f"{REMEDY}, or give the folder that contains one of these")
+    remedy = f"{REMEDY}, or pass verify=False for your own files"
     if verify and source.is_file():
         check_sum(source, source, ARCHIVES[source.name], remedy)
     binary = "bin" in source.name
@@ -88,14 +88,14 @@ def _parse_pickle(path: Path, content: bytes) -> tuple[np.ndarray, np.ndarray]:
     """A dictionary with `data`, uint8 [n, 3072], and `labels`, a list of n integers."""
     try:
         batch = _ArraysOnly(io.BytesIO(content), encoding="bytes").load()
-        # The publisher's Python 2 wrote byte strings as keys; a subset written today has text.
+        # The publisher's Python 2 wrote byte strings as keys; Python 3 writes text.
         batch = {key.decode() if isinstance(key, bytes) else key: value for key, value in batch.items()}
         pixels, labels = batch["data"], np.asarray(batch["labels"], np.int64)
-    except Exception as error:  # a damaged pickle can fail in any way at all
+    except Exception as error:  # a damaged pickle can raise anything
         raise data_error(path, f"is not a CIFAR-10 batch ({type(error).__name__}: {error})", REMEDY) from error
     shape_ok = isinstance(pixels, np.ndarray) and pixels.dtype == np.uint8 and pixels.ndim == 2
     if not shape_ok or pixels.shape[1] != PIXELS or labels.shape != pixels.shape[:1]:
-        raise data_error(path, f"does not hold n images of {PIXELS} bytes with n labels", REMEDY)
+        raise data_error(path, f"does not contain n images of {PIXELS} bytes with n labels", REMEDY)
     return pixels, _checked_labels(path, labels)
 
 
@@ -121,8 +121,8 @@ def _dtype(code: object, align: object = False, copy: object = False) -> "np.dty
 class _ArraysOnly(pickle.Unpickler):
     """Unpickles dictionaries, lists, strings, numbers and arrays, and refuses everything else.
 
-    A pickle is a program. The checksum says that this one is the publisher's; this class sees to it that
-    no other could do harm when the checksum is not asked for.
+    A pickle is a program. The checksum shows that this one is the publisher's; without the check this class makes
+    sure that no other pickle can do harm.
     """
 
     _array = np.empty(0, np.uint8)
@@ -130,7 +130,7 @@ class _ArraysOnly(pickle.Unpickler):
         ("numpy", "ndarray"): np.ndarray,
         ("numpy", "dtype"): _dtype,
         ("_codecs", "encode"): _latin1,
-        # Asked of an array, because NumPy 2 moved them and warns at the old address.
+        # Taken from an array, because NumPy 2 moved them and warns at the old address.
         ("numpy.core.multiarray", "_reconstruct"): _array.__reduce__()[0],
         ("numpy._core.multiarray", "_reconstruct"): _array.__reduce__()[0],
         ("numpy.core.numeric", "_frombuffer"): _array.__reduce_ex__(5)[0],
@@ -139,5 +139,5 @@ class _ArraysOnly(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in self._allowed:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no CIFAR-10 batch needs")
+            raise pickle.UnpicklingError(f"it uses {module}.{name}, which no CIFAR-10 batch needs")
         return self._allowed[module, name]

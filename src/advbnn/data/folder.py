@@ -2,31 +2,30 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import torch
 
 from advbnn.data.cache import cached
 from advbnn.data.image import SUFFIXES, decode_all, recipe
-from advbnn.data.imageset import Examples, ImageSet
+from advbnn.data.imageset import ImageSet
 from advbnn.data.splits import Splits
 from advbnn.errors import ArgumentError, data_error
-from advbnn.progress import progress
+from advbnn.files import explain_file_errors
+from advbnn.progress import ProgressBar
 
 LAYOUT = "expected ROOT/train/<class>/<image> and the same under ROOT/test or ROOT/val"
-Set = TypeVar("Set", bound=Examples)
 
 
 @dataclass(frozen=True)
 class Listing:
-    """The image files of one split, in an order that has nothing to do with their classes.
+    """The image files of one split, in an order that is independent of their classes.
 
     Args:
-        folder: the split's folder.
+        folder: the folder of the split.
         classes: its class folders, in label order.
         files: the images, relative to `folder`.
         labels: the class of each.
@@ -39,56 +38,52 @@ class Listing:
     labels: tuple[int, ...]
     sizes: tuple[int, ...]
 
-    def fingerprint(self) -> str:
-        """SHA-256 of names and sizes: an image added, removed, renamed or rewritten at another size shows."""
-        lines = (f"{file}\0{size}\n" for file, size in zip(self.files, self.sizes, strict=True))
-        return hashlib.sha256("".join(lines).encode()).hexdigest()
-
     def paths(self) -> list[Path]:
         return [self.folder / file for file in self.files]
 
-    def subset(self, rows: Sequence[int]) -> "Listing":
-        """The chosen images, in the given order, of the same classes."""
-        return Listing(
-            self.folder,
-            self.classes,
-            tuple(self.files[row] for row in rows),
-            tuple(self.labels[row] for row in rows),
-            tuple(self.sizes[row] for row in rows),
-        )
+    def identity(self, size: int | None) -> dict[str, object]:
+        """What the decoded images depend on, for a cache: files, their sizes and times, and the resizing.
+
+        The times are needed because a bitmap keeps its size whatever is drawn on it.
+        """
+        return {
+            "recipe": recipe(size),
+            "images": len(self.files),
+            "listing": _sha256(f"{file}\0{bytes_}\n" for file, bytes_ in zip(self.files, self.sizes, strict=True)),
+            "written": _sha256(f"{path.stat().st_mtime_ns}\n" for path in self.paths()),
+        }
 
 
 def class_folders(folder: Path) -> tuple[str, ...]:
     """The names of the class folders, sorted."""
-    return tuple(sorted(e.name for e in os.scandir(folder) if e.is_dir() and not e.name.startswith(".")))
+    if not folder.is_dir():
+        raise data_error(folder, "there is no such folder", LAYOUT)
+    with explain_file_errors(folder, "cannot be read", "check its permissions"):
+        return tuple(sorted(e.name for e in os.scandir(folder) if e.is_dir() and not e.name.startswith(".")))
 
 
 def list_images(folder: Path, classes: Sequence[str] | None = None) -> Listing:
-    """The images under a split's class folders (all of these, or the given ones), at any depth."""
-    if not folder.is_dir():
-        raise data_error(folder, "there is no such folder", LAYOUT)
+    """The images under the class folders of a split (all of them, or the given ones), at any depth."""
     classes = class_folders(folder) if classes is None else tuple(classes)
     if not classes:
-        raise data_error(folder, "holds no class folders", LAYOUT)
+        raise data_error(folder, "contains no class folders", LAYOUT)
     found: list[tuple[str, int, int]] = []
     for label, name in enumerate(classes):
-        images = sorted(_images_under(folder / name))
+        images = [
+            Path(parent, file)
+            for parent, _, files in os.walk(folder / name)
+            for file in files
+            if file.lower().endswith(SUFFIXES) and not file.startswith(".")
+        ]
         if not images:
-            raise data_error(folder / name, f"holds no image ({', '.join(SUFFIXES)})", "add some or remove the folder")
+            raise data_error(
+                folder / name, f"contains no image ({', '.join(SUFFIXES)})", "add some or remove the folder"
+            )
         found += [(path.relative_to(folder).as_posix(), label, path.stat().st_size) for path in images]
-    # class after class, the first so many images would be those of a few classes
+    # sorted by class, the first images would all be of one class
     found.sort(key=lambda image: hashlib.sha256(image[0].encode()).digest())
     files, labels, sizes = zip(*found, strict=True)
     return Listing(folder, classes, files, labels, sizes)
-
-
-def _images_under(folder: Path) -> list[Path]:
-    return [
-        Path(parent, file)
-        for parent, _, files in os.walk(folder)
-        for file in files
-        if file.lower().endswith(SUFFIXES) and not file.startswith(".")
-    ]
 
 
 def load_folder(
@@ -96,66 +91,50 @@ def load_folder(
 ) -> Splits[ImageSet]:
     """An image folder, decoded into memory.
 
-    With `ROOT/test` and `ROOT/val` both there, `val` becomes the validation set; with one of them, it is the
-    test set. The class folders, sorted by name, are the classes, the same in every split.
+    If both `ROOT/test` and `ROOT/val` exist, `val` is the validation set; if only one does, it is the test set. The
+    class folders, sorted by name, are the classes, the same in every split.
 
     Args:
-        root: the folder that holds the splits.
-        size: make every image a centred square of this many pixels; left out, all must be of one size.
-        cache: a folder to keep the decoded images in, worth it from some ten thousand on; needs `size`.
-        name: which set this is, for records; left out, the folder's name.
+        root: the folder of the splits.
+        size: resize every image to a centred square of this many pixels; if None, all must have the same size.
+        cache: a folder for the decoded images, useful from about ten thousand images on; needs `size`.
+        name: which set this is, for records; the name of the folder if None.
     """
     if cache is not None and size is None:
-        raise ArgumentError(f"cache={str(cache)!r} needs size=, the pixels of a side that the cache holds")
-    name = name or Path(root).resolve().name
-
-    def images(listing: Listing) -> ImageSet:
-        return read_images(listing, size, name, None if cache is None else Path(cache))
-
-    return each_split(root, images)
-
-
-def each_split(root: Path | str, make: Callable[[Listing], Set]) -> Splits[Set]:
-    """`make` of the listing of every split that `root` holds, listed and compared before anything is read."""
+        raise ArgumentError(f"cache={str(cache)!r} needs size=, the side length of the images in the cache")
     root = Path(root)
     train = list_images(root / "train")
-    found = [list_images(root / split) for split in ("test", "val") if (root / split).is_dir()]
-    if not found:
-        raise data_error(root, "holds neither a test nor a val folder", LAYOUT)
-    for listing in found:
+    others = [list_images(root / split) for split in ("test", "val") if (root / split).is_dir()]
+    if not others:
+        raise data_error(root, "contains neither a test nor a val folder", LAYOUT)
+    for listing in others:
         differing = sorted(set(listing.classes) ^ set(train.classes))
         if differing:
             raise data_error(
                 listing.folder,
-                f"has not the classes of {train.folder}: {', '.join(differing[:5])} in one of them only",
+                f"its classes differ from those in {train.folder}: {', '.join(differing[:5])} in only one of them",
                 "give every split the same class folders",
             )
-    train_set, *others = [make(listing) for listing in (train, *found)]
-    return Splits(train_set, *others)
+    return Splits(
+        *(
+            read_images(listing, size, name or root.resolve().name, None if cache is None else Path(cache))
+            for listing in (train, *others)
+        )
+    )
 
 
 def read_images(listing: Listing, size: int | None, name: str, cache: Path | None) -> ImageSet:
-    """The listed images in memory, through a cache if there is one."""
+    """The listed images in memory, from a cache if there is one."""
     split = listing.folder.name
 
     def build() -> np.ndarray:
-        with progress(f"{name}: decoding {split}", "images") as report:
-            return decode_all(listing.paths(), size, report)
+        with ProgressBar(f"{name}: decoding {split}", "images") as bar:
+            return decode_all(listing.paths(), size, bar.update)
 
-    if cache is None:
-        images = build()
-    else:
-        identity = {
-            "recipe": recipe(size),
-            "images": len(listing.files),
-            "listing": listing.fingerprint(),
-            "written": _when_written(listing),
-        }
-        images = cached(cache / f"{name}-{size}-{split}.npy", identity, build)
+    store = None if cache is None else cache / f"{name}-{size}-{split}.npy"
+    images = build() if store is None else cached(store, listing.identity(size), build)
     return ImageSet(torch.from_numpy(images), torch.tensor(listing.labels), listing.classes, name)
 
 
-def _when_written(listing: Listing) -> str:
-    """SHA-256 of the times at which the files were written: a bitmap keeps its size whatever is drawn on it."""
-    times = (str(path.stat().st_mtime_ns) for path in listing.paths())
-    return hashlib.sha256("\n".join(times).encode()).hexdigest()
+def _sha256(lines: Iterable[str]) -> str:
+    return hashlib.sha256("".join(lines).encode()).hexdigest()

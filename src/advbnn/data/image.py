@@ -1,18 +1,19 @@
 """Image files to pixels."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from advbnn.errors import DataError, MissingPackageError, data_error
-from advbnn.progress import Report
+from advbnn.errors import ArgumentError, DataError, MissingPackageError, data_error
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
-REMEDY = "replace or remove the file"
-_CHUNK = 64  # images to a task: enough to hide the cost of a task, few enough for steady progress
+_CHUNK = 64  # images per task: enough to hide the cost of a task, few enough for steady progress
+_SHOWN = 5  # unreadable images named in one error
 
 
 def recipe(size: int | None) -> str:
@@ -23,9 +24,9 @@ def recipe(size: int | None) -> str:
 def decode(path: Path, size: int | None = None) -> np.ndarray:
     """One image as uint8 [3, height, width].
 
-    With a `size` the largest centred square is resized to size x size. The filter is Pillow's bilinear,
-    which averages over the whole area that a new pixel covers: it does not alias, it does not ring beyond
-    the range of the pixels (Lanczos does), and it is smooth when a small image is enlarged (box is not).
+    With a `size` the largest centred square is resized to size x size by Pillow's bilinear filter. It averages over
+    the whole area of a new pixel, so it does not alias, does not ring beyond the range of the pixels (unlike Lanczos),
+    and is smooth when a small image is enlarged (unlike box).
     """
     try:
         from PIL import Image
@@ -33,14 +34,18 @@ def decode(path: Path, size: int | None = None) -> np.ndarray:
         raise MissingPackageError("reading image files needs Pillow: pip install 'advbnn[data]'") from error
     try:
         with Image.open(path) as file:
-            _check_depth(path, file.mode)
-            image = file.convert("RGB")
-    except DataError:
-        raise
-    except FileNotFoundError:
-        raise data_error(path, "there is no such file", "restore it") from None
-    except Exception as error:  # each format's decoder fails in ways of its own
-        raise data_error(path, f"is not a readable image ({error})", REMEDY) from error
+            mode = file.mode
+            deep = mode == "F" or mode.startswith("I")
+            image = file if deep else file.convert("RGB")
+    except Exception as error:  # each decoder raises errors of its own
+        raise data_error(path, f"is not a readable image ({error})", "replace or remove the file") from error
+    if deep:
+        # Pillow clips such pixels at 255 instead of scaling them, which leaves a white image
+        raise data_error(
+            path,
+            f"has pixels of more than 8 bits (mode {mode}), whose range is not stored in the file",
+            "save it with 8 bits per channel, scaled to 0..255",
+        )
     if size is not None:
         side = min(image.size)
         left, top = (image.width - side) // 2, (image.height - side) // 2
@@ -49,20 +54,22 @@ def decode(path: Path, size: int | None = None) -> np.ndarray:
     return np.asarray(image).transpose(2, 0, 1)
 
 
-def _check_depth(path: Path, mode: str) -> None:
-    """Refuse deep pixels: Pillow cuts them off at 255 instead of scaling them, which leaves a white image."""
-    if mode == "F" or mode.startswith("I"):
-        raise data_error(
-            path,
-            f"holds pixels of more than 8 bits (mode {mode}), whose range nothing in the file tells",
-            "save it with 8 bits a channel, scaled to 0..255",
-        )
+def read_inputs(paths: Sequence[Path], shape: tuple[int, ...]) -> Tensor:
+    """Image files as inputs in [0, 1] of the given shape: centred squares, resized; grey for a single channel."""
+    channels, height, width = shape
+    if height != width or channels not in (1, 3):
+        raise ArgumentError(f"images are read as grey or colour squares, but the model takes inputs of shape {shape}")
+    pixels = torch.from_numpy(np.stack([decode(path, height) for path in paths])).float() / 255
+    if channels == 1:
+        # luma by ITU-R BT.601, which does not change grey images
+        pixels = (pixels * torch.tensor([0.299, 0.587, 0.114]).view(3, 1, 1)).sum(1, keepdim=True).clamp(0, 1)
+    return pixels
 
 
-def decode_all(paths: Sequence[Path], size: int | None, report: Report) -> np.ndarray:
-    """Every image, uint8 [N, 3, height, width], decoded by as many threads as there are processors.
+def decode_all(paths: Sequence[Path], size: int | None, report: Callable[[int, int], None]) -> np.ndarray:
+    """Every image, uint8 [N, 3, height, width], decoded by one thread per processor.
 
-    Reads all of them before it complains, so that one error names every unreadable image.
+    All of them are read before an error is raised, so that it names every unreadable image.
     """
     first = decode(paths[0], size)
     images = np.empty((len(paths), *first.shape), np.uint8)
@@ -75,7 +82,7 @@ def decode_all(paths: Sequence[Path], size: int | None, report: Report) -> np.nd
                 if pixels.shape != first.shape:
                     raise data_error(
                         paths[row],
-                        f"is of shape {pixels.shape}, {paths[0]} of {first.shape}",
+                        f"has shape {pixels.shape}, {paths[0]} has {first.shape}",
                         "pass size= to make all of them squares of one size",
                     )
                 images[row] = pixels
@@ -87,11 +94,6 @@ def decode_all(paths: Sequence[Path], size: int | None, report: Report) -> np.nd
         for start, _ in zip(starts, pool.map(decode_chunk, starts), strict=True):
             report(min(start + _CHUNK, len(paths)), len(paths))
     if problems:
-        raise DataError(summary(problems))
+        rest = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
+        raise DataError("\n".join([*sorted(problems)[:_SHOWN], *rest]))
     return images
-
-
-def summary(problems: Sequence[str], shown: int = 5) -> str:
-    """The first few problems, one to a line, and how many more there are."""
-    rest = [f"and {len(problems) - shown} more"] if len(problems) > shown else []
-    return "\n".join([*sorted(problems)[:shown], *rest])

@@ -1,6 +1,6 @@
 """ImageNet-143: the classes 151 to 293 of ILSVRC 2012 (dogs, wolves, foxes, cats), at 64x64.
 
-143 classes, 180,373 training images (the paper's "18,073" lost a digit) and 50 test images a class.
+143 classes, 180,373 training images (the paper's "18,073" lacks a digit) and 50 test images per class.
 """
 
 from pathlib import Path
@@ -22,32 +22,29 @@ LAYOUT = (
 def load_imagenet143(root: Path | str, *, size: int = 64, cache: Path | str | None = None) -> Splits[ImageSet]:
     """ImageNet-143 from an ImageNet tree.
 
-    Every image becomes a centred square of 64x64 pixels, once: the result is kept and checked whenever it
-    is loaded again.
+    Every image is resized once to a centred square; the result is cached and checked when it is loaded again.
 
     Args:
-        root: the folder that holds `train` and `val`, or a folder `imagenet` that does.
-        size: the pixels of a side.
-        cache: where to keep the resized images (2.3 GB at 64x64); left out, `advbnn-cache` in `root`.
+        root: the folder that contains `train` and `val`, or a folder `imagenet` with them.
+        size: the side length in pixels.
+        cache: a folder for the resized images (2.3 GB at 64x64); `advbnn-cache` in `root` if None.
     """
     root = Path(root)
     if not (root / "train").is_dir() and (root / "imagenet").is_dir():
         root = root / "imagenet"
     train, test = (list_images(root / split, _classes(root / split)) for split in ("train", "val"))
     if train.classes != test.classes:
-        raise data_error(test.folder, f"its classes are not those of {train.folder}", LAYOUT)
+        raise data_error(test.folder, f"its classes differ from those in {train.folder}", LAYOUT)
     folder = root / "advbnn-cache" if cache is None else Path(cache)
     return Splits(*(read_images(listing, size, "imagenet143", folder) for listing in (train, test)))
 
 
 def _classes(folder: Path) -> tuple[str, ...]:
-    if not folder.is_dir():
-        raise data_error(folder, "there is no such folder", LAYOUT)
     classes = class_folders(folder)
     if len(classes) == 1000:
         classes = classes[FIRST : LAST + 1]
     if len(classes) != COUNT:
-        raise data_error(folder, f"holds {len(classes)} class folders", LAYOUT)
+        raise data_error(folder, f"contains {len(classes)} class folders", LAYOUT)
     if (classes[0], classes[-1]) != (FIRST_ID, LAST_ID):
         raise data_error(folder, f"its classes run from {classes[0]} to {classes[-1]}", LAYOUT)
     return classes

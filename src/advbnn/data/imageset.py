@@ -1,10 +1,10 @@
-"""Examples that live in memory, on the device that trains: images, or any pair of tensors."""
+"""Examples in memory, on the device that trains: images, or any pair of tensors."""
 
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -12,52 +12,22 @@ from torch import Tensor
 from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole
 
 
-class Examples(Protocol):
-    """What batches are drawn from: in memory (`ImageSet`, `TensorSet`) or on disk (`FolderStream`)."""
+class Examples(ABC):
+    """What batches are drawn from: an `ImageSet` or a `TensorSet`.
 
-    @property
-    def name(self) -> str: ...
+    Attributes:
+        targets: class indices (int64, [N]) or regression targets (floating point, [N, ...]).
+        classes: the class names in label order; empty for regression.
+        name: which set this is, for records.
+    """
 
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The class names in label order; empty for regression."""
-
-    @property
-    def targets(self) -> Tensor:
-        """Class indices (int64, [N]) or regression targets (floating point, [N, ...])."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of one input: (channels, height, width) for images."""
-
-    @property
-    def device(self) -> torch.device:
-        """Where batches are delivered."""
-
-    def __len__(self) -> int: ...
-
-    def to(self, device: torch.device | str) -> Self:
-        """The same examples, delivered on another device."""
-
-    def subset(self, indices: Sequence[int] | Tensor) -> Self:
-        """The chosen rows, in the given order; of a mask with one bool for each row, those that are True."""
-
-    def fingerprint(self) -> str:
-        """A SHA-256 that changes whenever the examples do."""
-
-    def gather(self, rows: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        """For each tensor of row numbers, the inputs as stored and the targets, on `device`."""
-
-
-class _InMemory(ABC):
-    """What both kinds of examples in memory share; their fields are inputs, targets, classes and name."""
-
+    targets: Tensor
     classes: tuple[str, ...]
     name: str
 
     @abstractmethod
     def tensors(self) -> tuple[Tensor, Tensor]:
-        """The inputs and the targets, one row per example."""
+        """The inputs as stored and the targets, one row per example."""
 
     def _with(self, inputs: Tensor, targets: Tensor, name: str) -> Self:
         return type(self)(inputs, targets, self.classes, name)  # type: ignore[call-arg]
@@ -69,6 +39,7 @@ class _InMemory(ABC):
 
     @property
     def device(self) -> torch.device:
+        """Where batches are delivered."""
         return self.tensors()[0].device
 
     def __len__(self) -> int:
@@ -80,18 +51,20 @@ class _InMemory(ABC):
         return f"{type(self).__name__}({self.name!r}: {len(self)} of {size}, {task}, on {self.device})"
 
     def to(self, device: torch.device | str) -> Self:
-        """The same examples on another device; where they already are, nothing is copied."""
+        """The same examples on another device; nothing is copied if they are there already."""
         inputs, targets = self.tensors()
         return self._with(inputs.to(device), targets.to(device), self.name)
 
     def subset(self, indices: Sequence[int] | Tensor) -> Self:
-        """The chosen rows, by number in the given order or by mask, under a name that says they are a part of all."""
+        """The chosen rows, by number in the given order or by mask; the name says that they are a part."""
         rows = row_numbers(indices, len(self)).to(self.device)
         inputs, targets = self.tensors()
-        return self._with(inputs[rows], targets[rows], subset_name(self.name, len(rows), len(self)))
+        # a number measured on a part must not pass for one measured on all
+        name = self.name if len(rows) == len(self) else f"{self.name}[{len(rows)} of {len(self)}]"
+        return self._with(inputs[rows], targets[rows], name)
 
     def fingerprint(self) -> str:
-        """SHA-256 over the class names and every value with its type and shape (the name does not count)."""
+        """SHA-256 of the class names and of every value with its type and shape; the name does not count."""
         digest = hashlib.sha256(repr(self.classes).encode())
         for tensor in self.tensors():
             digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -104,19 +77,18 @@ class _InMemory(ABC):
         rows = list(rows)
         if not rows:
             return
-        on_device = torch.cat(rows).to(self.device)  # one transfer, where one per batch would hold up the device
+        on_device = torch.cat(rows).to(self.device)  # one transfer instead of one per batch
         for chosen in on_device.split([len(batch) for batch in rows]):
             yield inputs[chosen], targets[chosen]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ImageSet(_InMemory):
+class ImageSet(Examples):
     """Labelled images.
 
     Args:
-        images: uint8, [N, channels, height, width]; batches are delivered in [0, 1], and no other
-            normalisation happens anywhere.
-        labels: int64, [N], each the index of its class.
+        images: uint8, [N, channels, height, width]; batches are delivered in [0, 1], without further normalisation.
+        labels: int64, [N], the class index of each image.
         classes: the class names in label order.
         name: which set this is, for records.
     """
@@ -128,21 +100,20 @@ class ImageSet(_InMemory):
 
     def __post_init__(self) -> None:
         _check_tensors(self.name, images=self.images, labels=self.labels)
-        _settle_classes(self)
         if self.images.dtype != torch.uint8 or self.images.ndim != 4 or 0 in self.images.shape:
             raise ArgumentTypeError(
                 f"{self.name}: images must be uint8 of shape [N, channels, height, width], none of them 0, "
                 f"got {self.images.dtype} of shape {list(self.images.shape)}; "
                 "from_tensors takes floating-point inputs of any shape"
             )
-        if self.labels.dtype != torch.int64:
+        if self.labels.is_floating_point():
             raise ArgumentTypeError(
                 f"{self.name}: labels must be int64 class indices, got {self.labels.dtype}; use labels.long()"
             )
-        _check_targets(self.name, self.images, self.labels, self.classes)
+        _check_targets(self)
 
     @property
-    def targets(self) -> Tensor:
+    def targets(self) -> Tensor:  # type: ignore[override]
         return self.labels
 
     def tensors(self) -> tuple[Tensor, Tensor]:
@@ -150,8 +121,8 @@ class ImageSet(_InMemory):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TensorSet(_InMemory):
-    """Any inputs with any targets, delivered as they are.
+class TensorSet(Examples):
+    """Any inputs with any targets, delivered as stored.
 
     Args:
         inputs: floating point, [N, ...], finite.
@@ -167,15 +138,14 @@ class TensorSet(_InMemory):
 
     def __post_init__(self) -> None:
         _check_tensors(self.name, inputs=self.inputs, targets=self.targets)
-        _settle_classes(self)
         if not self.inputs.is_floating_point() or self.inputs.ndim < 2 or 0 in self.inputs.shape:
             raise ArgumentTypeError(
                 f"{self.name}: inputs must be floating point of shape [N, ...], none of them 0, "
                 f"got {self.inputs.dtype} of shape {list(self.inputs.shape)}"
             )
         if not bool(self.inputs.isfinite().all()):
-            raise ArgumentError(f"{self.name}: inputs hold NaN or infinity; remove those rows")
-        _check_targets(self.name, self.inputs, self.targets, self.classes)
+            raise ArgumentError(f"{self.name}: inputs contain NaN or infinity; remove those rows")
+        _check_targets(self)
 
     def tensors(self) -> tuple[Tensor, Tensor]:
         return self.inputs, self.targets
@@ -190,14 +160,14 @@ def from_tensors(
 ) -> ImageSet | TensorSet:
     """Examples from any pair of tensors.
 
-    uint8 images with integer labels become an `ImageSet`; floating-point inputs become a `TensorSet` and
-    are delivered as they are. Floating-point targets mean regression.
+    uint8 images with integer labels become an `ImageSet`. Floating-point inputs become a `TensorSet` and are delivered
+    unchanged. Floating-point targets mean regression.
 
     Args:
-        inputs: uint8 images [N, channels, height, width], or floating point [N, ...]. Images (four
-            dimensions with integer labels) must lie in [0, 1], where every attack looks for them.
+        inputs: uint8 images [N, channels, height, width], or floating point [N, ...]. Images (four dimensions with
+            integer labels) must lie in [0, 1], as all attacks assume.
         targets: integer class indices [N], or floating-point regression targets [N, ...].
-        classes: the class names, or how many there are; left out, the largest label decides.
+        classes: the class names or their number; taken from the largest label if None.
         name: which set this is, for records.
     """
     _check_tensors(name, inputs=inputs, targets=targets)
@@ -211,18 +181,22 @@ def from_tensors(
         return ImageSet(inputs, labels, names, name)
     if inputs.ndim == 4 and inputs.numel() and (float(inputs.min()) < 0 or float(inputs.max()) > 1):
         raise ArgumentError(
-            f"{name}: floating-point images must lie in [0, 1], these lie in [{float(inputs.min()):g}, "
-            f"{float(inputs.max()):g}]; divide by 255, or leave out the mean-and-std normalisation "
-            "(a network can start with it)"
+            f"{name}: floating-point images must lie in [0, 1], got [{float(inputs.min()):g}, "
+            f"{float(inputs.max()):g}]; divide by 255, or move a mean-and-std normalisation into the model"
         )
     return TensorSet(inputs, labels, names, name)
 
 
 def row_numbers(indices: Sequence[int] | Tensor, total: int) -> Tensor:
-    """The indices, or the True rows of a mask, as int64 on the CPU; an error where one is not a row of `total`."""
+    """The indices, or the True rows of a mask, as int64 on the CPU; an error if one is not a row of `total`."""
     rows = torch.as_tensor(indices).cpu()
     if rows.dtype == torch.bool:
-        rows = _rows_of_mask(rows, total)
+        if rows.shape != (total,):
+            raise ArgumentError(
+                f"indices, as a mask, must have one bool for each of the {total} rows, got shape {list(rows.shape)}; "
+                "make the mask from the targets of this set, or give row numbers"
+            )
+        rows = rows.nonzero().squeeze(1)
     if rows.ndim != 1 or not len(rows):
         raise ArgumentError(f"indices must be a non-empty list of row numbers, got shape {list(rows.shape)}")
     if rows.is_floating_point() or rows.is_complex():
@@ -238,33 +212,14 @@ def row_numbers(indices: Sequence[int] | Tensor, total: int) -> Tensor:
     return rows
 
 
-def _rows_of_mask(mask: Tensor, total: int) -> Tensor:
-    if mask.shape != (total,):
-        raise ArgumentError(
-            f"indices must, as a mask, have one bool for each of the {total} rows, got shape {list(mask.shape)}; "
-            "make the mask from this set's own targets, or give row numbers"
-        )
-    return mask.nonzero().squeeze(1)
-
-
-def subset_name(name: str, part: int, whole: int) -> str:
-    """The name of `part` of `whole` examples: a number measured on a part must not pass for one on all."""
-    return name if part == whole else f"{name}[{part} of {whole}]"
-
-
 def _class_names(name: str, labels: Tensor, classes: Sequence[str] | int | None) -> tuple[str, ...]:
     if isinstance(classes, Iterable) and getattr(classes, "ndim", None) != 0:  # a tensor of no dimension is a number
         return tuple(classes)
     if classes is None:
         count = int(labels.max()) + 1 if labels.numel() else 0
     else:
-        count = positive_whole(f"{name}: classes, if no list of names,", classes)
+        count = positive_whole(f"{name}: classes, unless it is a list of names,", classes)
     return tuple(map(str, range(count)))
-
-
-def _settle_classes(examples: _InMemory) -> None:
-    """Makes a tuple of the classes: two sets are of the same only if these are equal."""
-    object.__setattr__(examples, "classes", tuple(examples.classes))
 
 
 def _check_tensors(name: str, **given: object) -> None:
@@ -272,11 +227,13 @@ def _check_tensors(name: str, **given: object) -> None:
         if not isinstance(value, Tensor):
             raise ArgumentTypeError(
                 f"{name}: {argument} must be a tensor, got {type(value).__name__}; "
-                f"torch.as_tensor({argument}) makes one of an array or a list"
+                f"torch.as_tensor({argument}) converts an array or a list"
             )
 
 
-def _check_targets(name: str, inputs: Tensor, targets: Tensor, classes: tuple[str, ...]) -> None:
+def _check_targets(examples: Examples) -> None:
+    object.__setattr__(examples, "classes", tuple(examples.classes))  # a list would compare unequal to a tuple
+    (inputs, targets), name, count = examples.tensors(), examples.name, len(examples.classes)
     if targets.ndim == 0 or len(targets) != len(inputs):
         raise ArgumentError(
             f"{name}: {len(inputs)} inputs with targets of shape {list(targets.shape)}; expected one target per input"
@@ -284,19 +241,20 @@ def _check_targets(name: str, inputs: Tensor, targets: Tensor, classes: tuple[st
     if targets.device != inputs.device:
         raise ArgumentError(f"{name}: inputs are on {inputs.device}, targets on {targets.device}; move one")
     if targets.is_floating_point():
-        if classes:
-            raise ArgumentError(f"{name}: {len(classes)} classes with floating-point targets; use targets.long()")
+        if count:
+            raise ArgumentError(f"{name}: {count} classes with floating-point targets; use targets.long()")
         if not bool(targets.isfinite().all()):
-            raise ArgumentError(f"{name}: targets hold NaN or infinity; remove those rows")
+            raise ArgumentError(f"{name}: targets contain NaN or infinity; remove those rows")
         return
     if targets.dtype != torch.int64 or targets.ndim != 1:
         raise ArgumentTypeError(
-            f"{name}: class labels must be int64 of shape [N], got {targets.dtype} of shape {list(targets.shape)}"
+            f"{name}: class labels must be int64 of shape [N], got {targets.dtype} of shape {list(targets.shape)}; "
+            "use labels.long()"
         )
-    outside = (targets < 0) | (targets >= len(classes))
+    outside = (targets < 0) | (targets >= count)
     if bool(outside.any()):
         row = int(outside.nonzero()[0])
         raise ArgumentError(
-            f"{name}: label {int(targets[row])} of example {row} is out of range for {len(classes)} classes; "
-            f"expected 0..{len(classes) - 1}"
+            f"{name}: label {int(targets[row])} of example {row} is out of range for {count} classes; "
+            f"expected 0..{count - 1}"
         )

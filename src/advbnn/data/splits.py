@@ -14,7 +14,7 @@ Set = TypeVar("Set", bound=Examples)
 
 @dataclass(frozen=True, eq=False)
 class Splits(Generic[Set]):
-    """A training and a test set of the same classes and shape, and a validation set when one is asked for."""
+    """A training and a test set of the same classes and shape, and optionally a validation set."""
 
     train: Set
     test: Set
@@ -24,7 +24,7 @@ class Splits(Generic[Set]):
         for part in (self.test, self.validation):
             if part is not None and (part.classes, part.shape) != (self.train.classes, self.train.shape):
                 raise ArgumentError(
-                    f"the sets differ: training has {len(self.train.classes)} classes and shape "
+                    f"the sets differ: train has {len(self.train.classes)} classes and shape "
                     f"{self.train.shape}, {part.name!r} has {len(part.classes)} and {part.shape}; "
                     "expected the same class names in the same order, and the same shape"
                 )
@@ -37,20 +37,20 @@ class Splits(Generic[Set]):
     def split_validation(
         self, *, fraction: float | None = None, count: int | None = None, seed: int = 0
     ) -> "Splits[Set]":
-        """Takes a validation set out of the training set; the test set is never touched.
+        """Takes a validation set from the training set; the test set is never touched.
 
-        Classes keep their shares to within one image. The same seed always takes the same examples.
+        Stratified: classes keep their shares to within one image. The same seed takes the same examples.
 
         Args:
             fraction: the share of the training set to take, in (0, 1); or
             count: how many examples to take.
-            seed: which ones.
+            seed: decides which examples.
         """
         total = len(self.train)
         if (fraction is None) == (count is None):
-            raise ArgumentError(f"give fraction or count, one of them: got fraction={fraction}, count={count}")
+            raise ArgumentError(f"give either fraction or count, got fraction={fraction}, count={count}")
         if self.validation is not None:
-            raise ArgumentError("there is a validation set already; split the original training set instead")
+            raise ArgumentError("there is already a validation set; split the original training set instead")
         taken = count if count is not None else round((fraction or 0.0) * total)
         if not 0 < taken < total:
             raise ArgumentError(

@@ -1,4 +1,4 @@
-"""STL-10's labelled images in the publisher's binary layout, unpacked or still in the archive.
+"""The labelled images of STL-10 in the publisher's binary layout, unpacked or in the archive.
 
 https://cs.stanford.edu/~acoates/stl10/
 """
@@ -30,19 +30,19 @@ REMEDY = "download STL-10 again with `advbnn data download stl10 --root DIR`"
 
 
 def load_stl10(root: Path | str, *, verify: bool = True) -> Splits[ImageSet]:
-    """STL-10's labelled images from `root`, which holds `stl10_binary` or `stl10_binary.tar.gz`.
+    """The labelled images of STL-10 from `root`, which contains `stl10_binary` or `stl10_binary.tar.gz`.
 
-    The files themselves say how many images there are. Only the 5,000 training and 8,000 test images of
-    the publisher, checksums included, are called `stl10`; any other number is `stl10-subset`, so that its
-    results are never taken for the official set's.
+    The number of images follows from the size of the files. Only the publisher's 5,000 training and 8,000 test images,
+    with the published checksums, are called `stl10`. Any other number is `stl10-subset`, so that its results cannot be
+    mistaken for those on STL-10.
 
     Args:
-        root: the folder that holds one of the two, or one of the two.
-        verify: check the published checksums, of the archive and of files of the official size. Turned
-            off, a set of the official size is called `stl10-unverified`.
+        root: the folder that contains one of the two, or one of the two.
+        verify: check the published checksums, of the archive and of files of the official size. Without this check a
+            set of the official size is called `stl10-unverified`.
     """
-    source = locate(Path(root), ("stl10_binary", ARCHIVE), f"{REMEDY}, or name the folder that holds one of these")
-    remedy = f"{REMEDY}, or pass verify=False for a set of your own"
+    source = locate(Path(root), ("stl10_binary", ARCHIVE), f"{REMEDY}, or give the folder that contains one of these")
+    remedy = f"{REMEDY}, or pass verify=False for your own files"
     if verify and source.is_file():
         check_sum(source, source, ARCHIVE_CHECKSUM, remedy)
     contents = read_files(source, tuple(FILES), REMEDY)
@@ -58,7 +58,7 @@ def load_stl10(root: Path | str, *, verify: bool = True) -> Splits[ImageSet]:
 
 
 def _parse(source: Path, split: str, contents: dict[str, bytes]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Images hold each channel column by column; labels count from 1."""
+    """Each channel of an image is stored column by column; labels start at 1."""
     pixels, labels = contents[f"{split}_X.bin"], contents[f"{split}_y.bin"]
     images_path, labels_path = source / f"{split}_X.bin", source / f"{split}_y.bin"
     if not pixels or len(pixels) % PIXELS:

@@ -4,8 +4,7 @@ import functools
 import hashlib
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,7 +17,7 @@ from advbnn.data.augment import to_float
 from advbnn.data.imageset import Examples, row_numbers
 from advbnn.distributed import world
 from advbnn.files import write_atomically
-from advbnn.progress import Report, progress
+from advbnn.progress import ProgressBar
 
 T = TypeVar("T")
 
@@ -113,18 +112,18 @@ def batchwise(
     own = range(team.rank, len(batches), team.size)
     parts = {number: part for number in own if (part := _read(_file(store, number))) is not None}
     missing = [number for number in own if number not in parts]
-    with _progress(description if team.leads else None) as report:
-        report(len(parts), len(own))
+    with ProgressBar(description if team.leads else None, "batches") as bar:
+        bar.update(len(parts), len(own))
         for number, (x, y) in zip(missing, data.gather([batches[number] for number in missing]), strict=True):
             started, file = time.perf_counter(), _file(store, number)
-            batch = Batch(number, file and file.with_suffix(""), functools.partial(report, len(parts), len(own)))
+            batch = Batch(number, file and file.with_suffix(""), functools.partial(bar.update, len(parts), len(own)))
             part = {name: tensor.cpu() for name, tensor in work(to_float(x.to(device)), y.to(device), batch).items()}
             part[_SECONDS] = batch.earlier + _since(started)
             if file is not None:
                 _write(file, part)
                 shutil.rmtree(file.with_suffix(""), ignore_errors=True)
             parts[number] = part
-            report(len(parts), len(own))
+            bar.update(len(parts), len(own), note="")
     for others in gather(parts):
         parts |= others
     seconds = sum(part.pop(_SECONDS).item() for part in parts.values())
@@ -140,15 +139,6 @@ def gather(value: T) -> list[T]:
     values: list[Any] = [None] * size
     torch.distributed.all_gather_object(values, value)
     return values
-
-
-@contextmanager
-def _progress(description: str | None) -> Iterator[Report]:
-    if description is None:
-        yield lambda done, total, doing="": None
-    else:
-        with progress(description, "batches") as report:
-            yield report
 
 
 def _file(store: Path | None, number: int) -> Path | None:

@@ -19,7 +19,7 @@ from advbnn.errors import ArgumentError, unknown
 from advbnn.evaluation.identity import DataIdentity, ModelIdentity
 from advbnn.evaluation.intervals import accuracy_interval
 from advbnn.evaluation.outcomes import unpack
-from advbnn.files import write_atomically
+from advbnn.files import read_text, write_atomically
 
 SCHEMA = 1
 
@@ -263,7 +263,7 @@ class Records(Sequence[Record]):
     def load(cls, path: str | Path) -> "Records":
         """The records of a file."""
         try:
-            content = json.loads(Path(path).read_text())
+            content = json.loads(read_text(Path(path)))
         except ValueError as error:
             raise ArgumentError(
                 f"{path} is not a file of records: {error}; `Records.save` writes such files"

@@ -6,10 +6,10 @@ from typing import Any, TypeVar, cast
 
 import torch
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+from advbnn.names import ENGINES as ENGINES
+from advbnn.names import PRECISIONS as PRECISIONS
 
-ENGINES = ("eager", "compile", "graph", "auto")
-PRECISIONS = ("full", "bf16")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def compiled_apart(function: Function, **options: Any) -> Function:

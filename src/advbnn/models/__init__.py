@@ -11,10 +11,7 @@ from typing import TypeVar
 from torch import nn
 
 from advbnn.errors import positive_whole, unknown
-from advbnn.models.model_a import model_a, model_a_playground
-from advbnn.models.resnet import preact_resnet18, resnet18
-from advbnn.models.small import mlp, small_cnn
-from advbnn.models.vgg import vgg
+from advbnn.models import model_a, resnet, small, vgg
 
 __all__ = ["build", "uniform_norm_scales_"]
 
@@ -33,16 +30,16 @@ def build(name: str, *, classes: int = 10, image_size: int = 32, channels: int =
         channels: 3 for colour, 1 for grey.
     """
     builders: dict[str, Callable[..., nn.Sequential]] = {
-        "vgg11": partial(vgg, 11),
-        "vgg13": partial(vgg, 13),
-        "vgg16": partial(vgg, 16),
-        "vgg19": partial(vgg, 19),
-        "model_a": model_a,
-        "model_a_playground": model_a_playground,
-        "resnet18": resnet18,
-        "preact_resnet18": preact_resnet18,
-        "small_cnn": small_cnn,
-        "mlp": mlp,
+        "vgg11": partial(vgg.vgg, 11),
+        "vgg13": partial(vgg.vgg, 13),
+        "vgg16": partial(vgg.vgg, 16),
+        "vgg19": partial(vgg.vgg, 19),
+        "model_a": model_a.model_a,
+        "model_a_playground": model_a.model_a_playground,
+        "resnet18": resnet.resnet18,
+        "preact_resnet18": resnet.preact_resnet18,
+        "small_cnn": small.small_cnn,
+        "mlp": small.mlp,
     }
     if name not in builders:
         raise unknown("name", name, builders)

@@ -10,7 +10,7 @@ from advbnn.defenses.config_io import merged, nested
 from advbnn.defenses.defense import Defense, Noisy, Variational
 from advbnn.defenses.profiles import DATASETS, DEFENSES
 from advbnn.errors import ArgumentError, ConfigError, unknown
-from advbnn.files import write_atomically
+from advbnn.files import read_json, write_atomically
 from advbnn.paper.protocol import PROTOCOLS, Protocol
 from advbnn.training.config import Config, check_data, check_radius, parse_settings
 from advbnn.training.run_folder import CONFIG
@@ -171,10 +171,9 @@ class Experiment:
 
 def stored(out: Path) -> tuple[Experiment, dict[str, Any]]:
     """The settings of the reproduction in a folder, and the facts that were written with them."""
-    try:
-        content = json.loads((out / FILE).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ArgumentError(f"{out} holds no reproduction: there is no {FILE}; `advbnn reproduce` makes one") from None
+    if not (out / FILE).is_file():
+        raise ArgumentError(f"{out} holds no reproduction: there is no {FILE}; `advbnn reproduce` makes one")
+    content = read_json(out / FILE)
     names = Experiment.__dataclass_fields__
     own = {name: value for name, value in content.items() if name in names}
     return Experiment(**own | {"settings": tuple(own["settings"])}), {

@@ -2,11 +2,10 @@
 
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
 from typing import Any
 
 from advbnn.errors import MissingPackageError
-from advbnn.progress import Display, describe
+from advbnn.progress import ProgressBar
 from advbnn.training import checkpoint
 from advbnn.training.noise_share import TAKEN_OVER, Spread
 from advbnn.training.run_folder import LAST, RunFolder
@@ -18,44 +17,41 @@ class Journal:
 
     Args:
         run: the folder to write into; None keeps nothing on disk.
-        display: where to show progress; None is silent.
+        bar: shows progress.
         log_every: steps from one line of metrics to the next, which also comes at the end of each epoch.
         save_every: seconds from one checkpoint to the next.
         tensorboard: also write TensorBoard events into the folder.
     """
 
     def __init__(
-        self, run: RunFolder | None, display: Display | None, *, log_every: int, save_every: float, tensorboard: bool
+        self, run: RunFolder | None, bar: ProgressBar, *, log_every: int, save_every: float, tensorboard: bool
     ) -> None:
-        self.run, self.display, self.log_every, self.save_every = run, display, log_every, save_every
+        self.run, self.bar, self.log_every, self.save_every = run, bar, log_every, save_every
         self.history: list[dict[str, Any]] = run.metrics() if run is not None else []
         self._tensorboard = _summary_writer(run) if tensorboard and run is not None else None
-        self._exit = ExitStack()
 
     def __enter__(self) -> "Journal":
-        if self.display is not None:
-            self._exit.enter_context(self.display)
         self._saved = self._read = time.monotonic()
         return self
 
     def __exit__(self, *error: object) -> None:
         if self._tensorboard is not None:
             self._tensorboard.close()
-        self._exit.close()
 
     def say(self, text: str) -> None:
-        """A line for people, on the display and in the log."""
+        """A line for people, on stderr and in the log."""
         if self.run is not None:
             self.run.write_log(text)
-        if self.display is not None:
-            self.display.say(text)
+        self.bar.print(text)
 
     def after_step(self, training: Training) -> None:
         """Whatever is due once a step is done."""
-        if self.display is not None:
-            self.display.step(training.total_steps, training.epoch_of_last_step)
+        note = None
         if len(training.tally) >= self.log_every or training.step == 0:
             self._write_metrics(training)
+            note = brief(self.history[-1])
+        epoch = f"epoch {training.epoch_of_last_step + 1}/{training.defense.schedule.total_epochs}"
+        self.bar.update(training.total_steps, training.steps_in_all, note, epoch)
         if self.run is not None and time.monotonic() - self._saved >= self.save_every:
             self.save(training)
 
@@ -113,12 +109,29 @@ class Journal:
         if self.run is not None:
             self.run.write_metrics(line)
             self.run.write_log(f"epoch {line['epoch']}, step {line['step']}: {describe(line)}")
-        if self.display is not None:
-            self.display.metrics(line)
         if self._tensorboard is not None:
             for name, value in line.items():
                 if name not in ("step", "epoch"):
                     self._tensorboard.add_scalar(name, value, line["step"])
+
+
+def describe(metrics: Mapping[str, Any]) -> str:
+    """All metrics in one line."""
+    parts = [brief(metrics), f"nll {metrics['nll']:.4g}"]
+    if metrics["kl"]:
+        parts.append(f"kl {metrics['kl']:.4g} (x {metrics['kl_weight']:.3g})")
+    return ", ".join([*parts, f"{metrics['examples_per_second']:,.0f} examples/s"])
+
+
+def brief(metrics: Mapping[str, Any]) -> str:
+    """Accuracies or errors and the loss, which fit into a terminal."""
+    parts = []
+    for part in ("clean", "robust", "validation"):
+        if f"{part}_accuracy" in metrics:
+            parts.append(f"{part} {100 * metrics[f'{part}_accuracy']:.1f} %")
+        if f"{part}_mse" in metrics:
+            parts.append(f"{part} mse {metrics[f'{part}_mse']:.4g}")
+    return ", ".join([*parts, f"loss {metrics['loss']:.4g}"])
 
 
 def _taken_over(spread: Spread, scope: str) -> str:

@@ -1,6 +1,5 @@
 """A finished run as the network that it trained."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from torch import nn
 from advbnn.bayes.sample_bank import SampleBank
 from advbnn.defenses.optimizers import Langevin
 from advbnn.errors import ConfigError, RunError
+from advbnn.files import read_json, read_text
 from advbnn.training import checkpoint
 from advbnn.training.checkpoint import load_weights, notes_of
 from advbnn.training.config import Config
@@ -58,7 +58,7 @@ def load_trained(
                 f"{folder} is not a run folder: it has no {file}; give one that `advbnn train` or fit has written"
             )
     config = _config(folder / CONFIG)
-    facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+    facts = read_json(folder / FACTS)
     if net is None:
         model = config.defense.build(classes=facts["data"]["classes"], shape=tuple(facts["data"]["shape"]))
     else:
@@ -92,7 +92,7 @@ def load_trained(
 
 def _config(file: Path) -> Config:
     try:
-        return Config.from_run(file.read_text(encoding="utf-8"))
+        return Config.from_run(read_text(file))
     except ConfigError as error:
         raise RunError(f"{file} cannot be read: {error}; put back what the run has written there") from error
 

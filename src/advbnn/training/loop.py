@@ -12,12 +12,12 @@ from advbnn.data import Splits
 from advbnn.defenses.defense import OWN, Defense
 from advbnn.distributed import World, world
 from advbnn.errors import ArgumentError, ArgumentTypeError, DivergedError, RunError
-from advbnn.progress import Display, describe
+from advbnn.progress import ProgressBar
 from advbnn.training import checkpoint
 from advbnn.training.checkpoint import Checkpoint
 from advbnn.training.config import Config
 from advbnn.training.interrupts import Interrupted, Interrupts
-from advbnn.training.journal import Journal
+from advbnn.training.journal import Journal, describe
 from advbnn.training.run_folder import CHECKPOINTS, RunFolder, provenance, structure_of
 from advbnn.training.state import Training
 
@@ -103,10 +103,10 @@ def fit(
     if out is not None and processes.leads:
         own = Config(data=data.train.name, seed=seed, engine=engine, precision=precision, defense=defense)
         run = _open_run(training, out, config or _true_of(own, training).to_toml(), resume)
-    display = Display(training.steps_in_all, defense.schedule.total_epochs) if progress and processes.leads else None
 
     with (
-        Journal(run, display, log_every=log_every, save_every=save_every, tensorboard=tensorboard) as journal,
+        ProgressBar("training" if progress and processes.leads else None) as bar,
+        Journal(run, bar, log_every=log_every, save_every=save_every, tensorboard=tensorboard) as journal,
         Interrupts() as interrupts,
         modes.training(training.model),
     ):

@@ -27,7 +27,7 @@ from torch import nn
 
 from advbnn.defenses.rse import noise_levels
 from advbnn.errors import RunError
-from advbnn.files import write_atomically
+from advbnn.files import append_text, read_json, read_text, write_atomically
 from advbnn.training import checkpoint
 from advbnn.training.checkpoint import WEIGHTS, Checkpoint
 
@@ -62,7 +62,6 @@ class RunFolder:
         elif self.path.exists() and any(self.path.iterdir()):
             raise RunError(f"{self.path} holds files but no run; choose another folder, or an empty one")
         else:
-            self.path.mkdir(parents=True, exist_ok=True)
             write_atomically(self.path / FACTS, json.dumps(dict(facts), indent=1).encode())
             write_atomically(self.path / CONFIG, config.encode())  # last: a folder with it has all of the others
 
@@ -78,7 +77,7 @@ class RunFolder:
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of `metrics.jsonl`."""
         file = self.path / METRICS
-        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+        return [json.loads(line) for line in read_text(file).splitlines()] if file.exists() else []
 
     def publish(self, name: str = MODEL) -> None:
         """Puts the weights of the last checkpoint beside the config, if they are not there."""
@@ -87,22 +86,20 @@ class RunFolder:
 
     def write_metrics(self, line: Mapping[str, Any]) -> None:
         """Appends a line to `metrics.jsonl`."""
-        with (self.path / METRICS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        append_text(self.path / METRICS, json.dumps(line) + "\n")
 
     def write_log(self, text: str) -> None:
         """Appends a line, with the time, to `log.txt`."""
-        with (self.path / LOG).open("a", encoding="utf-8") as file:
-            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
+        append_text(self.path / LOG, f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
 
     def _reopen(self, config: str, facts: Mapping[str, Any], resume: bool) -> None:
-        stored = (self.path / CONFIG).read_text(encoding="utf-8")
+        stored = read_text(self.path / CONFIG)
         if _decisive(stored) != _decisive(config):
             raise RunError(
                 f"{self.path} holds a run with other settings: {_first_difference(stored, config)}; "
                 "choose another folder"
             )
-        before = json.loads((self.path / FACTS).read_text(encoding="utf-8"))
+        before = read_json(self.path / FACTS)
         if before.get("data") != facts.get("data"):
             raise RunError(f"{self.path} holds a run on other data: {before.get('data')}, now {facts.get('data')}")
         old, new = (some.get("model", {}).get("structure") for some in (before, facts))
@@ -127,7 +124,7 @@ class RunFolder:
     def _forget_after(self, step: int) -> None:
         """Drops the lines that the run will write again, and what a kill left of the last one."""
         if (self.path / METRICS).exists():
-            lines = (self.path / METRICS).read_text(encoding="utf-8").splitlines(keepends=True)
+            lines = read_text(self.path / METRICS).splitlines(keepends=True)
             kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
             if kept != lines:
                 write_atomically(self.path / METRICS, "".join(kept).encode())

@@ -1,8 +1,8 @@
-"""The course of a training of Adv-BNN and of adversarial training: accuracies and the largest spread by epoch.
+"""Training curves of Adv-BNN and adversarial training: accuracies, and the largest standard deviation of a weight.
 
-    python benchmarks/course.py
+    python benchmarks/training_curves.py
 
-Drawn from the metrics that the runs in results/cifar10/runs have kept.
+Drawn from the metrics of the runs in results/cifar10/runs.
 """
 
 import argparse
@@ -20,7 +20,7 @@ ADV_BNN, ADV = "#c4540a", "#1b4f9c"
 
 
 def main() -> None:
-    """Draw the picture."""
+    """Draw the figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, default=ROOT / "results" / "cifar10" / "runs")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "images" / "cifar10" / "course.png")
@@ -30,10 +30,8 @@ def main() -> None:
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
     for lines, colour, name in ((bnn, ADV_BNN, "Adv-BNN"), (adv, ADV, "adversarial training")):
         epochs = [line["epoch"] for line in lines]
-        left.plot(
-            epochs, percent(lines, "robust_accuracy"), color=colour, label=f"{name}: attacked, as the update sees it"
-        )
-        label = f"{name}: not attacked, by running statistics"
+        left.plot(epochs, percent(lines, "robust_accuracy"), color=colour, label=f"{name}: attacked, batch statistics")
+        label = f"{name}: clean, running statistics"
         left.plot(epochs, percent(lines, "clean_accuracy"), color=colour, linestyle=":", label=label)
     left.set(xlabel="epoch", ylabel="% of the training images", ylim=(0, 100))
     left.legend(frameon=False, fontsize=8, loc="lower right")
@@ -48,12 +46,12 @@ def main() -> None:
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:
-    """The lines that a run has logged."""
+    """The logged metrics of a run."""
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def percent(lines: list[dict[str, Any]], key: str) -> list[float]:
-    """A share of each line in per cent."""
+    """A metric of each line in per cent."""
     return [100 * line[key] for line in lines]
 
 

@@ -1,12 +1,12 @@
-"""How far a Bayesian network by running statistics and the same by those of the batch are apart, and why.
+"""The gap between a Bayesian network with running BatchNorm statistics and the same one with batch statistics.
 
-    python benchmarks/parting.py RUN --root DATA
+    python benchmarks/bn_mode_gap.py RUN --root DATA
 
-The attack of training sees BatchNorm's running statistics, the update those of the batch. Here each of the two is
-attacked and tried on the other: as it was trained, with the largest of all standard deviations cut down, and with all
-others cut down. Statistics are estimated anew in all cases, on clean training images and as the mean over fresh draws,
-so that a cut is not blamed for statistics that it made wrong. Records go to results/parting/NAME-*.json, and what the
-standard deviations of each layer are to NAME-spread.json.
+During training the attack sees running statistics while the update uses batch statistics. Here the network is attacked
+in each of the two modes and tested in both: as trained, with the largest of all standard deviations reduced, and with
+all others reduced. Running statistics are estimated again in all cases, on clean training images and with fresh weight
+samples, so that they fit the reduced noise. Records are written to results/bn_mode_gap/NAME-*.json, the standard
+deviations of each layer to NAME-spread.json.
 """
 
 import argparse
@@ -35,17 +35,17 @@ BATCH = 128
 
 
 def main() -> None:
-    """Measure the run that was named."""
+    """Measure the given run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
-    parser.add_argument("--root", type=Path, help="where CIFAR-10 is")
-    parser.add_argument("--most", type=float, default=0.2, help="what standard deviations are cut down to")
+    parser.add_argument("--root", type=Path, help="the folder of CIFAR-10")
+    parser.add_argument("--most", type=float, default=0.2, help="the reduced standard deviation")
     parser.add_argument("--images", type=int, default=512)
     parser.add_argument("--steps", type=int, default=10, help="of the attack, as in training")
     parser.add_argument("--samples", type=int, default=10)
-    parser.add_argument("--out", type=Path, default=ROOT / "results" / "parting")
+    parser.add_argument("--out", type=Path, default=ROOT / "results" / "bn_mode_gap")
     options = parser.parse_args()
-    command = f"python benchmarks/parting.py {options.run} --images {options.images}"
+    command = f"python benchmarks/bn_mode_gap.py {options.run} --images {options.images}"
     device = "cuda" if torch.cuda.is_available() else "cpu"
     trained, splits = load_trained(options.run, device=device), data.load("cifar10", options.root).to(device)
     nets: dict[str, nn.Module] = {"as trained": trained.model}
@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def layers(model: Bayesian) -> list[dict[str, Any]]:
-    """The standard deviations of every convolution, and the scale of the channel of the largest after it."""
+    """The standard deviations of every convolution, and the BatchNorm scale of the channel with the largest."""
     means, rows = dict(model.net.named_parameters()), []
     parameters = [name for name, _, _ in model.posterior()]
     for name, mu, log_std in model.posterior():
@@ -125,14 +125,14 @@ def with_others_cut(model: Bayesian, most: float) -> Bayesian:
 
 
 def _largest(model: Bayesian) -> tuple[Tensor, int]:
-    """The parameter with the largest standard deviation, contiguous, and the place of it."""
+    """The parameter with the largest standard deviation, contiguous, and its index there."""
     parameter = max(model.log_std.parameters(), key=lambda log_std: float(log_std.max()))
     parameter.data = parameter.data.contiguous()  # so that `flatten` is a view
     return parameter, int(parameter.argmax())
 
 
 def by_batch_statistics(model: nn.Module) -> nn.Module:
-    """A copy that normalises by the statistics of each batch, also in evaluation mode."""
+    """A copy that uses batch statistics, also in evaluation mode."""
     copied = copy.deepcopy(model)
     for norm in copied.modules():
         if isinstance(norm, nn.BatchNorm2d):

@@ -1,4 +1,4 @@
-"""What a run shows: TensorBoard, lines and bars."""
+"""What a run shows and keeps: TensorBoard events, the log, lines and bars."""
 
 import io
 import re
@@ -11,7 +11,7 @@ from advbnn.data import ImageSet, Splits
 from quick import quick, train
 
 
-def test_tensorboard_is_asked_for_by_name(
+def test_a_missing_tensorboard_is_named(
     digits: Splits[ImageSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
@@ -28,13 +28,16 @@ def test_tensorboard_events(digits: Splits[ImageSet], tmp_path: Path) -> None:
 def test_progress_in_plain_lines(
     digits: Splits[ImageSet], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    train(digits, quick(), progress=True)
+    head, last = capsys.readouterr().err.splitlines()
+    assert "adv_bnn" in head and "72 examples of digits[72 of 1297], 10 steps on cpu" in head
+    metrics = r"clean \S+ %, robust \S+ %, loss [\d.]+"
+    assert re.fullmatch(rf"epoch 2/2: 100%, 0:00:00 left, {metrics}", last)
     monkeypatch.setattr("advbnn.progress.SECONDS_BETWEEN_LINES", 0.0)
     train(digits, quick(), progress=True)
-    head, first, last = capsys.readouterr().err.splitlines()
-    assert head.startswith("adv_bnn with the numbers of 'ours', changed in architecture, ")
-    assert "72 examples of digits[72 of 1297], 10 steps on cpu" in head
-    for line, epoch in ((first, 1), (last, 2)):
-        assert re.fullmatch(rf"epoch {epoch}/2, 0:00:0\d left, clean \S+ %, robust \S+ %, loss [\d.]+", line)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 11  # a line per step
+    assert re.fullmatch(rf"epoch 2/2: 60%, 0:00:0\d left, {metrics}", lines[6])
 
 
 def test_the_log_has_all_metrics(digits: Splits[ImageSet], tmp_path: Path) -> None:
@@ -56,4 +59,4 @@ def test_progress_fits_a_terminal(digits: Splits[ImageSet], monkeypatch: pytest.
     train(digits, quick(), progress=True)
     lines = re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue()))
     assert all(len(line) <= 80 for line in lines)
-    assert re.search(r"epoch 2/2 \S+ 0:00:00 clean \S+ %, robust \S+ %, loss [\d.]+ *$", "\n".join(lines).strip())
+    assert re.search(r"epoch 2/2 \S+ 100% 0:00:00 clean \S+ %, robust \S+ %, loss [\d.]+ *$", "\n".join(lines).strip())

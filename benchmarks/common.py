@@ -1,4 +1,4 @@
-"""What the benchmarks of speed share: the machine, its matrix rate, a network's arithmetic, and records of rows."""
+"""Shared by the speed benchmarks: records of rows, timing, memory, arithmetic of a network, matrix rate."""
 
 import json
 import platform
@@ -13,13 +13,13 @@ import torch
 from advbnn import models
 
 SIZES = {"vgg11": 32, "vgg13": 32, "vgg16": 32, "vgg19": 32, "resnet18": 32, "model_a": 96, "small_cnn": 32}
-"""The networks, and the side of their images."""
+"""Networks and their image sizes."""
 
 
 class Rows:
-    """A record: what was measured on, and rows, each of which is printed and written to the file at once.
+    """A record: the machine and the software, and rows, each of which is printed and written at once.
 
-    Rows that an earlier measurement has left in the file stay, if it was on the same machine with the same software.
+    Rows of an earlier measurement in the same file are kept if machine and software are the same.
     """
 
     def __init__(self, out: Path | None, **about: Any) -> None:
@@ -44,7 +44,7 @@ class Rows:
             self._rows, self.about["matrix_tflops"] = before["rows"], before["matrix_tflops"]
 
     def add(self, row: dict[str, Any]) -> None:
-        """One more row."""
+        """Prints and writes a row."""
         self._rows.append(row)
         print(json.dumps(row), flush=True)
         if self._out is not None:
@@ -53,18 +53,18 @@ class Rows:
 
 
 def best_device() -> torch.device:
-    """The GPU if there is one."""
+    """The GPU, if any."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def synchronize() -> None:
-    """Wait for the device."""
+    """Wait for the GPU."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
 
 def seconds_of(work: Callable[[], object]) -> float:
-    """The time that some work takes, to its very end."""
+    """The time of some work, including its kernels."""
     synchronize()
     begin = time.perf_counter()
     work()
@@ -77,15 +77,15 @@ def median_and_spread(values: list[float], unit: float = 1) -> tuple[float, list
     return statistics.median(values) / unit, [min(values) / unit, max(values) / unit]
 
 
-def forget_memory() -> None:
-    """Start to watch the peak of the device's memory."""
+def reset_peak_memory() -> None:
+    """Reset the peak memory of the GPU."""
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
 
 
 def peak_gib() -> dict[str, float | None]:
-    """The most memory in use since `forget_memory`, and the most taken from the device."""
+    """The peak of the memory in use and of the memory reserved since `reset_peak_memory`."""
     if not torch.cuda.is_available():
         return {"peak_gib": None, "peak_reserved_gib": None}
     return {
@@ -95,7 +95,7 @@ def peak_gib() -> dict[str, float | None]:
 
 
 def forward_flop(network: str, image_size: int | None = None, channels: int = 3) -> int:
-    """Floating-point operations of one image's forward pass, counted by torch; a multiply-add is two."""
+    """Floating-point operations of a forward pass per image, counted by torch; a multiply-add counts as two."""
     from torch.utils.flop_counter import FlopCounterMode
 
     side = image_size or SIZES[network]
@@ -106,7 +106,7 @@ def forward_flop(network: str, image_size: int | None = None, channels: int = 3)
 
 
 def matrix_rate(device: torch.device) -> float:
-    """Operations a second of a large matrix product, bfloat16 on a GPU and float32 on a CPU."""
+    """Operations per second of a large matrix product, bfloat16 on a GPU and float32 on a CPU."""
     size, dtype = (8192, torch.bfloat16) if device.type == "cuda" else (1024, torch.float32)
     a = torch.randn(size, size, device=device, dtype=dtype)
 

@@ -1,9 +1,9 @@
-"""What the divergence of Adv-BNN on CIFAR-10 is made of: at the start of each profile's training, and of trained runs.
+"""The KL of Adv-BNN on CIFAR-10 by kind of parameter: at initialisation with each profile, and of trained runs.
 
-    python benchmarks/divergence.py RUN ...
+    python benchmarks/kl.py RUN ...
 
-The divergence is that over all weights, from the run's own prior, in nats: in all, of convolutions and the classifier,
-of BatchNorm's scales, and of the rest. Goes to results/cifar10-alpha/divergence.json.
+The KL over all weights from the prior of the run, in nats: in total, of convolutions and the classifier, of BatchNorm
+scales, and of the rest. Written to results/cifar10-alpha/kl.json.
 """
 
 import argparse
@@ -23,17 +23,17 @@ ROOT = Path(__file__).parent.parent
 
 
 def main() -> None:
-    """Measure the starts and the runs that were named."""
+    """Measure the initial networks and the given runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="*", type=Path)
-    parser.add_argument("--out", type=Path, default=ROOT / "results" / "cifar10-alpha" / "divergence.json")
+    parser.add_argument("--out", type=Path, default=ROOT / "results" / "cifar10-alpha" / "kl.json")
     options = parser.parse_args()
     nets: dict[str, nn.Module] = {
         f"start of {profile}": defense("adv_bnn", "cifar10", profile).build(classes=10, shape=(3, 32, 32), seed=0)
         for profile in ("paper", "authors_code")
     }
     nets |= {str(run): load_trained(run, device="cpu").model for run in options.runs}
-    rows = {name: divergence(net) for name, net in nets.items()}
+    rows = {name: kl_by_kind(net) for name, net in nets.items()}
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     for name, parts in rows.items():
@@ -41,8 +41,8 @@ def main() -> None:
 
 
 @torch.no_grad()
-def divergence(model: nn.Module) -> Mapping[str, float]:
-    """In all and by kind."""
+def kl_by_kind(model: nn.Module) -> Mapping[str, float]:
+    """In total and by kind of parameter."""
 
     def scale(name: str, mu: Tensor) -> bool:
         return mu.dim() == 1 and name.endswith("weight")

@@ -1,0 +1,13 @@
+"""Names that options take, in a module without torch, so that the command line can list them at once."""
+
+NORMS = ("linf", "l2", "l1")
+"""Norms of a threat."""
+
+AUDIT_LEVELS = ("quick", "standard", "thorough")
+"""How much an audit does, in ascending order."""
+
+ENGINES = ("auto", "eager", "compile", "graph")
+"""How a model runs."""
+
+PRECISIONS = ("full", "bf16")
+"""Precisions of matrix products."""

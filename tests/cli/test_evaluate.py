@@ -1,0 +1,93 @@
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from advbnn.attacks.threat import Threat
+from advbnn.defenses.defense import EarlyStopping
+from advbnn.evaluation.accuracy import Evaluation
+from advbnn.evaluation.records import Records
+from advbnn.training.config import Config
+
+QUICK = ["--limit", "120", "--samples", "2", "--seeds", "2", "--device", "cpu"]
+Command = Callable[..., str]
+
+
+def test_keeps_records_in_the_run(runs: Path, advbnn: Command) -> None:
+    run, file = runs / "robust", runs / "robust" / "records.json"
+    arguments = ["evaluate", run, "--attack", "clean", "--attack", "pgd", "--eot", 2, "--steps", 3, *QUICK]
+    assert "pgd 3 EOT 2" in advbnn(*arguments, "--eps", 0.05, "--eps", 0.1)
+    records = Records.load(file)
+    expected = [("clean", None), ("pgd 3 EOT 2", 0.05), ("pgd 3 EOT 2", 0.1)]
+    assert [(r.name, r.threat and r.threat.eps) for r in records] == expected
+    assert (records[0].model.label, records[0].n, records[0].samples) == ("robust", 120, 2)
+    advbnn(*arguments)  # nothing to do
+    assert Records.load(file) == records
+    assert "samples was 2 and is now 3" in advbnn(*arguments, "--samples", 3, status=1)
+
+
+def test_takes_the_radius_of_training_or_needs_one(runs: Path, tmp_path: Path, advbnn: Command) -> None:
+    out = ["--out", tmp_path / "records.json"]
+    advbnn("evaluate", runs / "robust", "--steps", 1, *out, *QUICK)
+    assert Records.load(out[1]).only(name="paper 1").threat == Threat("linf", 0.05)
+    refused = advbnn("evaluate", runs / "plain", *out, *QUICK, status=1)
+    assert "trained without an attack" in refused and "give --eps" in refused
+    advbnn("evaluate", runs / "plain", "--attack", "clean", *out, *QUICK)
+
+
+def test_an_interrupted_evaluation_says_how_to_resume(
+    runs: Path, advbnn: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Evaluation, "accuracy", stop)
+    assert "the same command resumes" in advbnn("evaluate", runs / "robust", *QUICK, status=130)
+
+
+def test_last_weights_have_their_own_label(runs: Path, advbnn: Command) -> None:
+    run = runs / "plain"
+    for command in (["evaluate", run], ["audit", run, "--eps", 0.1], ["curve", run, "radius"]):
+        refused = advbnn(*command, "--last", "--device", "cpu", status=1)
+        assert "without early stopping" in refused and "leave --last out" in refused
+    assert not (run / "records.json").exists()
+    config = Config.from_run((run / "config.toml").read_text())
+    stopping = dataclasses.replace(config.defense, early_stopping=EarlyStopping())
+    (run / "config.toml").write_text(dataclasses.replace(config, defense=stopping).to_toml())
+    (run / "last.safetensors").write_bytes((run / "model.safetensors").read_bytes())
+    for last in ([], ["--last"]):
+        advbnn("evaluate", run, "--attack", "clean", *QUICK, *last)
+    assert [record.model.label for record in Records.load(run / "records.json")] == ["plain", "plain (last)"]
+
+
+def test_an_unfinished_run_gives_a_warning(runs: Path, tmp_path: Path, advbnn: Command) -> None:
+    run = runs / "plain"
+    for finished in (True, False):
+        out = tmp_path / f"{finished}.json"
+        shown = advbnn("evaluate", run, "--attack", "clean", "--out", out, *QUICK)
+        assert ("is not finished" in shown) is not finished
+        (run / "model.safetensors").unlink(missing_ok=True)
+
+
+def test_a_run_with_unwritable_records_needs_another_place(runs: Path, advbnn: Command) -> None:
+    (runs / "plain" / "records.json").mkdir()
+    refused = advbnn("evaluate", runs / "plain", "--attack", "clean", *QUICK, status=2)
+    assert "is a folder; give --out a file" in refused
+
+
+def test_engine_and_precision(runs: Path, advbnn: Command) -> None:
+    arguments = ["evaluate", runs / "robust", "--attack", "clean", *QUICK]
+    advbnn(*arguments, "--precision", "bf16", "--engine", "eager")
+    (record,) = Records.load(runs / "robust" / "records.json")
+    assert (record.precision, record.versions["engine"]) == ("float32, autocast bfloat16", "eager")
+    assert "use 'compile' or 'auto'" in advbnn(*arguments, "--engine", "graph", status=1)
+
+
+@pytest.mark.filterwarnings("default::advbnn.evaluation.accuracy.SmallSampleWarning")
+def test_warnings_are_one_line_and_empty_columns_are_left_out(runs: Path, advbnn: Command) -> None:
+    few = ["--limit", 20, "--samples", 2, "--seeds", 1, "--device", "cpu"]
+    shown = advbnn("evaluate", runs / "robust", "--attack", "clean", "--attack", "fgsm", *few)
+    assert shown.startswith("warning: 20 images: the 95 % interval")
+    assert "varied" not in shown and "over seeds" not in shown  # there is one seed, and nothing varies
+    assert "linf 0.05" in shown
