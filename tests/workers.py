@@ -22,7 +22,7 @@ from advbnn.distributed import world
 from advbnn.randomness import seeded
 from advbnn.training import state as training_module
 from advbnn.training.loop import fit
-from advbnn.training.state import Training
+from advbnn.training.state import TrainingState
 from advbnn.training.step import step_seed
 
 processes = multiprocessing.get_context("forkserver")
@@ -78,7 +78,7 @@ def train_together(rank: int, size: int, folder: Path, same_noise: bool, engine:
     if same_noise:
         training_module.step_seed = lambda seed, epoch, step, rank: step_seed(seed, epoch, step)  # type: ignore[assignment]
     team, value = world(), together()
-    training = Training(value.wrap(linear()).train(), digits(91), value, seed=0, engine=engine, processes=team)
+    training = TrainingState(value.wrap(linear()).train(), digits(91), value, seed=0, engine=engine, processes=team)
     gradients: list[list[torch.Tensor]] = []
     training.optimizer.register_step_pre_hook(
         lambda optimizer, *_: gradients.append([p.grad.clone() for p in optimizer.param_groups[0]["params"]])
@@ -118,12 +118,12 @@ def run_all(target: Callable[..., Any], size: int, *arguments: Any) -> None:
 def train_until_killed(config: str, out: str) -> None:
     """For torchrun: the first attempt of rank 1 kills itself in mid-run."""
     if os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-        advance = Training.advance
+        advance = TrainingState.advance
 
-        def fatal(self: Training, x: torch.Tensor, y: torch.Tensor) -> None:
+        def fatal(self: TrainingState, x: torch.Tensor, y: torch.Tensor) -> None:
             advance(self, x, y)
             if self.total_steps == 7:
                 os.kill(os.getpid(), 9)
 
-        Training.advance = fatal  # type: ignore[method-assign]
+        TrainingState.advance = fatal  # type: ignore[method-assign]
     train(Path(config), out=Path(out), resume=True, device="cpu")

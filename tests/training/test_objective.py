@@ -18,7 +18,7 @@ from advbnn.bayes.priors import GaussianPrior
 from advbnn.data import Splits, from_tensors
 from advbnn.defenses.defense import Defense, Variational
 from advbnn.defenses.objective import RobustELBO
-from advbnn.defenses.optimizers import Adam
+from advbnn.defenses.optimizers import AdamOptimizer
 from advbnn.defenses.schedules import Cosine
 from advbnn.randomness import seeded
 from advbnn.training.loop import fit
@@ -63,14 +63,14 @@ def test_gaussian_likelihood(std: float) -> None:
 
 
 @pytest.mark.parametrize("scope", ["all", "classifier"])
-@pytest.mark.parametrize("draws", [1, 3])
-def test_robust_elbo_is_equation_13(scope: str, draws: int) -> None:
+@pytest.mark.parametrize("samples", [1, 3])
+def test_robust_elbo_is_equation_13(scope: str, samples: int) -> None:
     bnn, n, alpha = small_bnn(), 1000, 0.3
-    objective = RobustELBO(alpha=alpha, kl_scope=scope, draws=draws)
+    objective = RobustELBO(alpha=alpha, kl_scope=scope, samples=samples)
     with seeded(5):
         loss = RobustLoss(bnn, objective, n)(X, X, Y, 0.5)
     with seeded(5):
-        nll = torch.stack([functional.cross_entropy(bnn(X), Y) for _ in range(draws)]).mean()
+        nll = torch.stack([functional.cross_entropy(bnn(X), Y) for _ in range(samples)]).mean()
     torch.testing.assert_close(loss.nll, nll)
     torch.testing.assert_close(loss.kl, kl_divergence(bnn, scope))
     torch.testing.assert_close(loss.total, nll + alpha / n * 0.5 * kl_divergence(bnn, scope))
@@ -138,8 +138,8 @@ def regress(defense: Defense, x: Tensor, y: Tensor) -> tuple[nn.Module, float | 
 REGRESSION = Defense(
     name="bnn",
     network=Variational(prior_std=0.7, init_std=0.2),
-    objective=RobustELBO(likelihood=Gaussian(noise_std=0.3), draws=16),
-    optimizer=Adam(lr=0.1),
+    objective=RobustELBO(likelihood=Gaussian(noise_std=0.3), samples=16),
+    optimizer=AdamOptimizer(lr=0.1),
     schedule=Cosine(epochs=250),
     batch_size=120,
 )
@@ -161,7 +161,7 @@ def test_mean_field_posterior_of_linear_regression() -> None:
 
 def test_learned_noise_explains_the_residuals() -> None:
     x, y = regression_problem()
-    objective = RobustELBO(likelihood=Gaussian(noise_std=2.0, learned=True), draws=1)
+    objective = RobustELBO(likelihood=Gaussian(noise_std=2.0, learned=True), samples=1)
     _, noise_std = regress(replace(REGRESSION, objective=objective, schedule=Cosine(epochs=300)), x, y)
     residual = (y - x @ torch.linalg.lstsq(x, y).solution).square().mean().sqrt()
     assert noise_std == pytest.approx(residual.item(), rel=0.05)
@@ -178,7 +178,7 @@ def test_adversarially_trained_regressor_resists() -> None:
         return float(((y - x @ weight.T).abs() + eps * weight.abs().sum()).square().mean())
 
     attack = PGD(Threat("linf", eps, bounds=(-math.inf, math.inf)), loss="nll", steps=3, random_start=False)
-    objective = replace(REGRESSION.objective, draws=1)
+    objective = replace(REGRESSION.objective, samples=1)
     plain = replace(REGRESSION, objective=objective, schedule=Cosine(epochs=150))
     clean, _ = regress(plain, x, y)
     robust, _ = regress(replace(plain, attack=attack), x, y)
@@ -193,7 +193,7 @@ def test_adversarially_trained_regressor_resists() -> None:
         (lambda: RobustELBO(kl_scope="clasifier"), "did you mean 'classifier'"),
         (lambda: RobustELBO(kl_warmup="linar"), "did you mean 'linear'"),
         (lambda: RobustELBO(kl_warmup_epochs=0.0), "kl_warmup_epochs must be positive"),
-        (lambda: RobustELBO(draws=0), "draws must be at least 1, got 0"),
+        (lambda: RobustELBO(samples=0), "samples must be at least 1, got 0"),
         (lambda: RobustELBO(trades=-1.0), "trades must be a positive beta"),
         (lambda: Categorical(label_smoothing=1.0), "label_smoothing must lie in"),
         (lambda: Gaussian(noise_std=0.0), "noise_std must be a positive"),

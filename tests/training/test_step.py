@@ -14,7 +14,7 @@ from advbnn.attacks.threat import Threat
 from advbnn.bayes.kl import kl_divergence
 from advbnn.defenses.defense import Defense, Noisy, Plain, Variational
 from advbnn.defenses.objective import RobustELBO
-from advbnn.defenses.optimizers import SGD, set_learning_rate
+from advbnn.defenses.optimizers import SGDOptimizer, set_learning_rate
 from advbnn.modules import evaluating
 from advbnn.randomness import derive_seed, seeded
 from advbnn.training.awp import perturbed
@@ -23,7 +23,11 @@ from advbnn.training.step import EagerStep, StepRecord, attacked, step_seed
 
 ATTACK = PGD(Threat("linf", 0.1), steps=3, step_size=0.05)
 ADV_BNN = Defense(
-    name="adv_bnn", network=Variational(), attack=ATTACK, objective=RobustELBO(alpha=0.5), optimizer=SGD(lr=0.1)
+    name="adv_bnn",
+    network=Variational(),
+    attack=ATTACK,
+    objective=RobustELBO(alpha=0.5),
+    optimizer=SGDOptimizer(lr=0.1),
 )
 EXAMPLES = 100
 

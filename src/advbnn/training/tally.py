@@ -1,4 +1,4 @@
-"""Step records gathered on the device and read all at once, so that counting never holds up training."""
+"""Step records, collected on the device and read all at once, so that metrics do not slow down training."""
 
 from typing import Any
 
@@ -15,8 +15,8 @@ class Tally:
     """The records of the steps since the last reading.
 
     Args:
-        score_name: what the scores are called: `"accuracy"` or `"mse"`.
-        robust: whether the update sees perturbed inputs; if not, its score is the clean one.
+        score_name: `"accuracy"` or `"mse"`.
+        robust: whether the update has perturbed inputs; if not, its score is the clean score.
     """
 
     def __init__(self, score_name: str, robust: bool) -> None:
@@ -28,17 +28,17 @@ class Tally:
 
     @property
     def examples(self) -> int:
-        """The examples seen by this process."""
+        """The number of examples in this process."""
         return sum(self._examples)
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Remove all records."""
         self._rows: list[Tensor] = []
         self._examples: list[int] = []
         self._measured: list[bool] = []
 
     def add(self, record: StepRecord) -> None:
-        """Take in a record, without waiting for its values."""
+        """Add a record, without synchronizing the device."""
         measured = record.clean_score is not None
         clean = record.clean_score if record.clean_score is not None else torch.zeros_like(record.score)
         values = (record.loss, record.nll, record.kl, record.score, clean)
@@ -47,11 +47,11 @@ class Tally:
         self._measured.append(measured)
 
     def read(self, world: World) -> dict[str, float]:
-        """Means over the examples of all processes, by name. All processes have to read together."""
+        """Means over the examples of all processes, by name. All processes must call this together."""
         rows = torch.stack(self._rows).double().cpu()
         examples = torch.tensor(self._examples, dtype=torch.float64)
         measured = torch.tensor(self._measured, dtype=torch.float64)
-        # losses are means over a batch and weigh as much as it holds; scores are sums already
+        # losses are means over a batch, weighted by its size; scores are sums
         sums = torch.cat(
             [
                 (rows[:, :3] * examples[:, None]).sum(0),
@@ -67,17 +67,17 @@ class Tally:
         return means
 
     def first_not_finite(self) -> int | None:
-        """How many steps before the latest one the loss was first NaN or infinite; None if it never was."""
+        """How many steps ago the loss was first NaN or infinite; None if it never was."""
         if not self._rows:
             return None
         bad = ~torch.isfinite(torch.stack(self._rows)[:, _COLUMNS.index("loss")])
         return len(self._rows) - 1 - int(bad.nonzero()[0]) if bool(bad.any()) else None
 
     def state_dict(self) -> dict[str, Any]:
-        """All that has been taken in, for a checkpoint."""
+        """All records, for a checkpoint."""
         return {"rows": list(self._rows), "examples": list(self._examples), "measured": list(self._measured)}
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
-        """The opposite of `state_dict`."""
+        """The inverse of `state_dict`."""
         self._rows, self._examples = [row.to(device) for row in state["rows"]], list(state["examples"])
         self._measured = list(state["measured"])

@@ -31,7 +31,7 @@ def test_progress_in_plain_lines(
     monkeypatch.setattr("advbnn.progress.SECONDS_BETWEEN_LINES", 0.0)
     train(digits, quick(), progress=True)
     head, first, last = capsys.readouterr().err.splitlines()
-    assert head.startswith("adv_bnn with the numbers of 'ours', changed in architecture, ")
+    assert head.startswith("adv_bnn, profile 'ours', changed: architecture, ")
     assert "72 examples of digits[72 of 1297], 10 steps on cpu" in head
     for line, epoch in ((first, 1), (last, 2)):
         assert re.fullmatch(rf"epoch {epoch}/2, 0:00:0\d left, clean \S+ %, robust \S+ %, loss [\d.]+", line)
