@@ -1,4 +1,4 @@
-"""Adversarial weight perturbation: the step itself, and that it leaves no trace."""
+"""Adversarial weight perturbation: the ascent step, and that it is undone."""
 
 import copy
 import math
@@ -92,7 +92,7 @@ def test_the_loss_rises_by_its_first_order_prediction() -> None:
     assert torch.equal(loss(), begin)
 
 
-def test_gradients_found_on_entering_and_statistics_show_no_trace_of_the_step() -> None:
+def test_the_ascent_step_changes_neither_gradients_nor_statistics() -> None:
     net, (x, y) = small_net().train(), images()
     functional.cross_entropy(net(x), y).backward()
     net[4].bias.grad = None
@@ -142,7 +142,7 @@ def test_weights_come_back_when_the_block_or_the_loss_raises() -> None:
     assert unchanged(net, before)
 
 
-def test_of_a_bayesian_the_means_move_and_the_spreads_do_not() -> None:
+def test_the_means_of_a_bayesian_network_move_and_the_standard_deviations_do_not() -> None:
     bnn, (x, y) = bayesianize(small_net().eval()), images()
     before, log_std = bits(bnn), bits(bnn.log_std)
     eps = bnn.noise(seed=3)[0]
@@ -150,12 +150,14 @@ def test_of_a_bayesian_the_means_move_and_the_spreads_do_not() -> None:
     def loss() -> Tensor:
         return functional.cross_entropy(bnn.run(bnn.sample(eps), x), y)
 
-    begin = loss().item()
+    begin, moving = loss().item(), [bnn.net[0].weight, bnn.net[4].weight]
+    gradients = torch.autograd.grad(loss(), moving)
     with perturbed(bnn, loss, rho=0.01):
         assert unchanged(bnn.log_std, log_std)
         moved = {name for name, mu, _ in bnn.posterior() if not torch.equal(mu, before[f"net.{name}"])}
         assert moved == {"0.weight", "4.weight"}
-        assert loss().item() > begin
+        predicted = 0.01 * sum(w.norm() * g.norm() for w, g in zip(moving, gradients, strict=True)).item()
+        assert loss().item() - begin == pytest.approx(predicted, rel=0.2)  # to first order in rho
         loss().backward()
     assert unchanged(bnn, before)
     assert all(s.grad is not None for s in bnn.log_std.parameters())
