@@ -50,7 +50,7 @@ def test_the_equal_average_is_the_mean_and_agrees_with_torch() -> None:
 
 @given(values=st.lists(st.floats(-10, 10), min_size=1, max_size=40), decay=st.floats(0.0, 0.99))
 @settings(max_examples=40)
-def test_the_moving_average_is_its_recursion_and_stays_within_what_it_saw(values: list[float], decay: float) -> None:
+def test_the_moving_average_is_its_recursion_and_stays_in_range(values: list[float], decay: float) -> None:
     model = nn.Linear(1, 1, bias=False).double()
     average = WeightAverage(model, decay=decay)
     expected = 0.0
@@ -63,21 +63,7 @@ def test_the_moving_average_is_its_recursion_and_stays_within_what_it_saw(values
     assert min(values) - 1e-9 <= model.weight.item() <= max(values) + 1e-9
 
 
-def test_without_decay_of_its_own_or_updates_it_is_the_model() -> None:
-    model = small_net()
-    average, latest = WeightAverage(model), WeightAverage(model, decay=0.0)
-    begin = copy.deepcopy(model)
-    for _ in range(3):
-        perturb(model)
-        latest.update(model)
-    other = small_net()
-    latest.copy_to(other)
-    assert same(other, model)
-    average.copy_to(other)
-    assert same(other, begin)
-
-
-def test_of_a_bayesian_the_means_and_the_log_stds_are_averaged() -> None:
+def test_means_and_log_standard_deviations_are_averaged() -> None:
     bnn = bayesianize(nn.Linear(3, 2))
     average = WeightAverage(bnn, decay=None)
     means, stds = [], []
@@ -152,12 +138,8 @@ def test_averages_of_other_models_and_bad_decays_are_refused() -> None:
     with pytest.raises(ValueError, match="no parameters"):
         WeightAverage(nn.ReLU())
     average = WeightAverage(small_net())
-    with pytest.raises(ValueError, match=r"'0\.weight' has shape \(5, 7\), and \(5, 4\)"):
+    with pytest.raises(ValueError, match=r"'0\.weight' has shape \(5, 7\)"):
         average.update(nn.Sequential(nn.Linear(7, 5)))
-    with pytest.raises(ValueError, match=r"'1\.running_mean' has shape None"):
-        net = small_net()
-        net[1] = nn.LayerNorm(5)
-        average.copy_to(net)
     with pytest.raises(ValueError, match=r"'0\.weight'"):
         average.load_state_dict(WeightAverage(nn.Sequential(nn.Linear(3, 5))).state_dict())
     assert average.updates == 0

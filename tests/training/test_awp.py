@@ -1,6 +1,5 @@
 """Adversarial weight perturbation: the ascent step, and that it is undone."""
 
-import copy
 import math
 
 import pytest
@@ -77,21 +76,6 @@ def test_each_layer_moves_by_rho_of_its_norm_and_comes_back_bit_for_bit(seed: in
     assert unchanged(net, before)
 
 
-def test_the_loss_rises_by_its_first_order_prediction() -> None:
-    net, (x, y), rho = small_net(), images(), 1e-3
-
-    def loss() -> Tensor:
-        return functional.cross_entropy(net(x), y)
-
-    begin = loss()
-    weights = [p for p in net.parameters() if p.dim() >= 2]
-    gradients = torch.autograd.grad(begin, weights)
-    predicted = sum(rho * w.norm() * g.norm() for w, g in zip(weights, gradients, strict=True))
-    with perturbed(net, loss, rho=rho):
-        assert (loss() - begin).item() == pytest.approx(predicted.item(), rel=0.05)
-    assert torch.equal(loss(), begin)
-
-
 def test_the_ascent_step_changes_neither_gradients_nor_statistics() -> None:
     net, (x, y) = small_net().train(), images()
     functional.cross_entropy(net(x), y).backward()
@@ -102,20 +86,6 @@ def test_the_ascent_step_changes_neither_gradients_nor_statistics() -> None:
             assert (p.grad is None) if grads[name] is None else torch.equal(p.grad, grads[name])
         assert all(torch.equal(b, before[name]) for name, b in net.named_buffers())
     assert unchanged(net, before)
-
-
-def test_gradients_in_the_block_are_those_at_the_perturbed_weights() -> None:
-    net, (x, y) = small_net().eval(), images()
-
-    def loss(model: nn.Module) -> Tensor:
-        return functional.cross_entropy(model(x), y)
-
-    with perturbed(net, lambda: loss(net), rho=0.05):
-        twin = copy.deepcopy(net)
-        loss(net).backward()
-    loss(twin).backward()
-    for p, q in zip(net.parameters(), twin.parameters(), strict=True):
-        assert torch.equal(p.grad, q.grad) and (p.dim() < 2 or not torch.equal(p, q))
 
 
 def test_a_backward_pass_after_the_block_is_an_error_not_a_wrong_gradient() -> None:

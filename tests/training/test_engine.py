@@ -57,7 +57,7 @@ def test_an_eager_step_has_no_half_precision(engine: str) -> None:
         make_step(engine, *parts(), precision="fp16")
 
 
-def test_a_step_that_cannot_be_fast_is_refused_with_the_reason() -> None:
+def test_a_step_without_a_fast_form_is_refused_with_the_reason() -> None:
     with pytest.raises(ValueError, match="engine='compile' .*no closed form.*'eager'"):
         make_step("compile", *parts(prior=ScaleMixturePrior()))
 

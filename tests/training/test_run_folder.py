@@ -1,4 +1,4 @@
-"""Runs that stop: by a signal, by divergence, by a full disk, or because they are finished."""
+"""Runs that stop, by a signal, a diverging loss or a full disk, and folders that are refused."""
 
 import errno
 import json

@@ -81,11 +81,12 @@ class WeightAverage:
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The inverse of `state_dict`."""
-        for part, own in (("average", self._average), ("latest", self._latest)):
+        parts = {"average": self._average, "latest": self._latest}
+        for part, own in parts.items():
             _check_same(part, own, state[part])
-        for own, saved in ((self._average, state["average"]), (self._latest, state["latest"])):
+        for part, own in parts.items():
             for name, tensor in own.items():
-                tensor.copy_(saved[name])
+                tensor.copy_(state[part][name])
         self.updates = int(state["updates"])
 
     def _tensors_of(self, model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:

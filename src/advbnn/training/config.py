@@ -14,7 +14,7 @@ Every other key is a field of `Defense`; tables are its parts. An unknown key is
 import dataclasses
 import math
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -210,20 +210,7 @@ def _split(table: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The keys of the run itself, and those of its defence; every key of the nested table is checked."""
     own = [name for name in field_names(Config) if name != "defense"]
     keys = [*own, "defense", *(key for key in keys_of(Defense) if key != "name")]
-    for key in _keys_in(table, keys):
+    for key in flat(table):
         if key not in keys:
             raise unknown_key(key, keys)
     return {k: v for k, v in table.items() if k in own}, {k: v for k, v in table.items() if k not in own}
-
-
-def _keys_in(table: Mapping[str, Any], known: Sequence[str], path: str = "") -> Iterator[str]:
-    """The dotted keys of a nested table; a table in place of a plain value counts as one key."""
-    for name, value in table.items():
-        key = f"{path}{name}"
-        if "." in name:  # a quoted key
-            raise unknown_key(key, known)
-        has_parts = key not in known or any(each.startswith(f"{key}.") for each in known)
-        if isinstance(value, Mapping) and value and has_parts:
-            yield from _keys_in(value, known, f"{key}.")
-        else:
-            yield key

@@ -50,19 +50,11 @@ class BestEpoch:
 
     def state_dict(self) -> dict[str, Any]:
         """Numbers and tensors, for a checkpoint."""
-        return {
-            "score": self.score,
-            "latest": self.latest,
-            "epoch": self.epoch,
-            "validated": self.validated,
-            "tensors": dict(self._tensors),
-        }
+        return dict(vars(self))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The inverse of `state_dict`."""
-        self.score, self.latest = float(state["score"]), float(state["latest"])
-        self.epoch, self.validated = int(state["epoch"]), int(state["validated"])
-        self._tensors = dict(state["tensors"])
+        vars(self).update(state)
 
 
 def validation_score(

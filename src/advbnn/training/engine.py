@@ -5,7 +5,7 @@ All forms take the same arguments and compute the same update; for the same nois
 
 import copy
 import logging
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,27 +21,6 @@ from advbnn.training.step import EagerStep, StepRecord
 log = logging.getLogger("advbnn")
 
 
-class Step(Protocol):
-    """One training step; see `EagerStep.__call__`."""
-
-    def __call__(
-        self,
-        x: Tensor,
-        y: Tensor,
-        seed: int,
-        *,
-        kl_factor: float | Tensor = 1.0,
-        share: float = 1.0,
-        measure_clean: bool = False,
-    ) -> StepRecord:
-        """Update the model on one batch."""
-        ...
-
-    def with_optimizer(self, optimizer: torch.optim.Optimizer) -> "Step":
-        """The same step with another optimizer, for schedules with a fresh one at every stage."""
-        ...
-
-
 class FallbackStep:
     """A fast step that falls back to the eager one if its first batch fails; the log gives the reason.
 
@@ -54,7 +33,7 @@ class FallbackStep:
 
     def __init__(self, fast: FastStep, may_fall_back: bool) -> None:
         self._fast, self._may_fall_back = fast, may_fall_back
-        self._step: Step | None = None
+        self._step: FastStep | EagerStep | None = None
 
     def __call__(self, x: Tensor, y: Tensor, seed: int, **options: Any) -> StepRecord:
         """Update the model on one batch; options as for `EagerStep`."""
@@ -78,11 +57,15 @@ class FallbackStep:
         self._step = fast
         return record
 
-    def with_optimizer(self, optimizer: torch.optim.Optimizer) -> Step:
-        """The same step with another optimizer."""
+    def with_optimizer(self, optimizer: torch.optim.Optimizer) -> "Step":
+        """The same step with another optimizer, for schedules with a fresh one at every stage."""
         if self._step is not None:
             return self._step.with_optimizer(optimizer)
         return FallbackStep(self._fast.with_optimizer(optimizer), self._may_fall_back)
+
+
+Step = EagerStep | FastStep | FallbackStep
+"""One training step; see `EagerStep.__call__`."""
 
 
 class _Snapshot:

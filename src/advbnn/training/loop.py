@@ -139,15 +139,7 @@ def fit(
 def fit_config(
     config: Config, data: Splits[Any], *, out: Path, resume: bool, device: torch.device | str | None
 ) -> FitResult:
-    """Build the network of a configuration and train it, with progress.
-
-    Args:
-        config: all settings.
-        data: from `config.load_data()`.
-        out: the run folder.
-        resume: see `fit`.
-        device: see `fit`.
-    """
+    """Build the network of a configuration and train it on `config.load_data()`, with progress; see `fit`."""
     train = data.train
     return fit(
         config.defense.build(classes=len(train.classes), shape=train.shape, seed=config.seed),
