@@ -274,7 +274,7 @@ def test_whole_batches_are_compiled_also_after_resuming_at_the_last_one(
 
 def test_weights_of_any_number_of_dimensions_are_laid_out_for_the_gpu() -> None:
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv3d(3, 4, 3), nn.Linear(3, 4))
-    fast_step_module._lay_out_channels_last(net)
+    fast_step_module._to_channels_last(net)
     assert net[0].weight.is_contiguous(memory_format=torch.channels_last)
     assert net[1].weight.is_contiguous()
 

@@ -69,7 +69,7 @@ class FastStep:
         net = model.net if isinstance(model, Bayesian) else model
         device = next(model.parameters()).device
         if device.type == "cuda":
-            _lay_out_channels_last(model)
+            _to_channels_last(model)
         self.weights = _weights_of(loss, precision, compiled)
         self.buffers = dict(net.named_buffers())
         self.seed = torch.zeros(1, dtype=torch.int64, device=device)
@@ -190,7 +190,7 @@ def _fused_net(net: nn.Module, precision: torch.dtype, training: bool) -> FusedN
         raise UnsupportedError(f"{type(net).__name__} cannot be copied: {error}") from error
 
 
-def _lay_out_channels_last(model: nn.Module) -> None:
+def _to_channels_last(model: nn.Module) -> None:
     # not by `model.to`, which fails on the weights of three-dimensional convolutions
     for parameter in model.parameters():
         if parameter.dim() == 4:
