@@ -1,4 +1,4 @@
-"""What tests run in processes of their own; importable from there because it is no test itself."""
+"""Functions that tests run in other processes, which import them from here."""
 
 import multiprocessing
 import os
@@ -39,7 +39,7 @@ def digits(count: int = 96) -> Splits[ImageSet]:
 
 
 def resumable() -> Defense:
-    """BatchNorm, Adam with restarts, random starts and an average: everything that a checkpoint has to bring back."""
+    """BatchNorm, Adam with restarts, random starts and an average: everything that a checkpoint restores."""
     return defense(
         "adv_bnn",
         batch_size=20,
@@ -50,7 +50,7 @@ def resumable() -> Defense:
 
 
 def train_resumable(out: Path | None) -> nn.Module:
-    """A run of 30 steps, with a checkpoint after each; goes on where it stopped."""
+    """A run of 30 steps, with a checkpoint after each; resumes where it stopped."""
     torch.set_num_threads(1)
     value = resumable()
     net = value.build(classes=10, shape=(1, 8, 8), seed=0)
@@ -58,14 +58,14 @@ def train_resumable(out: Path | None) -> nn.Module:
 
 
 def linear() -> nn.Module:
-    """Without BatchNorm, whose statistics of half a batch are not those of the whole."""
+    """Without BatchNorm, whose batch statistics depend on the shard."""
     with seeded(0):
         return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 10))
 
 
 def together() -> Defense:
-    """Without a random start, which draws for the examples at hand; the noise of the weights does not."""
-    attack = PGD(Threat("linf", 0.1), steps=2, step_size=0.05, random_start=False)
+    """Without a random start, whose noise depends on the shard; in l2, where a step is continuous in the gradient."""
+    attack = PGD(Threat("l2", 1.0), steps=2, step_size=0.5, random_start=False)
     return defense("adv_bnn", attack=attack, batch_size=32, optimizer="sgd", schedule=Stages(epochs=(2,)))
 
 

@@ -133,7 +133,7 @@ def test_learned_noise_explains_the_residuals() -> None:
     objective = RobustELBO(likelihood=Gaussian(noise_std=2.0, learned=True), samples=1)
     _, noise_std = regress(replace(REGRESSION, objective=objective, schedule=Cosine(epochs=300)), x, y)
     residual = (y - x @ torch.linalg.lstsq(x, y).solution).square().mean().sqrt()
-    assert noise_std == pytest.approx(residual.item(), rel=0.05)
+    assert noise_std == pytest.approx(residual.item(), rel=0.1)
 
 
 def test_adversarially_trained_regressor_resists() -> None:

@@ -30,10 +30,8 @@ def test_ctrl_c_saves_and_resuming_gives_the_same(
     digits: Splits[ImageSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     value, whole = quick(), train(digits, quick())
-    advance, handler = (
-        TrainingState.advance,
-        signal.getsignal(signal.SIGINT),
-    )  # in the background a shell ignores Ctrl-C
+    advance = TrainingState.advance
+    handler = signal.getsignal(signal.SIGINT)  # in the background, a shell ignores Ctrl-C
     for which, step in ((signal.SIGINT, 3), (signal.SIGTERM, 7)):
 
         def interrupted(self: TrainingState, x: Tensor, y: Tensor, which: Any = which, step: int = step) -> None:
@@ -70,9 +68,7 @@ def test_a_diverged_run_stops_with_step_learning_rate_and_remedy(
 ) -> None:
     """Also if the attack is the first to see the NaN. The state is saved, but not as a checkpoint."""
     value = quick(name, optimizer=SGDOptimizer(lr=1e30), schedule=Constant(epochs=5))
-    with pytest.raises(
-        DivergedError, match=r"step [123] .*learning rate 1e\+30.*lower optimizer.lr.*diverged"
-    ) as error:
+    with pytest.raises(DivergedError, match=r"step [123] .*1e\+30.*lower optimizer.lr.*diverged") as error:
         train(digits, value, out=tmp_path / "run", save_every=0.0)
     assert "no good checkpoint" in str(error.value) or "step-00000001" in str(error.value)
     assert list((tmp_path / "run" / "diverged").glob("step-*/weights.safetensors"))
@@ -121,14 +117,14 @@ def test_a_run_of_another_network_is_refused(digits: Splits[ImageSet], tmp_path:
         go(nn.ELU(), GaussianPrior(std=0.1))
 
 
-def test_a_prior_by_a_function_is_the_same_when_the_run_goes_on(digits: Splits[ImageSet], tmp_path: Path) -> None:
+def test_a_prior_by_a_function_is_the_same_when_the_run_resumes(digits: Splits[ImageSet], tmp_path: Path) -> None:
     for _ in range(2):
         prior = GaussianPrior(std=lambda name, _: 0.1)  # elsewhere in memory each time
         net = bayesianize(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), prior=prior)
         assert fit(net, digits, quick("bnn"), out=tmp_path / "run", resume=True).steps == 10
 
 
-def test_a_run_goes_on_with_as_many_processes(
+def test_a_run_resumes_with_the_same_number_of_processes_only(
     digits: Splits[ImageSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
