@@ -1,6 +1,6 @@
 """Processes that train together. A single process is a world of one.
 
-`torchrun` starts the processes and sets their environment variables, which `joined` reads; everything else uses `World`.
+`torchrun` starts the processes and sets the environment variables that `joined` reads; everything else uses `World`.
 `data.Batches(rank=..., world=...)` shards the batches.
 """
 

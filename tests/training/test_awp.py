@@ -148,13 +148,7 @@ def test_weights_that_are_frozen_unused_or_flat_stay() -> None:
         assert all(p.isfinite().all() for p in net.parameters())
 
 
-def test_bad_input_is_refused() -> None:
-    net = small_net()
-    for rho in (-0.1, math.inf, math.nan):
-        with pytest.raises(ValueError, match="rho"), perturbed(net, lambda: torch.zeros(()), rho=rho):
-            pass
-    with (
-        pytest.raises(ValueError, match="nothing to perturb"),
-        perturbed(net.requires_grad_(False), lambda: torch.zeros(())),
-    ):
+def test_a_network_without_weights_to_perturb_is_refused() -> None:
+    net = small_net().requires_grad_(False)
+    with pytest.raises(ValueError, match="nothing to perturb"), perturbed(net, lambda: torch.zeros(())):
         pass

@@ -163,7 +163,6 @@ def test_adversarially_trained_regressor_resists() -> None:
         (lambda: RobustELBO(kl_warmup_epochs=0.0), "kl_warmup_epochs must be positive"),
         (lambda: RobustELBO(samples=0), "samples must be at least 1, got 0"),
         (lambda: RobustELBO(trades=-1.0), "trades must be a positive beta"),
-        (lambda: RobustLoss(nn.Linear(1, 1), RobustELBO(), 0), "size of the training set"),
     ],
 )
 def test_bad_settings_are_refused(make: Callable[[], object], message: str) -> None:

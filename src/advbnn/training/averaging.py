@@ -6,7 +6,6 @@ averaged geometrically.
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import chain
 from typing import Any
 
 import torch
@@ -36,36 +35,30 @@ class WeightAverage:
     """
 
     def __init__(self, model: nn.Module, decay: float | None = 0.995) -> None:
-        if decay is not None and not 0 <= decay < 1:
-            raise ArgumentError(f"decay must lie in [0, 1), or be None for the equal average; got {decay}")
         self.decay = decay
         self.updates = 0
-        self._average = {n: _precise(p.detach()).clone() for n, p in model.named_parameters()}
-        self._latest = {n: b.detach().clone() for n, b in model.named_buffers()}
-        if not self._average:
-            raise ArgumentError("model has no parameters, so nothing of it can be averaged")
+        self._average = [_precise(p.detach()).clone() for p in model.parameters()]
+        self._latest = [b.detach().clone() for b in model.buffers()]
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
         """Add the current weights of `model`."""
-        parameters, buffers = self._tensors_of(model)
         self.updates += 1
         share = max(1 / self.updates, 0.0 if self.decay is None else 1 - self.decay)
-        average = list(self._average.values())
-        torch._foreach_lerp_(average, [p.to(a) for p, a in zip(parameters, average, strict=True)], share)
-        if buffers:
-            torch._foreach_copy_(list(self._latest.values()), buffers)
+        parameters = [p.to(a) for p, a in zip(model.parameters(), self._average, strict=True)]
+        torch._foreach_lerp_(self._average, parameters, share)
+        if self._latest:
+            torch._foreach_copy_(self._latest, list(model.buffers()))
 
     @torch.no_grad()
     def copy_to(self, model: nn.Module) -> None:
         """Overwrite the parameters and buffers of `model` with the average."""
-        targets = list(chain(*self._tensors_of(model)))
-        torch._foreach_copy_(targets, [*self._average.values(), *self._latest.values()])
+        torch._foreach_copy_([*model.parameters(), *model.buffers()], [*self._average, *self._latest])
 
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[None]:
         """Within the block, `model` has the averaged weights; afterwards its own parameters and buffers, exactly."""
-        tensors = list(chain(*self._tensors_of(model)))
+        tensors = [*model.parameters(), *model.buffers()]
         own = [tensor.detach().clone() for tensor in tensors]
         try:
             self.copy_to(model)
@@ -75,25 +68,16 @@ class WeightAverage:
                 torch._foreach_copy_(tensors, own)
 
     def state_dict(self) -> dict[str, Any]:
-        """The number of updates and the tensors by name, not copied."""
-        return {"updates": self.updates, "average": dict(self._average), "latest": dict(self._latest)}
+        """The number of updates and the tensors, not copied."""
+        return {"updates": self.updates, "average": list(self._average), "latest": list(self._latest)}
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The inverse of `state_dict`."""
-        parts = {"average": self._average, "latest": self._latest}
-        for part, own in parts.items():
-            _check_same(part, own, state[part])
-        for part, own in parts.items():
-            for name, tensor in own.items():
-                tensor.copy_(state[part][name])
+        saved = (*state["average"], *state["latest"])
+        for tensor, value in zip((*self._average, *self._latest), saved, strict=True):
+            tensor.copy_(value)
         self.updates = int(state["updates"])
-
-    def _tensors_of(self, model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
-        parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
-        _check_same("model", self._average, parameters)
-        _check_same("model", self._latest, buffers)
-        return [parameters[name] for name in self._average], [buffers[name] for name in self._latest]
 
 
 @torch.no_grad()
@@ -145,13 +129,3 @@ def _collecting(norms: list[_BatchNorm], statistics: list[Tensor] | None) -> Ite
 
 def _precise(parameter: Tensor) -> Tensor:
     return parameter.to(torch.promote_types(parameter.dtype, torch.float32))
-
-
-def _check_same(argument: str, own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
-    for name in [*own, *(name for name in given if name not in own)]:
-        shapes = [tuple(tensors[name].shape) if name in tensors else None for tensors in (own, given)]
-        if shapes[0] != shapes[1]:
-            raise ArgumentError(
-                f"{argument} must be built like the averaged model: {name!r} has shape {shapes[1]}, "
-                f"and {shapes[0]} in the average"
-            )

@@ -7,7 +7,6 @@ It flattens the loss around the weights, which narrows the gap between robust tr
     optimizer.step()
 """
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -34,8 +33,6 @@ def perturbed(model: nn.Module, loss_fn: Callable[[], Tensor], rho: float = 5e-3
             noise here and again in the block, unless both have the same seed.
         rho: the size of the step relative to the norm of each weight tensor; gamma in the paper.
     """
-    if not 0 <= rho < math.inf:
-        raise ArgumentError(f"rho must be finite and not negative, got {rho}; 5e-3 is usual")
     weights = _perturbed_weights(model)
     if not weights:
         raise ArgumentError("model has no trainable parameter with two dimensions or more, so nothing to perturb")

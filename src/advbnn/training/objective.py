@@ -12,7 +12,6 @@ from advbnn.bayes.mean_field import Bayesian
 from advbnn.bayes.priors import GaussianPrior
 from advbnn.bayes.sgld import negative_log_prior
 from advbnn.defenses.objective import RobustELBO
-from advbnn.errors import ArgumentError
 
 
 class Loss(NamedTuple):
@@ -51,8 +50,6 @@ class RobustLoss(nn.Module):
         self, model: nn.Module, objective: RobustELBO, examples: int, prior: GaussianPrior | None = None
     ) -> None:
         super().__init__()
-        if examples < 1:
-            raise ArgumentError(f"examples must be the size of the training set, got {examples}")
         self.model, self.objective, self.examples, self.prior = model, objective, examples, prior
         self.training = model.training
         self.is_bayesian = any(isinstance(part, Bayesian) for part in model.modules())
