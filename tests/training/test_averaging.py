@@ -14,6 +14,7 @@ from torch.optim.swa_utils import AveragedModel, update_bn
 from advbnn.bayes.mean_field import bayesianize
 from advbnn.randomness import seeded
 from advbnn.training.averaging import WeightAverage, refresh_batchnorm
+from quick import same
 
 
 def small_net() -> nn.Sequential:
@@ -26,10 +27,6 @@ def perturb(model: nn.Module) -> None:
     with torch.no_grad():
         for tensor in (*model.parameters(), *(b for b in model.buffers() if b.is_floating_point())):
             tensor.add_(torch.rand_like(tensor))
-
-
-def same(one: nn.Module, other: nn.Module) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True))
 
 
 def test_the_equal_average_is_the_mean_and_agrees_with_torch() -> None:

@@ -4,20 +4,13 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
-from advbnn.cli.train import train
 from advbnn.defenses.profiles import DATASETS, DEFENSES, defense
 from advbnn.errors import ConfigError
 from advbnn.paper.evidence import Evidence
 from advbnn.training.config import INDIFFERENT, Config, load_config, parse_settings
-from advbnn.training.loading import load_trained
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-
-app = typer.Typer()
-app.command()(train)
 
 
 def write(folder: Path, text: str) -> Path:
@@ -134,26 +127,3 @@ def test_settings_that_decide_the_result_and_those_that_do_not() -> None:
         assert config.difference(other) is not None
     changed = Config(defense=defense("adv", attack={"threat": {"eps": 0.5}}))
     assert config.difference(changed) == "attack.threat.eps = 0.15 there, 0.5 now"
-
-
-def test_command(tmp_path: Path) -> None:
-    path = write(tmp_path, 'data = "digits"\ndefense = "bnn"\narchitecture = "mlp"\n')
-    runner, out = CliRunner(), str(tmp_path / "out")
-    quick = ["--out", out, "--set", "schedule.epochs=1", "--set", "batch_size=500", "--device", "cpu"]
-    first = runner.invoke(app, [str(path), *quick])
-    assert first.exit_code == 0 and "finished after 3 steps" in first.output
-    again = runner.invoke(app, [str(path), *quick])
-    assert again.exit_code == 0 and "is finished" in again.output
-    other = runner.invoke(app, [str(path), *quick, "--set", "seed=1"])
-    assert other.exit_code == 1 and "error:" in other.output and "seed = 0 there, 1 now" in other.output
-    assert load_trained(out).config == load_config(path, ["schedule.epochs=1", "batch_size=500"])
-
-
-def test_command_errors_are_one_line(tmp_path: Path) -> None:
-    for text, message in (
-        ('defense = "adv"\ndata = "cifar10"\nroot = "nowhere"', "nowhere"),
-        ('defense = "adv"\nsed = 1', "did you mean 'seed'"),
-    ):
-        failed = CliRunner().invoke(app, [str(write(tmp_path, text)), "--device", "cpu"])
-        assert failed.exit_code == 1 and message in failed.output and failed.output.count("\n") == 1
-        assert isinstance(failed.exception, SystemExit)
