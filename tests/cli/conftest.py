@@ -28,7 +28,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
             table["attack"] = {"steps": 1, "threat": {"eps": 0.05}}
         config = Config.from_table(table)
         model = config.defense.build(classes=10, shape=(1, 8, 8), seed=0)
-        fit(model, config.load_data(), config.defense, out=folder / name, config=config.to_toml())
+        fit(model, config.load_data(), config.defense, out=folder / name, config=config)
     return folder
 
 

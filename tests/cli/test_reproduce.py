@@ -38,7 +38,7 @@ def made(tmp_path_factory) -> tuple[Path, str]:
     config = Experiment.choose("digits", settings=SETTINGS).run("none").config
     splits = data.load("digits")
     net = config.defense.build(classes=10, shape=(1, 8, 8), seed=0)
-    fit(net, splits, config.defense, out=out / RUNS / "none", config=config.to_toml())
+    fit(net, splits, config.defense, out=out / RUNS / "none", config=config)
     code, output = reproduce("table1", *OPTIONS, "--out", str(out))
     assert code == 0, output
     return out, output

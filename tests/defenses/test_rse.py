@@ -39,7 +39,9 @@ def test_levels_of_vgg16() -> None:
     convolutions = [name for name, module in net.named_modules() if isinstance(module, nn.Conv2d)]
     assert list(levels) == convolutions
     assert list(levels.values()) == [0.2] + 12 * [0.1]
-    assert noise_levels(net) == {}
+    mlp = models.build("mlp", image_size=8, channels=1)
+    levels = noise_levels(add_noise(mlp, before=(nn.Linear,)))
+    assert levels == {"features.1": 0.2, "features.3": 0.1, "classifier": 0.1}
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -67,17 +69,6 @@ def test_noise_is_fresh_for_every_image_and_call() -> None:
     assert correlations.abs().max() < 5 / draws.shape[1] ** 0.5
 
 
-def test_seeded_is_reproducible_and_unseeded_is_not() -> None:
-    net = add_noise(models.build("small_cnn")).eval()
-    x = torch.rand(2, 3, 32, 32)
-    with seeded(1):
-        first = net(x)
-    with seeded(1):
-        second = net(x)
-    assert torch.equal(first, second)
-    assert not torch.equal(net(x), net(x))
-
-
 def test_without_noise_it_is_the_plain_net_bit_for_bit() -> None:
     net = models.build("small_cnn").eval()
     x = torch.rand(4, 3, 32, 32)
@@ -86,24 +77,12 @@ def test_without_noise_it_is_the_plain_net_bit_for_bit() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_the_original_is_untouched() -> None:
-    net = models.build("small_cnn").eval()
-    x = torch.rand(4, 3, 32, 32)
-    before = net(x)
-    noisy = add_noise(net)
-    with torch.no_grad():
-        for parameter in noisy.parameters():
-            parameter.zero_()
-    assert torch.equal(net(x), before)
-    assert noise_levels(net) == {}
-
-
-def test_checkpoints_load_strictly_both_ways() -> None:
+def test_the_network_is_copied_and_parameters_keep_their_names() -> None:
     plain = models.build("small_cnn")
-    noisy = add_noise(models.build("small_cnn"))
+    noisy = add_noise(plain)
     assert list(plain.state_dict()) == list(noisy.state_dict())
-    noisy.load_state_dict(plain.state_dict(), strict=True)
-    models.build("small_cnn").load_state_dict(noisy.state_dict(), strict=True)
+    assert noise_levels(plain) == {}
+    assert not {id(p) for p in plain.parameters()} & {id(p) for p in noisy.parameters()}
 
 
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))])
@@ -116,15 +95,6 @@ def test_copies_keep_the_noise(duplicate) -> None:
         expected = noisy(x)
     with seeded(0):
         assert torch.equal(twin(x), expected)
-
-
-def test_a_copy_is_independent() -> None:
-    noisy = add_noise(models.build("small_cnn"))
-    twin = copy.deepcopy(noisy)
-    for module in twin.modules():
-        module._forward_pre_hooks.clear()
-    assert len(noise_levels(noisy)) == 3
-    assert noise_levels(twin) == {}
 
 
 def test_hooks_added_after_unpickling_keep_the_noise(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,19 +114,6 @@ def test_gradients_reach_the_image_through_the_noise() -> None:
     (plain,) = torch.autograd.grad(net(x).sum(), x)
     (noisy,) = torch.autograd.grad(add_noise(net)(x).sum(), x)
     torch.testing.assert_close(noisy, plain)  # additive noise leaves the Jacobian of a linear map alone
-
-
-def test_x_itself_is_not_changed() -> None:
-    x = torch.rand(2, 3, 8, 8)
-    before = x.clone()
-    add_noise(two_convolutions())(x)
-    assert torch.equal(x, before)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_dtypes(dtype: torch.dtype) -> None:
-    net = add_noise(models.build("small_cnn")).to(dtype).eval()
-    assert net(torch.rand(2, 3, 32, 32, dtype=dtype)).dtype == dtype
 
 
 def test_compiles_as_one_graph() -> None:
@@ -208,23 +165,13 @@ def test_a_shared_layer_gets_noise_once_per_use() -> None:
     assert std == pytest.approx(0.3 * 2**0.5, rel=0.02)
 
 
-def test_before_other_layers() -> None:
-    noisy = add_noise(models.build("mlp", image_size=8, channels=1), before=(nn.Linear,))
-    assert noise_levels(noisy) == {"features.1": 0.2, "features.3": 0.1, "classifier": 0.1}
-
-
-@pytest.mark.parametrize("argument", ["first", "inner"])
-@pytest.mark.parametrize("std", [-0.1, float("nan"), float("inf"), "0.2", None])
-def test_bad_standard_deviation(argument: str, std: object) -> None:
-    with pytest.raises(ValueError, match=f"{argument} must be a finite standard deviation, zero or more; got"):
-        add_noise(two_convolutions(), **{argument: std})
-
-
-def test_no_layer_to_put_noise_before() -> None:
-    with pytest.raises(ValueError, match=r"Sequential has none of: Conv1d.*before=\(nn.Linear,\)"):
+def test_bad_input_is_refused() -> None:
+    for std in (-0.1, float("nan"), float("inf"), "0.2"):
+        with pytest.raises(ValueError, match="first must be a finite"):
+            add_noise(two_convolutions(), first=std)
+    with pytest.raises(ValueError, match="inner must be a finite"):
+        add_noise(two_convolutions(), inner=-0.1)
+    with pytest.raises(ValueError, match=r"net .*before=\(nn.Linear,\)"):
         add_noise(models.build("mlp"))
-
-
-def test_noise_twice() -> None:
     with pytest.raises(ValueError, match="net has noise already"):
         add_noise(add_noise(two_convolutions()))

@@ -40,7 +40,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = Config.from_table(table | {"attack": {"steps": 1}})
     splits = config.load_data()
     model = fit(
-        config.defense.build(classes=10, shape=(1, 8, 8)), splits, config.defense, out=folder, config=config.to_toml()
+        config.defense.build(classes=10, shape=(1, 8, 8)), splits, config.defense, out=folder, config=config
     ).model
     test: ImageSet = splits.test.subset(range(100))
     attack = config.defense.attack

@@ -1,6 +1,5 @@
-"""Adversarial weight perturbation: the step itself, and that it leaves no trace."""
+"""Adversarial weight perturbation: the ascent step, and that it is undone."""
 
-import copy
 import math
 
 import pytest
@@ -77,22 +76,7 @@ def test_each_layer_moves_by_rho_of_its_norm_and_comes_back_bit_for_bit(seed: in
     assert unchanged(net, before)
 
 
-def test_the_loss_rises_by_its_first_order_prediction() -> None:
-    net, (x, y), rho = small_net(), images(), 1e-3
-
-    def loss() -> Tensor:
-        return functional.cross_entropy(net(x), y)
-
-    begin = loss()
-    weights = [p for p in net.parameters() if p.dim() >= 2]
-    gradients = torch.autograd.grad(begin, weights)
-    predicted = sum(rho * w.norm() * g.norm() for w, g in zip(weights, gradients, strict=True))
-    with perturbed(net, loss, rho=rho):
-        assert (loss() - begin).item() == pytest.approx(predicted.item(), rel=0.05)
-    assert torch.equal(loss(), begin)
-
-
-def test_gradients_found_on_entering_and_statistics_show_no_trace_of_the_step() -> None:
+def test_the_ascent_step_changes_neither_gradients_nor_statistics() -> None:
     net, (x, y) = small_net().train(), images()
     functional.cross_entropy(net(x), y).backward()
     net[4].bias.grad = None
@@ -102,20 +86,6 @@ def test_gradients_found_on_entering_and_statistics_show_no_trace_of_the_step() 
             assert (p.grad is None) if grads[name] is None else torch.equal(p.grad, grads[name])
         assert all(torch.equal(b, before[name]) for name, b in net.named_buffers())
     assert unchanged(net, before)
-
-
-def test_gradients_in_the_block_are_those_at_the_perturbed_weights() -> None:
-    net, (x, y) = small_net().eval(), images()
-
-    def loss(model: nn.Module) -> Tensor:
-        return functional.cross_entropy(model(x), y)
-
-    with perturbed(net, lambda: loss(net), rho=0.05):
-        twin = copy.deepcopy(net)
-        loss(net).backward()
-    loss(twin).backward()
-    for p, q in zip(net.parameters(), twin.parameters(), strict=True):
-        assert torch.equal(p.grad, q.grad) and (p.dim() < 2 or not torch.equal(p, q))
 
 
 def test_a_backward_pass_after_the_block_is_an_error_not_a_wrong_gradient() -> None:
@@ -142,7 +112,7 @@ def test_weights_come_back_when_the_block_or_the_loss_raises() -> None:
     assert unchanged(net, before)
 
 
-def test_of_a_bayesian_the_means_move_and_the_spreads_do_not() -> None:
+def test_the_means_of_a_bayesian_network_move_and_the_standard_deviations_do_not() -> None:
     bnn, (x, y) = bayesianize(small_net().eval()), images()
     before, log_std = bits(bnn), bits(bnn.log_std)
     eps = bnn.noise(seed=3)[0]
@@ -150,12 +120,14 @@ def test_of_a_bayesian_the_means_move_and_the_spreads_do_not() -> None:
     def loss() -> Tensor:
         return functional.cross_entropy(bnn.run(bnn.sample(eps), x), y)
 
-    begin = loss().item()
+    begin, moving = loss().item(), [bnn.net[0].weight, bnn.net[4].weight]
+    gradients = torch.autograd.grad(loss(), moving)
     with perturbed(bnn, loss, rho=0.01):
         assert unchanged(bnn.log_std, log_std)
         moved = {name for name, mu, _ in bnn.posterior() if not torch.equal(mu, before[f"net.{name}"])}
         assert moved == {"0.weight", "4.weight"}
-        assert loss().item() > begin
+        predicted = 0.01 * sum(w.norm() * g.norm() for w, g in zip(moving, gradients, strict=True)).item()
+        assert loss().item() - begin == pytest.approx(predicted, rel=0.2)  # to first order in rho
         loss().backward()
     assert unchanged(bnn, before)
     assert all(s.grad is not None for s in bnn.log_std.parameters())
@@ -176,13 +148,7 @@ def test_weights_that_are_frozen_unused_or_flat_stay() -> None:
         assert all(p.isfinite().all() for p in net.parameters())
 
 
-def test_bad_input_is_refused() -> None:
-    net = small_net()
-    for rho in (-0.1, math.inf, math.nan):
-        with pytest.raises(ValueError, match="rho"), perturbed(net, lambda: torch.zeros(()), rho=rho):
-            pass
-    with (
-        pytest.raises(ValueError, match="nothing to perturb"),
-        perturbed(net.requires_grad_(False), lambda: torch.zeros(())),
-    ):
+def test_a_network_without_weights_to_perturb_is_refused() -> None:
+    net = small_net().requires_grad_(False)
+    with pytest.raises(ValueError, match="nothing to perturb"), perturbed(net, lambda: torch.zeros(())):
         pass

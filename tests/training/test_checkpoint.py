@@ -1,5 +1,4 @@
 import errno
-import json
 import os
 import pickle
 import shutil
@@ -85,50 +84,40 @@ def test_a_kill_while_a_step_is_replaced_loses_nothing(tmp_path: Path, monkeypat
         save(tmp_path, step=5, model=net(9), training={}, facts={})
     monkeypatch.undo()
     assert weight(latest(tmp_path)) == 5
-
-
-def test_a_disk_that_is_full_for_safetensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any, **__: Any) -> None:
-        raise SafetensorError("No space left on device")
-
-    monkeypatch.setattr(checkpoint, "save_model", full)
-    with pytest.raises(checkpoint.CheckpointError, match="is the disk full"):
-        write(tmp_path, 5)
-    assert os.listdir(tmp_path) == []
-
-
-def test_writing_a_step_again_replaces_it(tmp_path: Path) -> None:
-    write(tmp_path, 5)
     save(tmp_path, step=5, model=net(9), training={}, facts={})
     assert weight(latest(tmp_path)) == 9
 
 
-@pytest.mark.parametrize("part", ["weights.safetensors", "training.pt", "manifest.json"])
-@pytest.mark.parametrize("damage", ["flipped", "truncated", "empty", "missing"])
-def test_a_damaged_checkpoint_is_passed_over_and_said(tmp_path: Path, part: str, damage: str) -> None:
+def flipped(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("part", "damage"),
+    [
+        ("weights.safetensors", flipped),
+        ("training.pt", lambda content: content[:-9]),
+        ("training.pt", None),
+        ("manifest.json", lambda content: content.replace(b'"format": 1', b'"format": 2')),
+        ("manifest.json", lambda content: content.replace(b'"step": 2', b'"step": "two"')),
+    ],
+)
+def test_a_damaged_checkpoint_is_skipped_with_a_warning(tmp_path: Path, part: str, damage: Any) -> None:
     write(tmp_path, 1)
     file = write(tmp_path, 2).folder / part
     content = file.read_bytes()
-    match damage:
-        case "flipped":
-            middle = len(content) // 2
-            file.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
-        case "truncated":
-            file.write_bytes(content[:-9])
-        case "empty":
-            file.write_bytes(b"")
-        case "missing":
-            file.unlink()
-    if part == "manifest.json" and damage == "flipped":
-        file.write_bytes(content.replace(b'"step": 2', b'"step": "two"'))
-    with pytest.warns(CheckpointWarning, match="damaged, so step-00000001 is used instead: step-00000002"):
+    file.unlink()
+    if damage is not None:
+        file.write_bytes(damage(content))
+    with pytest.warns(CheckpointWarning, match="step-00000001 is used instead: step-00000002"):
         assert weight(latest(tmp_path)) == 1
 
 
 def test_a_damaged_file_of_weights_is_named(tmp_path: Path) -> None:
     for content in (b"", b"no weights", b"\xff" * 100):
         (tmp_path / "model.safetensors").write_bytes(content)
-        with pytest.raises(CheckpointError, match=r"model\.safetensors is damaged .*restore it from a copy"):
+        with pytest.raises(CheckpointError, match=r"model\.safetensors is damaged .*restore"):
             checkpoint.load_weights(nn.Linear(2, 2), tmp_path / "model.safetensors")
 
 
@@ -139,21 +128,16 @@ def test_if_all_are_damaged_that_is_an_error(tmp_path: Path) -> None:
         latest(tmp_path)
 
 
-def test_a_newer_format_is_not_guessed_at(tmp_path: Path) -> None:
-    manifest = write(tmp_path, 1).folder / "manifest.json"
-    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format": 2}))
-    with pytest.raises(CheckpointError, match="format 2, this version reads 1"):
-        latest(tmp_path)
-
-
 @pytest.mark.parametrize("place", ["save_model", "torch.save", "write_text", "fsync", "rename"])
 @pytest.mark.parametrize(
-    "death", [OSError(errno.ENOSPC, "No space left on device"), SystemExit()], ids=["full", "killed"]
+    "death",
+    [OSError(errno.ENOSPC, "No space left on device"), SafetensorError("No space left"), SystemExit()],
+    ids=["full", "full for safetensors", "killed"],
 )
 def test_the_last_good_one_survives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, death: BaseException
 ) -> None:
-    """A full disk is reported; the end of the process, at whichever moment, leaves what was there."""
+    """A full disk is an error with a remedy; the end of the process, at any moment, leaves the last checkpoint."""
     write(tmp_path, 1)
 
     def die(*args: object, **kwargs: object) -> None:
@@ -161,8 +145,8 @@ def test_the_last_good_one_survives(
 
     owner: Any = {"save_model": checkpoint, "torch.save": torch, "write_text": Path}.get(place, os)
     monkeypatch.setattr(owner, place.rpartition(".")[2], die)
-    if isinstance(death, OSError):
-        with pytest.raises(CheckpointError, match=r"No space left.*go on from step-00000001.*disk full"):
+    if not isinstance(death, SystemExit):
+        with pytest.raises(CheckpointError, match=r"No space left.*disk full.*step-00000001"):
             write(tmp_path, 2)
         assert os.listdir(tmp_path) == ["step-00000001"]
     else:
@@ -175,7 +159,7 @@ def test_the_last_good_one_survives(
     assert sorted(os.listdir(tmp_path)) == ["step-00000001", "step-00000003"]
 
 
-def test_half_a_deletion_is_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_a_deletion_is_not_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for step in (1, 2):
         write(tmp_path, step)
 

@@ -15,6 +15,7 @@ from advbnn.bayes.mean_field import bayesianize
 from advbnn.bayes.priors import ScaleMixturePrior
 from advbnn.defenses.defense import Defense
 from advbnn.fast.cuda_graph import make_capturable
+from advbnn.fast.weights import DrawnWeights
 from advbnn.training.engine import FallbackStep, make_step
 from advbnn.training.fast_step import FastStep
 from advbnn.training.objective import RobustLoss
@@ -36,10 +37,7 @@ def test_forms_on_a_cpu() -> None:
     assert isinstance(make_step("compile", *parts()), FallbackStep)
     with pytest.raises(ValueError, match="engine='graph'.*on the CPU"):
         make_step("graph", *parts())
-
-
-def test_an_unknown_engine_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(ValueError, match="engine='eagre'.*did you mean 'eager'"):
+    with pytest.raises(ValueError, match="engine='eagre'.*'eager'"):
         make_step("eagre", *parts())
 
 
@@ -47,20 +45,20 @@ def test_the_precision_of_a_fast_step() -> None:
     for precision, expected in (("auto", torch.float32), ("full", torch.float32), ("bf16", torch.bfloat16)):
         step = make_step("compile", *parts(), precision=precision)
         assert isinstance(step, FallbackStep)
-        drawn = step._fast.weights.draw(torch.zeros(1, dtype=torch.int64), 0)
-        assert {weight.dtype for name, weight in drawn.items() if weight.dim() == 4} == {expected}, precision
+        assert isinstance(step._fast.weights, DrawnWeights)
+        assert step._fast.weights.matrices.dtype == expected, precision
 
 
 @pytest.mark.parametrize("engine", ["eager", "auto"])
 def test_an_eager_step_has_no_half_precision(engine: str) -> None:
-    with pytest.raises(ValueError, match="precision='bf16' is for the fast engines.*engine='compile'"):
+    with pytest.raises(ValueError, match="precision='bf16' .*engine='compile'"):
         make_step(engine, *parts(), precision="bf16")
     with pytest.raises(ValueError, match="precision='fp16'"):
         make_step(engine, *parts(), precision="fp16")
 
 
-def test_a_step_that_cannot_be_fast_is_refused_with_the_reason() -> None:
-    with pytest.raises(ValueError, match="engine='compile' cannot do this step: .*no closed form"):
+def test_a_step_without_a_fast_form_is_refused_with_the_reason() -> None:
+    with pytest.raises(ValueError, match="engine='compile' .*no closed form.*'eager'"):
         make_step("compile", *parts(prior=ScaleMixturePrior()))
 
 
@@ -134,5 +132,5 @@ def test_where_the_fast_form_was_asked_for_its_failure_is_an_error(monkeypatch: 
     net = models.build("small_cnn", classes=10, image_size=8, channels=1)
     step = FallbackStep(fast_step(net, torch.optim.SGD), may_fall_back=False)
     monkeypatch.setattr(FastStep, "_step", failing)
-    with pytest.raises(ValueError, match="capture is not possible; use engine='eager'"):
+    with pytest.raises(ValueError, match="capture is not possible.*engine='eager'"):
         step(torch.rand(4, 1, 8, 8), torch.arange(4), 0)

@@ -1,4 +1,4 @@
-"""The fast step against Algorithm 1 written out with the same noise."""
+"""The fast step against Algorithm 1 and the eager step, with the same noise."""
 
 import copy
 import functools
@@ -20,9 +20,8 @@ from advbnn.defenses.objective import RobustELBO
 from advbnn.defenses.rse import add_noise
 from advbnn.errors import UnsupportedError
 from advbnn.fast.philox import normals
-from advbnn.fast.weights import DrawnWeights
 from advbnn.models.conv_bn import hidden_biases
-from advbnn.training import fast_step as faststep
+from advbnn.training import fast_step as fast_step_module
 from advbnn.training.fast_step import FastStep
 from advbnn.training.objective import RobustLoss
 from advbnn.training.step import EagerStep
@@ -60,8 +59,8 @@ def counted_noise(bnn: Bayesian, stream: int) -> torch.Tensor:
     return torch.cat([parts[name] for name, _, _ in bnn.posterior()])
 
 
-def algorithm_1(bnn: Bayesian, x, y, *, scope: str, draws: int, kl_factor: float, mode: str = "eval") -> None:
-    """One update, straight from the paper."""
+def algorithm_1(bnn: Bayesian, x, y, *, scope: str, samples: int, kl_factor: float, mode: str) -> tuple[float, float]:
+    """One update, straight from the paper; returns the data term and the number of correct predictions."""
     optimizer = torch.optim.SGD(bnn.parameters(), lr=0.1, momentum=0.9)
     statistics = {name: buffer.clone() for name, buffer in bnn.named_buffers()}
     bnn.train(mode == "train")
@@ -75,49 +74,58 @@ def algorithm_1(bnn: Bayesian, x, y, *, scope: str, draws: int, kl_factor: float
     for name, buffer in bnn.named_buffers():
         buffer.copy_(statistics[name])
     bnn.train()
-    loss = ALPHA / EXAMPLES * kl_factor * kl_divergence(bnn, scope)
-    for draw in range(draws):
-        weights = bnn.sample(counted_noise(bnn, ATTACK.steps + draw))
-        loss = loss + functional.cross_entropy(bnn.run(weights, x_adv), y) / draws
-    loss.backward()
+    noise = [counted_noise(bnn, ATTACK.steps + sample) for sample in range(samples)]
+    logits = [bnn.run(bnn.sample(eps), x_adv) for eps in noise]
+    nll = torch.stack([functional.cross_entropy(each, y) for each in logits]).mean()
+    (nll + ALPHA / EXAMPLES * kl_factor * kl_divergence(bnn, scope)).backward()
     optimizer.step()
+    return nll.item(), torch.stack([each.argmax(1) == y for each in logits]).float().mean(0).sum().item()
 
 
 @pytest.mark.parametrize("mode", ["eval", "train"])
-@pytest.mark.parametrize(("scope", "draws", "kl_factor"), [("all", 1, 1.0), ("classifier", 1, 0.3), ("all", 2, 0.5)])
-def test_is_algorithm_1_for_the_same_noise(scope: str, draws: int, kl_factor: float, mode: str) -> None:
+@pytest.mark.parametrize(("scope", "samples", "kl_factor"), [("all", 1, 1.0), ("classifier", 1, 0.3), ("all", 2, 0.5)])
+def test_is_algorithm_1_for_the_same_noise(scope: str, samples: int, kl_factor: float, mode: str) -> None:
     bnn = bayesianize(network(), prior=GaussianPrior(std=0.1))
     reference = copy.deepcopy(bnn)
-    objective = RobustELBO(alpha=ALPHA, kl_scope=scope, draws=draws)
+    objective = RobustELBO(alpha=ALPHA, kl_scope=scope, samples=samples)
     step = fast(bnn, defenses.Defense(attack=ATTACK, objective=objective, attack_mode=mode))
     x, y = batch()
     record = step(x, y, SEED, kl_factor=kl_factor)
-    divergence = kl_divergence(reference, scope)
-    algorithm_1(reference, x, y, scope=scope, draws=draws, kl_factor=kl_factor, mode=mode)
+    kl = kl_divergence(reference, scope)
+    nll, score = algorithm_1(reference, x, y, scope=scope, samples=samples, kl_factor=kl_factor, mode=mode)
     for (name, ours), theirs in zip(bnn.state_dict().items(), reference.state_dict().values(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=2e-5, msg=name)
-    torch.testing.assert_close(record.kl, divergence, rtol=1e-5, atol=1e-3)
+    torch.testing.assert_close(record.kl, kl, rtol=1e-5, atol=1e-3)
     torch.testing.assert_close(record.loss, record.nll + ALPHA / EXAMPLES * kl_factor * record.kl)
-    assert 0 <= record.score <= 16
+    assert record.nll.item() == pytest.approx(nll, rel=1e-3)
+    assert record.score.item() == pytest.approx(score, abs=1)  # one image, if two logits are close
 
 
-@pytest.mark.parametrize("mode", ["eval", "train"])
-def test_equals_the_eager_step_of_a_network_without_randomness(mode: str) -> None:
+@pytest.mark.parametrize(
+    ("attack", "mode"),
+    [
+        (ATTACK, "eval"),
+        (ATTACK, "train"),
+        *((attacks.SGD(Threat("linf", 0.3), steps=2, step_size=0.5, eot=eot), "eval") for eot in (1, 3)),
+    ],
+)
+def test_equals_the_eager_step_of_a_deterministic_network(attack: PGD, mode: str) -> None:
     net = network()
-    twin = copy.deepcopy(net)
-    defense = defenses.Defense(attack=ATTACK, attack_mode=mode)
+    other = copy.deepcopy(net)
+    defense = defenses.Defense(attack=attack, attack_mode=mode)
     x, y = batch()
     ours = fast(net, defense)(x, y, SEED, measure_clean=True)
-    loss = RobustLoss(twin, defense.objective, EXAMPLES)
+    loss = RobustLoss(other, defense.objective, EXAMPLES)
     optimizer = torch.optim.SGD(loss.parameters(), lr=0.1, momentum=0.9)
     theirs = EagerStep(loss, optimizer, defense)(x, y, SEED, measure_clean=True)
-    torch.testing.assert_close((ours.loss, ours.nll, ours.score), (theirs.loss, theirs.nll, theirs.score))
-    assert ours.clean_score == theirs.clean_score
-    for a, b in zip(net.state_dict().values(), twin.state_dict().values(), strict=True):
+    torch.testing.assert_close((ours.loss, ours.nll), (theirs.loss, theirs.nll), rtol=1e-4, atol=1e-5)
+    for one, two in ((ours.score, theirs.score), (ours.clean_score, theirs.clean_score)):
+        assert abs(one - two) <= 1  # one image, if two logits are close
+    for a, b in zip(net.state_dict().values(), other.state_dict().values(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=2e-5)
 
 
-def test_parts_that_are_not_random_are_trained_too() -> None:
+def test_deterministic_parts_are_trained_too() -> None:
     bnn = bayesianize(network(), where=lambda name, p: "classifier" in name)
     before = {name: p.detach().clone() for name, p in bnn.named_parameters()}
     fast(bnn, defenses.Defense(attack=ATTACK))(*batch(), SEED)
@@ -125,29 +133,11 @@ def test_parts_that_are_not_random_are_trained_too() -> None:
     assert all(torch.equal(p, before[name]) is (name in hidden) for name, p in bnn.named_parameters())
 
 
-def test_noisy_networks_and_clean_training_run() -> None:
-    record = fast(add_noise(network()), defenses.Defense())(*batch(), SEED)
-    assert torch.isfinite(record.loss)
-    assert record.kl == 0
-
-
-@pytest.mark.parametrize("eot", [1, 3])
-def test_plain_gradient_ascent_takes_steps_of_the_same_length(eot: int) -> None:
-    net = network()
-    twin = copy.deepcopy(net)
-    defense = defenses.Defense(attack=attacks.SGD(Threat("linf", 0.3), steps=2, step_size=0.5, eot=eot))
-    fast(net, defense)(*batch(), SEED)
-    loss = RobustLoss(twin, defense.objective, EXAMPLES)
-    EagerStep(loss, torch.optim.SGD(loss.parameters(), lr=0.1, momentum=0.9), defense)(*batch(), SEED)
-    for a, b in zip(net.state_dict().values(), twin.state_dict().values(), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=2e-5)
-
-
-@pytest.mark.parametrize("noisy", [True, False])
-def test_all_noise_follows_the_seed_and_the_callers_random_numbers_stay(noisy: bool) -> None:
+@pytest.mark.parametrize("wrap", [add_noise, bayesianize])
+def test_all_noise_follows_the_seed_and_the_global_random_state_is_untouched(wrap) -> None:
     results = []
     for state in (1, 2):
-        model = bayesianize(add_noise(network()) if noisy else network())
+        model = wrap(network())
         step = fast(model, defenses.Defense(attack=PGD(Threat("linf", 0.1), steps=2)))
         torch.manual_seed(state)
         before = torch.get_rng_state()
@@ -181,7 +171,7 @@ def test_compiled_equals_eager_for_the_same_noise(mode: str, monkeypatch: pytest
 
 
 def with_history(net: nn.Module) -> nn.Module:
-    """A network with a tensor that came out of a computation, as a weight that a hook computes does."""
+    """A network with a tensor that is not a leaf, such as a weight computed by a hook."""
     net.computed = 2 * next(net.parameters())
     return net
 
@@ -197,13 +187,19 @@ def with_history(net: nn.Module) -> nn.Module:
         (with_history, {}, "cannot be copied"),
     ],
 )
-def test_says_what_it_does_not_know(model, options: dict, reason: str) -> None:
+def test_unsupported_steps_are_refused_with_the_reason(model, options: dict, reason: str) -> None:
     with pytest.raises(UnsupportedError, match=reason):
         fast(model(network()), defenses.Defense(**options))
 
 
+def test_a_prior_over_deterministic_weights_is_refused() -> None:
+    loss = RobustLoss(network(), RobustELBO(), EXAMPLES, GaussianPrior(std=0.1))
+    with pytest.raises(UnsupportedError, match="a prior"):
+        FastStep(loss, torch.optim.SGD(loss.parameters(), lr=0.1), defenses.Defense())
+
+
 class KeepsItsStatistics(nn.Sequential):
-    """The usual way to freeze normalisation for good."""
+    """The usual way to freeze BatchNorm."""
 
     def train(self, mode: bool = True) -> "KeepsItsStatistics":
         super().train(mode)
@@ -212,15 +208,15 @@ class KeepsItsStatistics(nn.Sequential):
 
 
 @pytest.mark.parametrize("begin", [True, False])
-def test_frozen_normalisation_is_left_to_the_eager_step(begin: bool) -> None:
+def test_frozen_batchnorm_is_refused(begin: bool) -> None:
     net = KeepsItsStatistics(network(), nn.BatchNorm1d(10)).train(begin)
-    with pytest.raises(UnsupportedError, match="parts that are kept in evaluation mode"):
+    with pytest.raises(UnsupportedError, match="evaluation mode"):
         fast(net, defenses.Defense())
-    fast(net[0].eval(), defenses.Defense())  # none of it in training mode, and so all of it will be
+    fast(net[0].eval(), defenses.Defense())  # in evaluation mode as a whole: all of it is trained
 
 
 @pytest.mark.parametrize("wrap", [lambda net: net, bayesianize])
-def test_parameters_that_ask_for_no_gradient_stay(wrap) -> None:
+def test_parameters_without_requires_grad_do_not_change(wrap) -> None:
     net = network()
     for part in net.modules():
         if isinstance(part, nn.BatchNorm2d):
@@ -233,33 +229,27 @@ def test_parameters_that_ask_for_no_gradient_stay(wrap) -> None:
             assert parameter.grad is None and torch.equal(parameter, before[name]), name
 
 
-def test_refuses_a_prior_that_it_would_ignore() -> None:
-    loss = RobustLoss(network(), RobustELBO(), EXAMPLES, GaussianPrior(std=0.1))
-    with pytest.raises(UnsupportedError, match="a prior over weights that are not random"):
-        FastStep(loss, torch.optim.SGD(loss.parameters(), lr=0.1), defenses.Defense())
-
-
-class FakeRecording:
+class FakeGraph:
     """Stands in for a CUDA graph: runs the step itself."""
 
     made = 0
 
     def __init__(self, step, x, y, state) -> None:
         self.replay, self.x = step, x
-        FakeRecording.made += 1
+        FakeGraph.made += 1
 
 
-def test_processes_with_shards_of_different_sizes_record_at_the_same_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faststep, "GraphedStep", FakeRecording)
+def test_processes_with_shards_of_unequal_size_capture_at_the_same_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast_step_module, "GraphedStep", FakeGraph)
     recorded = []
     for rank in range(2):
         step, made = fast(network(), defenses.Defense(), captured=True), []
         # 32 examples a batch and 31 in the last one of two epochs
         for whole in (32, 31, 32, 31):
             size = len(range(rank, whole, 2))
-            FakeRecording.made = 0
+            FakeGraph.made = 0
             step(*batch(size), SEED, share=2 * size / whole)
-            made.append(FakeRecording.made)
+            made.append(FakeGraph.made)
         recorded.append(made)
     assert recorded[0] == recorded[1] == [1, 1, 0, 0]
 
@@ -274,7 +264,7 @@ def test_whole_batches_are_compiled_also_after_resuming_at_the_last_one(
         found.append(passes is self.passes)
         return torch.zeros(4)
 
-    monkeypatch.setattr(faststep, "GraphedStep", FakeRecording)
+    monkeypatch.setattr(fast_step_module, "GraphedStep", FakeGraph)
     monkeypatch.setattr(FastStep, "_step", look)
     step = fast(network(), defenses.Defense(), captured=True)
     for size in sizes:
@@ -284,19 +274,9 @@ def test_whole_batches_are_compiled_also_after_resuming_at_the_last_one(
 
 def test_weights_of_any_number_of_dimensions_are_laid_out_for_the_gpu() -> None:
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv3d(3, 4, 3), nn.Linear(3, 4))
-    faststep._lay_out_channels_last(net)
+    fast_step_module._to_channels_last(net)
     assert net[0].weight.is_contiguous(memory_format=torch.channels_last)
     assert net[1].weight.is_contiguous()
-
-
-def test_draws_repeat_for_a_seed_and_differ_between_streams() -> None:
-    weights = DrawnWeights(bayesianize(network()), torch.float32, lambda name: 0.0)
-    weights.refresh()
-    seed = torch.tensor([4])
-    first, again, other = weights.draw(seed, 0), weights.draw(seed, 0), weights.draw(seed, 1)
-    for name in first:
-        assert torch.equal(first[name], again[name])
-        assert not torch.equal(first[name], other[name])
 
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -1,4 +1,4 @@
-"""What is logged of a posterior's standard deviations, by reference values, and the warning that goes with it."""
+"""The standard deviations of a posterior against reference values, and the message about dominant noise."""
 
 import math
 from pathlib import Path
@@ -10,7 +10,7 @@ from torch import nn
 from advbnn import bayesianize, data
 from advbnn.defenses.profiles import defense
 from advbnn.training.loop import fit
-from advbnn.training.noise_share import TAKEN_OVER, spread_of
+from advbnn.training.noise_share import DOMINANT, posterior_scale
 
 
 def linear(mu: list[list[float]], std: list[list[float]]) -> nn.Module:
@@ -21,68 +21,53 @@ def linear(mu: list[list[float]], std: list[list[float]]) -> nn.Module:
     return bnn
 
 
-def test_mean_and_largest() -> None:
-    found = spread_of(linear([[0.0, 0.0], [0.0, 0.0]], [[1.0, 2.0], [3.0, 6.0]]))
-    assert (found.mean, found.largest) == pytest.approx((3.0, 6.0))
+@pytest.mark.parametrize("scale", [1, 100])
+def test_the_share_of_a_weight_is_its_variance_over_the_second_moment_of_its_row(scale: float) -> None:
+    """Whatever the scale of the row; not the share of the largest standard deviation, which is in the first row."""
+    bnn = linear([[10.0, 90.0], [0.0, scale]], [[500.0, 1.0], [3.0 * scale, scale]])
+    with torch.no_grad():
+        bnn.net.weight[0, 1] = 1e4
+    found = posterior_scale(nn.Sequential(nn.Flatten(), bnn))
+    assert found.noise_share == pytest.approx(9 / (9 + 1 + 1))
+    assert (found.channel, found.channel_std) == ("1.weight[1]", pytest.approx(3.0 * scale))
+    assert (found.mean_std, found.max_std) == pytest.approx(((501 + 4 * scale) / 4, 500.0))
 
 
-def test_the_share_of_a_weight_is_its_variance_over_the_second_moment_of_its_row() -> None:
-    found = spread_of(linear([[1.0, 2.0], [0.0, 1.0]], [[2.0, 1.0], [3.0, 1.0]]))
-    assert found.share == pytest.approx(9 / (9 + 1 + 1))  # the first row has 4 / (1 + 4 + 4 + 1)
-    assert found.where == "weight[1]"
-
-
-def test_the_share_does_not_change_with_the_scale_of_a_row() -> None:
-    small, large = (spread_of(linear([[0.3 * k, 0.1 * k]], [[0.2 * k, 0.5 * k]])) for k in (1, 100))
-    assert small.share == pytest.approx(large.share)
-
-
-def test_a_parameter_without_rows_of_several_weights_takes_nothing_over() -> None:
-    found = spread_of(bayesianize(nn.BatchNorm2d(3), init_std=5.0))
-    assert found.share == 0
-    assert found.largest == pytest.approx(5.0)
-
-
-def test_parts_of_a_larger_network_are_named_by_their_path() -> None:
-    found = spread_of(nn.Sequential(nn.Flatten(), linear([[0.0, 0.0]], [[1.0, 9.0]])))
-    assert found.where == "1.weight[0]"
-
-
-def test_the_standard_deviation_is_that_of_the_weight_with_the_largest_share() -> None:
-    found = spread_of(linear([[10.0, 90.0], [0.0, 0.1]], [[50.0, 1.0], [3.0, 0.1]]))
-    assert (found.where, found.std, found.largest) == ("weight[1]", pytest.approx(3.0), pytest.approx(50.0))
+def test_a_parameter_without_rows_of_several_weights_has_no_share() -> None:
+    found = posterior_scale(bayesianize(nn.BatchNorm2d(3), init_std=5.0))
+    assert (found.noise_share, found.max_std) == (0, pytest.approx(5.0))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_no_hindrance(dtype: torch.dtype) -> None:
+def test_half_precision(dtype: torch.dtype) -> None:
     bnn = bayesianize(nn.Linear(2, 400, bias=False), init_std=0.5)
     with torch.no_grad():
         bnn.log_std.weight[357, 1] = math.log(300)
-    found = spread_of(bnn.to(dtype))
-    assert found.where == "weight[357]"
-    assert found.share > 0.99
-    assert found.mean == pytest.approx((799 * 0.5 + 300) / 800, rel=0.02)
+    found = posterior_scale(bnn.to(dtype))
+    assert found.channel == "weight[357]"
+    assert found.noise_share > 0.99
+    assert found.mean_std == pytest.approx((799 * 0.5 + 300) / 800, rel=0.02)
 
 
-def test_a_row_without_any_weight_has_no_share() -> None:
+def test_a_row_of_zeros_has_no_share() -> None:
     with torch.no_grad():
         bnn = linear([[0.0, 0.0], [1.0, 1.0]], [[1.0, 1.0], [1.0, 1.0]])
         bnn.log_std.weight[0] = -2000.0
-    assert spread_of(bnn).share == pytest.approx(0.25)
+    assert posterior_scale(bnn).noise_share == pytest.approx(0.25)
 
 
-def test_a_network_without_random_weights_has_no_spread() -> None:
+def test_a_deterministic_network_is_refused() -> None:
     with pytest.raises(ValueError, match="no Bayesian part"):
-        spread_of(nn.Linear(2, 2))
+        posterior_scale(nn.Linear(2, 2))
 
 
-def test_at_the_start_of_a_training_nothing_is_taken_over() -> None:
+def test_at_the_start_of_training_no_noise_is_dominant() -> None:
     how = defense("adv_bnn", "cifar10")
-    assert spread_of(how.wrap(how.build(classes=10, shape=(3, 32, 32), seed=0))).share < 0.1
+    assert posterior_scale(how.wrap(how.build(classes=10, shape=(3, 32, 32), seed=0))).noise_share < 0.1
 
 
 @pytest.mark.parametrize("std", [0.05, 500.0])
-def test_a_run_says_once_that_the_noise_of_a_weight_has_taken_a_channel_over(tmp_path: Path, std: float) -> None:
+def test_a_run_logs_once_that_the_noise_of_a_weight_dominates(tmp_path: Path, std: float) -> None:
     splits = data.load("digits")
     few = data.Splits(splits.train.subset(range(128)), splits.test)
     how = defense("bnn", "digits", schedule={"epochs": 3})
@@ -92,5 +77,5 @@ def test_a_run_says_once_that_the_noise_of_a_weight_has_taken_a_channel_over(tmp
         first[1, 0, 0, 0] = math.log(std)
     result = fit(bnn, few, how, out=tmp_path / "run", log_every=1)
     share = [line["max_noise_share"] for line in result.history]
-    said = (tmp_path / "run" / "log.txt").read_text().count("the noise of one weight, of standard deviation 500")
-    assert (min(share) > TAKEN_OVER, said) == ((True, 1) if std > 1 else (False, 0))
+    said = (tmp_path / "run" / "log.txt").read_text().count("the noise of one weight, with standard deviation 500")
+    assert (min(share) > DOMINANT, said) == ((True, 1) if std > 1 else (False, 0))

@@ -1,4 +1,4 @@
-"""Runs that stop: by a signal, by divergence, by a full disk, or because they are finished."""
+"""Runs that stop, by a signal, a diverging loss or a full disk, and folders that are refused."""
 
 import errno
 import json
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from advbnn.bayes.mean_field import bayesianize
 from advbnn.bayes.priors import GaussianPrior, Prior
 from advbnn.data import ImageSet, Splits
-from advbnn.defenses.optimizers import SGD
+from advbnn.defenses.optimizers import SGDOptimizer
 from advbnn.defenses.schedules import Constant
 from advbnn.errors import CheckpointError, DivergedError, RunError
 from advbnn.training import checkpoint
@@ -22,7 +22,7 @@ from advbnn.training.checkpoint import CheckpointWarning
 from advbnn.training.interrupts import Interrupted
 from advbnn.training.loading import load_trained
 from advbnn.training.loop import fit
-from advbnn.training.state import Training
+from advbnn.training.state import TrainingState
 from quick import quick, same, train, weights
 
 
@@ -30,17 +30,18 @@ def test_ctrl_c_saves_and_resuming_gives_the_same(
     digits: Splits[ImageSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     value, whole = quick(), train(digits, quick())
-    advance, handler = Training.advance, signal.getsignal(signal.SIGINT)  # in the background a shell ignores Ctrl-C
+    advance = TrainingState.advance
+    handler = signal.getsignal(signal.SIGINT)  # in the background, a shell ignores Ctrl-C
     for which, step in ((signal.SIGINT, 3), (signal.SIGTERM, 7)):
 
-        def interrupted(self: Training, x: Tensor, y: Tensor, which: Any = which, step: int = step) -> None:
+        def interrupted(self: TrainingState, x: Tensor, y: Tensor, which: Any = which, step: int = step) -> None:
             if self.total_steps == step:
                 signal.raise_signal(which)
             advance(self, x, y)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Training, "advance", interrupted)
-            with pytest.raises(Interrupted, match=f"after step {step + 1} of 10, saved in .*resume") as stop:
+            patch.setattr(TrainingState, "advance", interrupted)
+            with pytest.raises(Interrupted, match=f"after step {step + 1} of 10, .*resume") as stop:
                 train(digits, value, out=tmp_path / "run", resume=True, log_every=4)
         assert stop.value.signal == which and signal.getsignal(which) is not None
         assert not load_trained(tmp_path / "run").finished
@@ -51,23 +52,23 @@ def test_ctrl_c_saves_and_resuming_gives_the_same(
 
 
 def test_second_ctrl_c_stops_at_once(digits: Splits[ImageSet], monkeypatch: pytest.MonkeyPatch) -> None:
-    def impatient(self: Training, x: Tensor, y: Tensor) -> None:
+    def impatient(self: TrainingState, x: Tensor, y: Tensor) -> None:
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(Training, "advance", impatient)
+    monkeypatch.setattr(TrainingState, "advance", impatient)
     with pytest.raises(KeyboardInterrupt) as stop:
         train(digits, quick())
     assert not isinstance(stop.value, Interrupted)
 
 
 @pytest.mark.parametrize("name", ["bnn", "adv_bnn"])
-def test_divergence_is_told_with_step_rate_and_remedy(digits: Splits[ImageSet], tmp_path: Path, name: str) -> None:
-    """Also where it is the attack that first meets the NaN. The state is kept, but not to go on from."""
-    value = quick(name, optimizer=SGD(lr=1e30), schedule=Constant(epochs=5))
-    with pytest.raises(
-        DivergedError, match=r"step [123] .*learning rate 1e\+30.*lower optimizer.lr.*diverged"
-    ) as error:
+def test_a_diverged_run_stops_with_step_learning_rate_and_remedy(
+    digits: Splits[ImageSet], tmp_path: Path, name: str
+) -> None:
+    """Also if the attack is the first to see the NaN. The state is saved, but not as a checkpoint."""
+    value = quick(name, optimizer=SGDOptimizer(lr=1e30), schedule=Constant(epochs=5))
+    with pytest.raises(DivergedError, match=r"step [123] .*1e\+30.*lower optimizer.lr.*diverged") as error:
         train(digits, value, out=tmp_path / "run", save_every=0.0)
     assert "no good checkpoint" in str(error.value) or "step-00000001" in str(error.value)
     assert list((tmp_path / "run" / "diverged").glob("step-*/weights.safetensors"))
@@ -91,24 +92,17 @@ def test_a_finished_run_says_so(digits: Splits[ImageSet], tmp_path: Path, capsys
 
 def test_a_folder_of_something_else_is_refused(digits: Splits[ImageSet], tmp_path: Path) -> None:
     train(digits, quick("bnn"), out=tmp_path / "run")
-    with pytest.raises(RunError, match=r"other settings: objective.alpha = 0.02 there, 0.5 now"):
+    with pytest.raises(RunError, match="objective.alpha = 0.02 there, 0.5 now"):
         train(digits, quick("bnn", objective={"alpha": 0.5}), out=tmp_path / "run", resume=True)
-    with pytest.raises(RunError, match="other settings: seed = 0 there, 1 now"):
+    with pytest.raises(RunError, match="seed = 0 there, 1 now"):
         train(digits, quick("bnn"), out=tmp_path / "run", resume=True, seed=1)
     changed = Splits(replace(digits.train, images=255 - digits.train.images), digits.test)
     with pytest.raises(RunError, match="other data"):
         train(changed, quick("bnn"), out=tmp_path / "run", resume=True)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").touch()
-    with pytest.raises(RunError, match="holds files but no run"):
+    with pytest.raises(RunError, match="files but no run"):
         train(digits, quick("bnn"), out=tmp_path / "full")
-    with pytest.raises(RunError, match=r"not a run folder: it has no config.toml"):
-        load_trained(tmp_path / "full")
-    with pytest.raises(RunError, match=r"not a run folder but a file; give the folder that it lies in, .*run$"):
-        load_trained(tmp_path / "run" / "config.toml")
-    (tmp_path / "run" / "config.toml").write_text("defense = ")
-    with pytest.raises(RunError, match=r"config.toml cannot be read: .*put back what the run has written"):
-        load_trained(tmp_path / "run")
 
 
 def test_a_run_of_another_network_is_refused(digits: Splits[ImageSet], tmp_path: Path) -> None:
@@ -119,52 +113,35 @@ def test_a_run_of_another_network_is_refused(digits: Splits[ImageSet], tmp_path:
     go(nn.Tanh(), GaussianPrior(std=0.1))
     with pytest.raises(RunError, match=r"another network: prior=GaussianPrior\(std=0.1.* there, .*std=0.2.* now"):
         go(nn.Tanh(), GaussianPrior(std=0.2))
-    with pytest.raises(RunError, match=r"another network: \(2\): Tanh\(\) there, \(2\): ELU.* now; choose another"):
+    with pytest.raises(RunError, match=r"another network: \(2\): Tanh\(\) there, \(2\): ELU.* now"):
         go(nn.ELU(), GaussianPrior(std=0.1))
 
-    facts = json.loads((tmp_path / "run" / "run.json").read_text())
-    del facts["model"]["structure"]  # begun earlier
-    (tmp_path / "run" / "run.json").write_text(json.dumps(facts))
-    go(nn.ELU(), GaussianPrior(std=0.1))
 
-
-def test_a_prior_by_a_function_is_the_same_when_the_run_goes_on(digits: Splits[ImageSet], tmp_path: Path) -> None:
+def test_a_prior_by_a_function_is_the_same_when_the_run_resumes(digits: Splits[ImageSet], tmp_path: Path) -> None:
     for _ in range(2):
         prior = GaussianPrior(std=lambda name, _: 0.1)  # elsewhere in memory each time
         net = bayesianize(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), prior=prior)
         assert fit(net, digits, quick("bnn"), out=tmp_path / "run", resume=True).steps == 10
 
 
-def test_a_run_goes_on_with_as_many_processes(
+def test_a_run_resumes_with_the_same_number_of_processes_only(
     digits: Splits[ImageSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("a power cut")
 
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
-        patch.setattr(Training, "advance", fail)
+        patch.setattr(TrainingState, "advance", fail)
         train(digits, quick("bnn"), out=tmp_path / "run")
     file = tmp_path / "run" / "run.json"
     facts = json.loads(file.read_text())
     file.write_text(json.dumps({**facts, "processes": 2}))
-    with pytest.raises(RunError, match=r"a run of 2 processes, now there are 1.*start as many"):
+    with pytest.raises(RunError, match="2 processes, now there are 1"):
         train(digits, quick("bnn"), out=tmp_path / "run", resume=True)
     file.write_text(json.dumps(facts))
     train(digits, quick("bnn"), out=tmp_path / "run", resume=True)
     file.write_text(json.dumps({**facts, "processes": 2}))
-    train(digits, quick("bnn"), out=tmp_path / "run")  # finished, which any number may look at
-
-
-def test_a_run_from_before_a_setting_existed_is_the_same_run(digits: Splits[ImageSet], tmp_path: Path) -> None:
-    train(digits, quick(), out=tmp_path / "run")
-    config = tmp_path / "run" / "config.toml"
-    text = config.read_text()
-    config.write_text(text.replace('precision = "auto"\n', ""))
-    assert "precision" in text and "precision" not in config.read_text()
-    train(digits, quick(), out=tmp_path / "run")
-    config.write_text(text.replace('precision = "auto"', 'precision = "bf16"'))
-    with pytest.raises(RunError, match="other settings: precision = 'bf16' there, 'auto' now"):
-        train(digits, quick(), out=tmp_path / "run")
+    train(digits, quick("bnn"), out=tmp_path / "run")  # finished, so the number does not matter
 
 
 def test_an_unfinished_run_is_not_overwritten(
@@ -173,10 +150,10 @@ def test_an_unfinished_run_is_not_overwritten(
     def full(*args: object, **kwargs: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with monkeypatch.context() as patch, pytest.raises(CheckpointError, match=r"No space left.*from its beginning"):
+    with monkeypatch.context() as patch, pytest.raises(CheckpointError, match=r"No space left.*beginning"):
         patch.setattr(torch, "save", full)
         train(digits, quick("bnn"), out=tmp_path / "run")
-    with pytest.raises(RunError, match=r"stopped after step 0; resume it \(--resume"):
+    with pytest.raises(RunError, match="after step 0.*--resume"):
         train(digits, quick("bnn"), out=tmp_path / "run")
     with pytest.raises(RunError, match="no weights yet"):
         load_trained(tmp_path / "run")

@@ -1,11 +1,13 @@
-"""The paper's five ways to train a network, as plain values: no defence, RSE, adversarial training, BNN, Adv-BNN.
+"""A defence as a plain value: how a network is built, attacked and updated in training.
 
-A `Defense` says everything that training needs to know; `fit` does the rest. Its numbers come from a profile, see
-`advbnn.defenses.profiles`, and every one of them can be changed.
+`fit` takes everything from a `Defense`. The numbers of the paper's five defences (none, RSE, adversarial training, BNN,
+Adv-BNN) come from a profile, see `advbnn.defenses.profiles`, and each of them can be changed.
 """
 
 import math
+import re
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 from torch import nn
 
@@ -15,7 +17,7 @@ from advbnn.bayes.mean_field import Bayesian, bayesianize
 from advbnn.bayes.priors import GaussianPrior, unit_norm_scales
 from advbnn.defenses.config_io import DERIVED
 from advbnn.defenses.objective import RobustELBO
-from advbnn.defenses.optimizers import SGD, Adam, Langevin
+from advbnn.defenses.optimizers import AdamOptimizer, LangevinSampler, SGDOptimizer
 from advbnn.defenses.rse import add_noise, noise_levels
 from advbnn.defenses.schedules import Constant, Cosine, OneCycle, Stages
 from advbnn.errors import ArgumentError, unknown
@@ -25,7 +27,10 @@ NORM_SCALES = ("ones", "uniform")
 ATTACK_MODES = ("eval", "train")
 
 OWN = "own"
-"""In place of an architecture: a network that was built elsewhere and given to `fit`."""
+"""In place of an architecture: a network that was not built by `Defense.build`, but passed to `fit`."""
+
+_BUILT: WeakKeyDictionary[nn.Module, tuple[object, ...]] = WeakKeyDictionary()
+"""The networks that `Defense.build` returned, with the settings and the structure they were built with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +59,8 @@ class Variational:
     Args:
         prior_std: sigma_0, the standard deviation of the prior.
         init_std: the posterior standard deviation at the start.
-        norm_scale_mean: the prior mean of normalisation scales, which act as factors; 0 in the paper, as for all
-            other weights, where 1 would leave the network's function in peace.
+        norm_scale_mean: the prior mean of normalisation scales; 0 in the paper, as for all other weights. These
+            scales are factors, so 1 keeps the network's function.
     """
 
     prior_std: float = 0.05
@@ -80,12 +85,12 @@ class Variational:
 
 @dataclass(frozen=True, kw_only=True)
 class Averaging:
-    """A running average of the weights, which is what `fit` returns; see `WeightAverage`.
+    """`fit` returns a running average of the weights; see `WeightAverage`.
 
     Args:
-        decay: of an exponential average (EMA); None for the equal average (SWA), after which normalisation statistics
-            are estimated anew.
-        start: the epoch to begin after.
+        decay: of an exponential moving average (EMA); None for the equal average (SWA), for which the running
+            statistics of BatchNorm are estimated anew.
+        start: the first epoch that is averaged, from 0.
     """
 
     decay: float | None = 0.995
@@ -100,13 +105,13 @@ class Averaging:
 
 @dataclass(frozen=True, kw_only=True)
 class EarlyStopping:
-    """Keep the epoch that does best on a validation set, and stop when none has been best for a while.
+    """Return the best epoch on a validation set, and stop when there has been no new best for a while.
 
     Args:
-        fraction: the share of the training set that is taken for validation, where the data has no such set yet.
-        patience: epochs without a new best after which the run ends.
-        every: epochs from one validation to the next.
-        samples: draws of the network that a prediction is averaged over.
+        fraction: the fraction of the training set held out for validation, if the data has no validation set.
+        patience: the run ends after this many epochs without a new best.
+        every: epochs between validations.
+        samples: weight samples per prediction.
     """
 
     fraction: float = 0.1
@@ -124,29 +129,28 @@ class EarlyStopping:
 
 @dataclass(frozen=True, kw_only=True)
 class Defense:
-    """How a network is made, attacked and updated in training.
+    """How a network is built, attacked and updated in training.
 
     Args:
-        name: what the defence is called.
-        profile: whose numbers these are: `"paper"`, `"authors_code"` or `"ours"`.
-        like: the dataset that they are for.
-        architecture: the network of the experiment, for `models.build`; `"own"` in the settings that `fit` has kept of
-            a network that is another.
+        name: the name of the defence.
+        profile: the source of the numbers: `"paper"`, `"authors_code"` or `"ours"`.
+        like: the dataset that the numbers are for.
+        architecture: the network, for `models.build`; `"own"` in the run folder of a network that `build` did not make.
         norm_scales: BatchNorm scales start at `"ones"`, or `"uniform"` in (0, 1) as in PyTorch 0.4.
-        network: what becomes of the network: `Plain`, `Noisy` or `Variational`.
+        network: how the network becomes random: `Plain` (not at all), `Noisy` or `Variational`.
         attack: perturbs every batch before the update; None trains on clean data.
-        attack_mode: normalisation during the attack: `"eval"` by running statistics, `"train"` by those of the batch.
+        attack_mode: BatchNorm in the attack: `"eval"` uses running statistics, `"train"` batch statistics.
         objective: what the update minimises.
-        optimizer: `SGD`, `Adam`, or `Langevin` to sample the weights instead of optimizing them.
+        optimizer: `SGDOptimizer`, `AdamOptimizer`, or `LangevinSampler` to sample the weights.
         schedule: learning rate and length: `Constant`, `Stages`, `Cosine` or `OneCycle`.
-        batch_size: examples in an update, over all processes.
-        drop_last: leave out an epoch's last, smaller batch.
-        augment: change images at random as the authors' code does for the dataset; see `data.usual_augmentation`.
-        clip: the largest norm of an update's gradient; unlimited when None.
-        averaging: average the weights along the way; None for no average.
-        awp: rho, the relative size of an adversarial perturbation of the weights; None for none.
+        batch_size: examples per update, over all processes.
+        drop_last: skip the last, smaller batch of an epoch.
+        augment: augment images as the authors' code does for the dataset; see `data.usual_augmentation`.
+        clip: the largest gradient norm of an update; None for no clipping.
+        averaging: average the weights during training; None for no average.
+        awp: rho, the relative size of an adversarial weight perturbation; None for none.
         early_stopping: stop on a validation set; None trains to the end.
-        chosen_by_us: settings that the profile's source leaves open, so that the value is this library's choice.
+        chosen_by_us: settings that the profile's source leaves open, with values chosen by this library.
         changed: settings that differ from the profile.
     """
 
@@ -159,7 +163,7 @@ class Defense:
     attack: PGD | None = None
     attack_mode: str = "eval"
     objective: RobustELBO = field(default_factory=RobustELBO)
-    optimizer: SGD | Adam | Langevin = field(default_factory=SGD)
+    optimizer: SGDOptimizer | AdamOptimizer | LangevinSampler = field(default_factory=SGDOptimizer)
     schedule: Constant | Stages | Cosine | OneCycle = field(default_factory=Constant)
     batch_size: int = 128
     drop_last: bool = False
@@ -180,16 +184,13 @@ class Defense:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ArgumentError(f"{name} must be positive, or None to leave it out, got {value}")
-        if isinstance(self.optimizer, Langevin) and not isinstance(self.network, Plain):
-            raise ArgumentError(
-                f"Langevin dynamics samples the weights of a plain network, got network={self.network!r}; "
-                "use network=Plain()"
-            )
+        if isinstance(self.optimizer, LangevinSampler):
+            self._check_langevin()
         self._check_averaging()
         self._check_attack()
 
     def wrap(self, net: nn.Module) -> nn.Module:
-        """What this defence trains: `net` itself, or noisy, or Bayesian; a net that is so already is left alone."""
+        """The network to train: `net` itself, or made noisy or Bayesian unless it is so already."""
         return self.network.wrap(net)
 
     def build(self, *, classes: int, shape: tuple[int, ...], seed: int = 0) -> nn.Module:
@@ -202,37 +203,52 @@ class Defense:
         """
         if self.architecture == OWN:
             raise ArgumentError(
-                "architecture='own' stands for a network of somebody's own that was given to fit, and settings alone "
-                "cannot build it; build it in Python, and give it to fit, or to load_trained(folder, net=...)"
+                "architecture='own' is a network that was passed to fit, and settings alone cannot build it; build it "
+                "in Python and pass it to fit, or to load_trained(folder, net=...)"
             )
         if len(shape) != 3 or shape[1] != shape[2]:
             raise ArgumentError(
                 f"shape must be (channels, height, width) of square images, got {shape}; for other inputs build a "
-                "network yourself and give it to fit"
+                "network yourself and pass it to fit"
             )
         with seeded(seed):
             net = models.build(self.architecture, classes=classes, image_size=shape[1], channels=shape[0])
             if self.norm_scales == "uniform":
                 models.uniform_norm_scales_(net)
-        return self.wrap(net)
+        model = self.wrap(net)
+        _BUILT[model] = self._built_as(model, classes, shape)
+        return model
+
+    def has_built(self, model: nn.Module, *, classes: int, shape: tuple[int, ...]) -> bool:
+        """Whether `build` of such a defence returned `model`, and its structure is still the same."""
+        return _BUILT.get(model) == self._built_as(model, classes, shape)
+
+    def _built_as(self, model: nn.Module, classes: int, shape: tuple[int, ...]) -> tuple[object, ...]:
+        return self.architecture, self.network, classes, tuple(shape), structure_of(model)
+
+    def _check_langevin(self) -> None:
+        if not isinstance(self.network, Plain):
+            raise ArgumentError(
+                f"Langevin dynamics samples the weights of a plain network, got network={self.network!r}; "
+                "use network=Plain()"
+            )
+        for name in ("averaging", "early_stopping"):
+            if getattr(self, name) is not None:
+                raise ArgumentError(f"Langevin dynamics keeps weight samples, which {name} cannot use; leave it out")
 
     def _check_averaging(self) -> None:
-        averaging, stopping = self.averaging, self.early_stopping
-        if isinstance(self.optimizer, Langevin) and (averaging is not None or stopping is not None):
-            which = "averaging" if averaging is not None else "early_stopping"
-            raise ArgumentError(f"Langevin dynamics keeps samples of the weights, and {which} knows none; leave it out")
+        averaging, epochs = self.averaging, self.schedule.total_epochs
         if averaging is None:
             return
-        epochs = self.schedule.total_epochs
         if averaging.start >= epochs:
             raise ArgumentError(
-                f"averaging.start={averaging.start} is past the last epoch, so that nothing would be averaged; the "
+                f"averaging.start={averaging.start} is past the last epoch, so nothing would be averaged; the "
                 f"schedule has {epochs} epochs, give at most {epochs - 1}"
             )
-        if stopping is not None and averaging.decay is None:
+        if self.early_stopping is not None and averaging.decay is None:
             raise ArgumentError(
-                "the equal average needs its normalisation statistics estimated anew before it can be judged, which "
-                "early_stopping does not do; give averaging.decay, such as 0.995, or leave one of them out"
+                "early_stopping cannot validate the equal average, whose running statistics are estimated only at the "
+                "end; give averaging.decay, such as 0.995, or leave one of the two out"
             )
 
     def _check_attack(self) -> None:
@@ -242,16 +258,16 @@ class Defense:
                 raise ArgumentError("trades compares clean and perturbed inputs, and there is no attack; give one")
             return
         if self.attack.targeted:
-            raise ArgumentError(
-                "training perturbs examples away from their own labels: use an attack with targeted=False"
-            )
+            raise ArgumentError("attack must increase the loss of the true labels in training: use targeted=False")
         if (self.attack.loss == "nll") != (likelihood.attack_loss == "nll"):
             raise ArgumentError(
                 f"attack.loss={self.attack.loss!r} does not fit a {type(likelihood).__name__} likelihood; "
                 f"use loss={likelihood.attack_loss!r}"
             )
         if trades is not None and isinstance(self.network, Plain) and not self.attack.random_start:
-            raise ArgumentError(
-                "trades needs attack.random_start=True: at the input itself the divergence is zero, "
-                "and so is its gradient"
-            )
+            raise ArgumentError("trades needs attack.random_start=True: the KL and its gradient are zero at the input")
+
+
+def structure_of(model: nn.Module) -> list[str]:
+    """The layers, prior and noise of a network, line by line, without memory addresses."""
+    return re.sub(" at 0x[0-9a-f]+", "", f"{model!r}\nnoise={noise_levels(model)}").splitlines()

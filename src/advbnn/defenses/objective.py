@@ -13,24 +13,24 @@ SCOPES = ("all", "classifier")
 class RobustELBO:
     """-(1/N) sum_i log p(y_i | x_i^adv, w) + (alpha / N) KL(q(w) || p(w)), with w ~ q (eq. 13).
 
-    A network without random weights has no divergence, and what is left is adversarial training (eq. 4), or plain
-    training where nothing perturbs the data.
+    Without random weights there is no KL, which leaves adversarial training (eq. 4), or plain training without an
+    attack.
 
     Args:
         likelihood: `Categorical` or `Gaussian`.
-        alpha: the weight of the divergence, in (0, 1]; 1 is the evidence lower bound itself.
-        kl_scope: `"all"` random weights, or only those of the `"classifier"`; see `kl_divergence`.
-        draws: weight draws that the likelihood of one update is averaged over.
-        kl_warmup: how the weight of the divergence grows: `"constant"`, `"linear"` or `"blundell"`; see `kl_factor`.
-        kl_warmup_epochs: the length of the linear rise.
-        trades: beta. If given, the data term is -log p(y | x, w) + beta KL(p(. | x, w) || p(. | x^adv, w)), and x^adv
-            maximises that divergence instead of the loss (Zhang et al., 2019).
+        alpha: the weight of the KL, in (0, 1]; 1 is the evidence lower bound itself.
+        kl_scope: `"all"` random weights, or only the `"classifier"`; see `kl_divergence`.
+        samples: weight samples per update, over which the likelihood is averaged.
+        kl_warmup: how the weight of the KL grows: `"constant"`, `"linear"` or `"blundell"`; see `kl_factor`.
+        kl_warmup_epochs: the length of the linear warm-up.
+        trades: beta of TRADES (Zhang et al., 2019), or None. The data term is then
+            -log p(y | x, w) + beta KL(p(. | x, w) || p(. | x^adv, w)), and x^adv maximises that KL, not the loss.
     """
 
     likelihood: Likelihood = Categorical()
     alpha: float = 1.0
     kl_scope: str = "all"
-    draws: int = 1
+    samples: int = 1
     kl_warmup: str = "constant"
     kl_warmup_epochs: float = 1.0
     trades: float | None = None
@@ -40,8 +40,8 @@ class RobustELBO:
             raise ArgumentError(f"alpha must lie in (0, 1], got {self.alpha}; 1 is the evidence lower bound itself")
         if self.kl_scope not in SCOPES:
             raise unknown("kl_scope", self.kl_scope, SCOPES)
-        if self.draws < 1:
-            raise ArgumentError(f"draws must be at least 1, got {self.draws}")
+        if self.samples < 1:
+            raise ArgumentError(f"samples must be at least 1, got {self.samples}")
         if self.kl_warmup not in KL_WARMUPS:
             raise unknown("kl_warmup", self.kl_warmup, KL_WARMUPS)
         if not self.kl_warmup_epochs > 0:

@@ -1,6 +1,6 @@
-"""Whose numbers a defence follows: the paper's, its authors' code's, or, on the embedded digits, our own.
+"""The numbers of the paper's five defences: from the paper, from its authors' code, and our own for the digits.
 
-Where paper and code differ, both are here. What a source leaves open is named in `Defense.chosen_by_us`.
+Where paper and code differ, both are here. `Defense.chosen_by_us` names what a source leaves open.
 """
 
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from advbnn.attacks.threat import Threat
 from advbnn.defenses.config_io import to_table, updated
 from advbnn.defenses.defense import Defense, Noisy, Plain, Variational
 from advbnn.defenses.objective import RobustELBO
-from advbnn.defenses.optimizers import SGD, Adam
+from advbnn.defenses.optimizers import AdamOptimizer, SGDOptimizer
 from advbnn.defenses.schedules import OneCycle, Stages
 from advbnn.errors import unknown
 
@@ -21,7 +21,7 @@ DATASETS = ("cifar10", "stl10", "imagenet143", "digits")
 
 @dataclass(frozen=True, kw_only=True)
 class _Values:
-    """What a profile says of one dataset; the pair is (BNN, Adv-BNN)."""
+    """The values of a profile for one dataset; pairs are (BNN, Adv-BNN)."""
 
     architecture: str
     eps: float
@@ -43,7 +43,7 @@ _PAPER = {
     ),
 }
 
-# The code's VGG returns the divergence of its classifier alone; its Model A that of all layers.
+# The code's VGG returns the KL of its classifier only, its Model A the KL of all layers.
 _AUTHORS_CODE = {
     "cifar10": _Values(
         architecture="vgg16",
@@ -87,9 +87,8 @@ def defense(name: str, data: str = "digits", profile: str | None = None, **overr
     Args:
         name: `"none"`, `"rse"`, `"adv"`, `"bnn"` or `"adv_bnn"`.
         data: the dataset of the experiment: `"cifar10"`, `"stl10"`, `"imagenet143"` or `"digits"`.
-        profile: `"paper"` or `"authors_code"`; `"ours"` for digits, which neither knows. Left out, the authors' code
-            where there is one.
-        overrides: fields of `Defense` with other values; a dict changes a part of a field:
+        profile: `"paper"` or `"authors_code"` (the default); for digits `"ours"`.
+        overrides: other values of fields of `Defense`; a dict changes part of a field:
             `defense("adv_bnn", "cifar10", batch_size=256, objective={"alpha": 0.1})`.
     """
     if name not in DEFENSES:
@@ -106,7 +105,7 @@ def defense(name: str, data: str = "digits", profile: str | None = None, **overr
 
 
 def _paper(name: str, data: str) -> Defense:
-    """Section 4 and appendix C. What these leave open is taken from the code, without its restarts and with SGD."""
+    """Section 4 and appendix C. What they leave open is taken from the code, but with SGD and without restarts."""
     variational = name in ("bnn", "adv_bnn")
     values = _PAPER[data]
     settings = _common(name, values)
@@ -114,7 +113,7 @@ def _paper(name: str, data: str) -> Defense:
         name=name,
         profile="paper",
         like=data,
-        optimizer=SGD(lr=0.01, momentum=0.9, weight_decay=0.0 if variational else 5e-4),
+        optimizer=SGDOptimizer(lr=0.01, momentum=0.9, weight_decay=0.0 if variational else 5e-4),
         schedule=Stages(epochs=values.stages, fresh_optimizer=False),
         chosen_by_us=tuple(key for key in _OPEN_IN_THE_PAPER if _applies(key, settings)),
         **settings,
@@ -122,7 +121,7 @@ def _paper(name: str, data: str) -> Defense:
 
 
 def _authors_code(name: str, data: str) -> Defense:
-    """The last scripts of the authors' repository; CIFAR-10's from its history."""
+    """The last scripts of the authors' repository; for CIFAR-10, from its history."""
     variational = name in ("bnn", "adv_bnn")
     values = _AUTHORS_CODE[data]
     return Defense(
@@ -130,16 +129,16 @@ def _authors_code(name: str, data: str) -> Defense:
         profile="authors_code",
         like=data,
         norm_scales="uniform",
-        optimizer=Adam(lr=0.01) if variational else SGD(lr=0.01, momentum=0.9, weight_decay=5e-4),
+        optimizer=AdamOptimizer(lr=0.01) if variational else SGDOptimizer(lr=0.01, momentum=0.9, weight_decay=5e-4),
         schedule=Stages(epochs=values.stages, fresh_optimizer=True),
-        # no script of a BNN on CIFAR-10 is left
+        # the repository has no script for a BNN on CIFAR-10
         chosen_by_us=("network.prior_std", "network.init_std") if (name, data) == ("bnn", "cifar10") else (),
         **_common(name, values),
     )
 
 
 def _common(name: str, values: _Values) -> dict[str, Any]:
-    """What both sources agree on."""
+    """The settings that both sources share."""
     adversarial = name in ("adv", "adv_bnn")
     which = 1 if name == "adv_bnn" else 0
     std = values.prior_std[which]
@@ -163,7 +162,7 @@ def _ours(name: str, data: str) -> Defense:
         network=_network(name, Variational(prior_std=0.05, init_std=0.02, norm_scale_mean=1.0)),
         attack=PGD(Threat("linf", 0.15), steps=4, step_size=0.06) if adversarial else None,
         objective=RobustELBO(alpha=0.02) if variational else RobustELBO(),
-        optimizer=Adam(lr=0.01),
+        optimizer=AdamOptimizer(lr=0.01),
         schedule=OneCycle(epochs=15),
         batch_size=64,
         augment=False,
@@ -184,7 +183,7 @@ def _applies(key: str, settings: dict[str, Any]) -> bool:
 
 
 def _differences(before: Any, after: Any, path: str = "") -> list[str]:
-    """The keys, by their full paths, under which two nested tables differ."""
+    """The full keys under which two nested tables differ."""
     if not (isinstance(before, dict) and isinstance(after, dict)):
         return [path] if before != after else []
     if before.get("kind") != after.get("kind"):

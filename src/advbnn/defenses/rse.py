@@ -1,7 +1,7 @@
 """Random self-ensemble (RSE): Gaussian noise on the input of every convolution, in training and prediction.
 
-A baseline of the paper. The noise is a hook, not a layer, so the parameters keep their names: a checkpoint of
-the plain network loads strictly into the noisy one, and the other way round.
+A baseline of the paper. The noise is a hook, not a layer, so parameters keep their names: a checkpoint of the plain
+network loads into the noisy one, and vice versa.
 """
 
 import copy
@@ -31,23 +31,23 @@ def add_noise(
     inner: float = 0.1,
     before: tuple[type[nn.Module], ...] = CONVOLUTIONS,
 ) -> Net:
-    """A copy of `net` in which each layer of a type in `before` sees its input plus N(0, std^2).
+    """A copy of `net` in which each layer of a type in `before` gets its input plus N(0, std^2).
 
-    Every element of every image gets its own noise at every call, drawn from torch's default generator, in
-    training and in evaluation mode alike. The defaults are those of the authors' code.
+    Every call adds fresh noise from torch's default generator to every element, in training and in evaluation mode.
+    The defaults are from the authors' code.
 
     Args:
-        net: any module with such layers; it stays as it is.
+        net: any module with such layers; not changed.
         first: standard deviation before the first such layer, in the order of registration.
-        inner: standard deviation before all the others.
-        before: the types of layer.
+        inner: standard deviation before the others.
+        before: the layer types.
     """
     for argument, std in {"first": first, "inner": inner}.items():
         if not (isinstance(std, int | float) and 0 <= std < math.inf):
             raise ArgumentError(f"{argument} must be a finite standard deviation, zero or more; got {std!r}")
     if noise_levels(net):
         raise ArgumentError(
-            "net has noise already, and a second helping would raise its standard deviation unseen; "
+            "net has noise already, and adding noise twice would silently raise its standard deviation; "
             "add noise once, to the plain network"
         )
 
@@ -56,8 +56,8 @@ def add_noise(
     if not layers:
         kinds = ", ".join(kind.__name__ for kind in before)
         raise ArgumentError(
-            f"net must have a layer to put noise before, and {type(net).__name__} has none of: {kinds}. "
-            "Name the types to use, such as before=(nn.Linear,)"
+            f"net must have a layer to add noise before, and {type(net).__name__} has none of: {kinds}. "
+            "Give the layer types, such as before=(nn.Linear,)"
         )
     for index, layer in enumerate(layers):
         GaussianNoise(float(inner if index else first)).attach(layer)
@@ -81,8 +81,8 @@ class GaussianNoise:
         self.std = std
 
     def attach(self, layer: nn.Module) -> None:
-        # Hooks live in a dict under process-wide ids. Pickled along, the handle makes the loading process
-        # skip this id; otherwise the next hook registered there could take it and silently replace the noise.
+        # Hooks are stored under process-wide ids. The pickled handle makes the loading process skip this id;
+        # otherwise the next hook registered there could take it and silently replace the noise.
         self.handle = layer.register_forward_pre_hook(self, with_kwargs=True)
 
     def __call__(
@@ -95,7 +95,7 @@ class GaussianNoise:
         return args, {**kwargs, "input": self._perturb(kwargs["input"])}
 
     def _perturb(self, x: torch.Tensor) -> torch.Tensor:
-        # in the order of the indices, whatever the order in memory: the noise of a seed is the same in every layout
+        # not randn_like, which follows the memory format: a seed gives the same noise in every layout
         return x + self.std * torch.randn(x.shape, dtype=x.dtype, device=x.device)
 
     def __repr__(self) -> str:

@@ -1,51 +1,35 @@
-"""How the learning rate and the weight of the divergence change over a run."""
+"""Schedules of the learning rate and of the weight of the KL.
+
+A learning-rate schedule has `total_epochs`; `scale(epoch)`, the factor of the optimizer's learning rate after that many
+epochs, which may be a fraction; and `restarts(epoch)`, whether that epoch begins with a new optimizer.
+"""
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
-from advbnn.errors import ArgumentError, unknown
+from advbnn.errors import ArgumentError, positive_whole, unknown
 
 KL_WARMUPS = ("constant", "linear", "blundell")
 
 
-class Schedule(Protocol):
-    """What a run asks of a learning-rate schedule."""
-
-    @property
-    def total_epochs(self) -> int:
-        """The length of the run."""
-
-    def scale(self, epoch: float) -> float:
-        """The learning rate as a share of the optimizer's, after `epoch` epochs (fractions are steps within one)."""
-
-    def restarts(self, epoch: int) -> bool:
-        """Whether a new optimizer, without memory of past gradients, takes over at the start of this epoch."""
-
-
 @dataclass(frozen=True, kw_only=True)
-class _OneOptimizer:
-    """A run whose optimizer is never replaced."""
+class Constant:
+    """A constant learning rate; the base of the schedules that keep one optimizer."""
 
     epochs: int = 100
 
     def __post_init__(self) -> None:
-        _check_epochs(self.epochs)
+        positive_whole("epochs", self.epochs)
 
     @property
     def total_epochs(self) -> int:
         return self.epochs
 
-    def restarts(self, epoch: int) -> bool:
-        return False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Constant(_OneOptimizer):
-    """One learning rate throughout."""
-
     def scale(self, epoch: float) -> float:
         return 1.0
+
+    def restarts(self, epoch: int) -> bool:
+        return False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +50,7 @@ class Stages:
         if not self.epochs:
             raise ArgumentError("epochs must hold the length of at least one stage, got ()")
         for length in self.epochs:
-            _check_epochs(length)
+            positive_whole("epochs", length)
         if not self.factor > 0:
             raise ArgumentError(f"factor must be positive, got {self.factor}")
 
@@ -75,18 +59,18 @@ class Stages:
         return sum(self.epochs)
 
     def scale(self, epoch: float) -> float:
-        return float(self.factor ** sum(epoch >= start for start in self._starts()[1:]))
+        return float(self.factor ** sum(epoch >= start for start in self._later_starts()))
 
     def restarts(self, epoch: int) -> bool:
-        return self.fresh_optimizer and epoch in self._starts()[1:]
+        return self.fresh_optimizer and epoch in self._later_starts()
 
-    def _starts(self) -> list[int]:
-        return [sum(self.epochs[:stage]) for stage in range(len(self.epochs))]
+    def _later_starts(self) -> list[int]:
+        return [sum(self.epochs[:stage]) for stage in range(1, len(self.epochs))]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cosine(_OneOptimizer):
-    """Linear rise over `warmup` epochs, then half a cosine down to the share `final`."""
+class Cosine(Constant):
+    """Linear warm-up over `warmup` epochs, then half a cosine down to the factor `final`."""
 
     warmup: float = 0.0
     final: float = 0.0
@@ -103,14 +87,14 @@ class Cosine(_OneOptimizer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneCycle(_OneOptimizer):
-    """Half a cosine up from the share `start` to 1, and another down to `final` (Smith and Topin, 2018).
+class OneCycle(Constant):
+    """Half a cosine up from the factor `start` to 1, then half a cosine down to `final` (Smith and Topin, 2018).
 
     Args:
         epochs: the length of the run.
-        rise: the share of the run that goes up.
-        start: where it starts.
-        final: where it ends.
+        rise: the fraction of the run with a rising learning rate.
+        start: the first factor.
+        final: the last factor.
     """
 
     rise: float = 0.3
@@ -130,30 +114,25 @@ class OneCycle(_OneOptimizer):
 
 
 def kl_factor(warmup: str, *, epoch: int, step: int, steps: int, epochs: float = 1.0) -> float:
-    """What alpha / N is multiplied with at a step, so that the divergence does not drown the data early on.
+    """The factor of alpha / N at one step, so that the KL does not dominate the data term early on.
 
     Args:
-        warmup: `"constant"`: 1. `"linear"`: from 0 up to 1 over `epochs` epochs. `"blundell"`: within every epoch
-            M 2^(M-i) / (2^M - 1) for the i-th of M steps, whose mean is 1 (Blundell et al., 2015, section 3.4).
+        warmup: `"constant"`: 1. `"linear"`: from 0 to 1 over `epochs` epochs. `"blundell"`: within every epoch
+            M 2^(M-i) / (2^M - 1) at step i of M, which has mean 1 (Blundell et al., 2015, section 3.4).
         epoch: the epoch, from 0.
-        step: the step within it, from 0.
-        steps: M, the steps of an epoch.
-        epochs: the length of the linear rise.
+        step: the step within the epoch, from 0.
+        steps: M, the steps per epoch.
+        epochs: the length of the linear warm-up.
     """
     if warmup == "constant":
         return 1.0
     if warmup == "linear":
         return min(1.0, (epoch + (step + 1) / steps) / epochs)
     if warmup == "blundell":
-        # with numerator and denominator divided by 2^M, which no float could hold
+        # numerator and denominator divided by 2^M, which would overflow
         return steps * 2.0 ** -(step + 1) / (1 - 2.0**-steps)
     raise unknown("kl_warmup", warmup, KL_WARMUPS)
 
 
 def _half_cosine(begin: float, end: float, progress: float) -> float:
     return end + (begin - end) * (1 + math.cos(math.pi * min(progress, 1.0))) / 2
-
-
-def _check_epochs(epochs: int) -> None:
-    if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
-        raise ArgumentError(f"epochs must be whole numbers of at least 1, got {epochs!r}")

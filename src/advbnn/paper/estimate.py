@@ -20,7 +20,7 @@ from advbnn.paper.experiment import Run
 from advbnn.paper.plan import RANDOM, Measurement, Plan
 from advbnn.paper.protocol import Protocol
 from advbnn.training.run_folder import METRICS
-from advbnn.training.state import Training
+from advbnn.training.state import TrainingState
 
 _BATCH = 250
 _STEPS_TIMED = 3
@@ -121,7 +121,7 @@ def _cost(run: Run, splits: Splits[Any], device: str, plan: Plan, trains: bool) 
 
 
 def _step(run: Run, model: nn.Module, splits: Splits[Any], device: str) -> float:
-    training = Training(
+    training = TrainingState(
         model, splits.to(device), run.config.defense, 0, run.config.engine, World(), run.config.precision
     )
     model.train()

@@ -87,8 +87,8 @@ def perform(tasks: Sequence[Task], devices: Sequence[str], *, threads: int, say:
                 if not busy:
                     return outcome
                 finished = wait(list(busy), timeout=0.5)
-                if interrupts.asked is not None:
-                    raise Interrupted("stopped", interrupts.asked)
+                if interrupts.received is not None:
+                    raise Interrupted("stopped", interrupts.received)
                 for worker in [worker for pipe, worker in busy.items() if pipe in finished]:
                     ended = _collect(worker, outcome)
                     _skip_hopeless(waiting, outcome)

@@ -1,12 +1,11 @@
-"""Averages of the weights along training, which often generalise and resist attacks better than the last weights.
+"""Averages of the weights during training, which often have better clean and robust accuracy than the last weights.
 
-Of a `Bayesian`, the means mu and the log standard deviations s are averaged as they are: the averaged standard
-deviation is the geometric mean of those along the way.
+For a mean-field posterior, the means mu and the log standard deviations s are averaged, so that standard deviations are
+averaged geometrically.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import chain
 from typing import Any
 
 import torch
@@ -22,50 +21,44 @@ class WeightAverage:
 
         average <- average + r_t * (w_t - average),    r_t = max(1 / t, 1 - decay)
 
-    after the t-th update. With a decay this is the exponential moving average (EMA), begun as a plain mean until it
-    spans 1 / (1 - decay) updates, so that the initial weights leave no trace. With `decay=None`, r_t = 1 / t: all
-    updates count the same, as in stochastic weight averaging (SWA).
+    after the t-th update. With a decay this is the exponential moving average (EMA), which starts as a plain mean until
+    it spans 1 / (1 - decay) updates, so that it does not depend on the initial weights. With `decay=None`, r_t = 1 / t:
+    the equal average of stochastic weight averaging (SWA).
 
-    Buffers, such as BatchNorm's running statistics, are not averaged but taken from the latest update. They fit the
-    averaged weights nearly for an EMA, and badly for an equal average: `refresh_batchnorm` estimates them anew.
-    Parameters in half precision are averaged in float32, where small changes are not rounded away.
+    Buffers, such as running statistics, are copied from the latest update. They roughly fit the averaged weights of an
+    EMA but not of an equal average: `refresh_batchnorm` estimates them anew. Parameters in half precision are averaged
+    in float32, which does not round small changes away.
 
     Attributes:
         decay: of the EMA, or None for the equal average.
-        updates: t, the number of updates so far. Before the first one the average is the model as it was handed in.
+        updates: t, the number of updates so far. Before the first one, the average is the initial model.
     """
 
     def __init__(self, model: nn.Module, decay: float | None = 0.995) -> None:
-        if decay is not None and not 0 <= decay < 1:
-            raise ArgumentError(f"decay must lie in [0, 1), or be None for the equal average; got {decay}")
         self.decay = decay
         self.updates = 0
-        self._average = {n: _precise(p.detach()).clone() for n, p in model.named_parameters()}
-        self._latest = {n: b.detach().clone() for n, b in model.named_buffers()}
-        if not self._average:
-            raise ArgumentError("model has no parameters, so nothing of it can be averaged")
+        self._average = [_precise(p.detach()).clone() for p in model.parameters()]
+        self._latest = [b.detach().clone() for b in model.buffers()]
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
-        """Take in the present weights of `model`."""
-        parameters, buffers = self._tensors_of(model)
+        """Add the current weights of `model`."""
         self.updates += 1
         share = max(1 / self.updates, 0.0 if self.decay is None else 1 - self.decay)
-        average = list(self._average.values())
-        torch._foreach_lerp_(average, [p.to(a) for p, a in zip(parameters, average, strict=True)], share)
-        if buffers:
-            torch._foreach_copy_(list(self._latest.values()), buffers)
+        parameters = [p.to(a) for p, a in zip(model.parameters(), self._average, strict=True)]
+        torch._foreach_lerp_(self._average, parameters, share)
+        if self._latest:
+            torch._foreach_copy_(self._latest, list(model.buffers()))
 
     @torch.no_grad()
     def copy_to(self, model: nn.Module) -> None:
         """Overwrite the parameters and buffers of `model` with the average."""
-        targets = list(chain(*self._tensors_of(model)))
-        torch._foreach_copy_(targets, [*self._average.values(), *self._latest.values()])
+        torch._foreach_copy_([*model.parameters(), *model.buffers()], [*self._average, *self._latest])
 
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[None]:
-        """Within the block `model` has the averaged weights; afterwards its own parameters and buffers, exactly."""
-        tensors = list(chain(*self._tensors_of(model)))
+        """Within the block, `model` has the averaged weights; afterwards its own parameters and buffers, exactly."""
+        tensors = [*model.parameters(), *model.buffers()]
         own = [tensor.detach().clone() for tensor in tensors]
         try:
             self.copy_to(model)
@@ -75,43 +68,34 @@ class WeightAverage:
                 torch._foreach_copy_(tensors, own)
 
     def state_dict(self) -> dict[str, Any]:
-        """The number of updates and the tensors by name, as references: numbers and tensors only."""
-        return {"updates": self.updates, "average": dict(self._average), "latest": dict(self._latest)}
+        """The number of updates and the tensors, not copied."""
+        return {"updates": self.updates, "average": list(self._average), "latest": list(self._latest)}
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where the average stood when `state_dict` was taken of it."""
-        for part, own in (("average", self._average), ("latest", self._latest)):
-            _check_same(part, own, state[part])
-        for own, saved in ((self._average, state["average"]), (self._latest, state["latest"])):
-            for name, tensor in own.items():
-                tensor.copy_(saved[name])
+        """The inverse of `state_dict`."""
+        saved = (*state["average"], *state["latest"])
+        for tensor, value in zip((*self._average, *self._latest), saved, strict=True):
+            tensor.copy_(value)
         self.updates = int(state["updates"])
-
-    def _tensors_of(self, model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
-        parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
-        _check_same("model", self._average, parameters)
-        _check_same("model", self._latest, buffers)
-        return [parameters[name] for name in self._average], [buffers[name] for name in self._latest]
 
 
 @torch.no_grad()
 def refresh_batchnorm(model: nn.Module, batches: Iterable[Any]) -> None:
     """Estimate the running statistics of every BatchNorm layer anew, as the mean over `batches`.
 
-    All other layers run in evaluation mode, as they will when the statistics are used; a random network draws
-    fresh weights for every batch. The new statistics take their place when all batches are done: until then the model
-    has the old ones, and its modes, whenever a batch is made, for which it may be attacked. Modes are handed back as
-    they were, and if anything fails so are the statistics.
+    All other layers run in evaluation mode, as they will when the statistics are used; a random network samples fresh
+    weights for every batch. The model gets the new statistics after the last batch. Until then it has its old ones and
+    its own modes while the iterator makes a batch, for example by attacking it. If anything fails, nothing has changed.
 
     Args:
-        model: any network; without BatchNorm statistics it is left alone. Of one in training mode, so are the layers
-            that are in evaluation mode.
-        batches: inputs on the device of the model, or tuples such as (inputs, labels) that begin with them.
+        model: any network; nothing happens without BatchNorm statistics. If it is in training mode, layers in
+            evaluation mode are frozen and keep their statistics.
+        batches: inputs on the device of the model, or tuples such as (inputs, labels).
     """
     norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.running_mean is not None]
     if model.training:
-        norms = [norm for norm in norms if norm.training]  # the owner has frozen the others
+        norms = [norm for norm in norms if norm.training]  # the others are frozen
     if not norms:
         return
     new: list[Tensor] | None = None
@@ -120,13 +104,13 @@ def refresh_batchnorm(model: nn.Module, batches: Iterable[Any]) -> None:
             model(batch[0] if isinstance(batch, tuple | list) else batch)
             new = [buffer.clone() for buffer in buffers]
     if new is None:
-        raise ArgumentError("batches holds no batch to estimate statistics from; an iterator may be used up")
+        raise ArgumentError("batches is empty, so there are no statistics; an iterator may be exhausted")
     torch._foreach_copy_([buffer for norm in norms for buffer in norm.buffers()], new)
 
 
 @contextmanager
 def _collecting(norms: list[_BatchNorm], statistics: list[Tensor] | None) -> Iterator[list[Tensor]]:
-    """Within the block the layers add batches to the given statistics, or to fresh ones, as plain means."""
+    """Within the block, the layers add batches to the given statistics, or to fresh ones, as plain means."""
     buffers = [buffer for norm in norms for buffer in norm.buffers()]
     own = [buffer.clone() for buffer in buffers]
     settings = [(norm.momentum, norm.training) for norm in norms]
@@ -145,13 +129,3 @@ def _collecting(norms: list[_BatchNorm], statistics: list[Tensor] | None) -> Ite
 
 def _precise(parameter: Tensor) -> Tensor:
     return parameter.to(torch.promote_types(parameter.dtype, torch.float32))
-
-
-def _check_same(argument: str, own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
-    for name in [*own, *(name for name in given if name not in own)]:
-        shapes = [tuple(tensors[name].shape) if name in tensors else None for tensors in (own, given)]
-        if shapes[0] != shapes[1]:
-            raise ArgumentError(
-                f"{argument} must be built like the averaged model: {name!r} has shape {shapes[1]}, "
-                f"and {shapes[0]} in the average"
-            )

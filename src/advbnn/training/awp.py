@@ -1,13 +1,12 @@
-"""Adversarial weight perturbation (Wu et al., 2020): train on the loss at the worst weights nearby.
+"""Adversarial weight perturbation (AWP; Wu et al., 2020): minimise the loss at the worst weights nearby.
 
-It flattens the loss around the weights, and with it the gap between robustness on training and on test data:
+It flattens the loss around the weights, which narrows the gap between robust training and test accuracy:
 
     with perturbed(model, lambda: loss(model(x_adv), y), rho=5e-3):
         loss(model(x_adv), y).backward()
     optimizer.step()
 """
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -20,22 +19,20 @@ from advbnn.errors import ArgumentError
 
 @contextmanager
 def perturbed(model: nn.Module, loss_fn: Callable[[], Tensor], rho: float = 5e-3) -> Iterator[None]:
-    """Within the block the weights stand one step up the loss; afterwards they are back, bit for bit.
+    """Within the block, the weights are one ascent step up the loss; afterwards they are restored, bit for bit.
 
         w_l <- w_l + rho * ||w_l|| * g_l / ||g_l||,    g_l = gradient of the loss in w_l
 
-    for each trainable parameter with two dimensions or more: biases and normalisation scales stay, and so do the
-    log standard deviations of a `Bayesian`, whose means are moved. Run the backward pass inside the block, and the
-    optimizer after it. Neither `.grad` nor buffers (BatchNorm's statistics) keep a trace of the step itself.
+    for each trainable parameter with two dimensions or more. Biases, normalisation scales and the log standard
+    deviations of a Bayesian network do not move. Run the backward pass inside the block, and the optimizer after it.
+    The ascent step changes neither `.grad` nor buffers (running statistics).
 
     Args:
         model: any network.
-        loss_fn: computes the loss with the present weights of `model`; called once. A random network draws its
-            noise here and again in the block, unless both are seeded alike.
-        rho: size of the step relative to the norm of each weight tensor; gamma in the paper.
+        loss_fn: computes the loss with the current weights of `model`; called once. A random network samples its
+            noise here and again in the block, unless both have the same seed.
+        rho: the size of the step relative to the norm of each weight tensor; gamma in the paper.
     """
-    if not 0 <= rho < math.inf:
-        raise ArgumentError(f"rho must be finite and not negative, got {rho}; 5e-3 is usual")
     weights = _perturbed_weights(model)
     if not weights:
         raise ArgumentError("model has no trainable parameter with two dimensions or more, so nothing to perturb")
@@ -45,7 +42,7 @@ def perturbed(model: nn.Module, loss_fn: Callable[[], Tensor], rho: float = 5e-3
         with torch.no_grad():
             for weight, gradient in zip(weights, gradients, strict=True):
                 if gradient is not None:
-                    # a gradient that vanishes has no direction, and so gives no step
+                    # a zero gradient gives no step
                     direction = gradient / gradient.norm().clamp_min(1e-12)
                     weight.add_(direction * (rho * weight.norm()))
         yield

@@ -1,11 +1,11 @@
-"""Checkpoints that survive: written whole or not at all, verified when read, the one before kept.
+"""Checkpoints: written whole or not at all, verified when read, with the previous one kept.
 
-A checkpoint is a folder that appears under its name only when everything in it is on the disk:
+A checkpoint is a folder that gets its name only when all its files are on the disk:
 
     step-00001200/
-      weights.safetensors   the model's state, with notes in its header
-      training.pt           what else the run needs: tensors and plain values, read with weights_only=True
-      manifest.json         where the run was, and the SHA-256 of the two files
+      weights.safetensors   the state of the model, with notes in its header
+      training.pt           the rest of the state: tensors and plain values, read with weights_only=True
+      manifest.json         the step, facts, and the SHA-256 of the two files
 """
 
 import hashlib
@@ -40,8 +40,8 @@ class Checkpoint:
     """A verified checkpoint on disk.
 
     Attributes:
-        folder: where it lies.
-        step: the number of updates that it has seen.
+        folder: its folder.
+        step: the number of updates before it.
         facts: plain values that were saved with it.
     """
 
@@ -50,15 +50,15 @@ class Checkpoint:
     facts: Mapping[str, Any]
 
     def load_weights(self, model: nn.Module) -> None:
-        """Puts the saved weights into `model`, whose parameters and buffers must have the same names and shapes."""
+        """Load the weights into `model`, whose parameters and buffers must have the same names and shapes."""
         load_weights(model, self.folder / WEIGHTS)
 
     def notes(self) -> dict[str, str]:
-        """What was noted with the weights."""
+        """The notes in the header of the weights."""
         return notes_of(self.folder / WEIGHTS)
 
     def training_state(self, device: torch.device | str = "cpu") -> Any:
-        """What was saved besides the weights."""
+        """The state besides the weights."""
         return torch.load(self.folder / TRAINING, map_location=device, weights_only=True)
 
 
@@ -72,18 +72,18 @@ def save(
     notes: Mapping[str, str] | None = None,
     keep: int = KEPT,
 ) -> Checkpoint:
-    """Writes a checkpoint into `folder` and deletes all but the newest `keep`.
+    """Write a checkpoint into `folder` and delete all but the newest `keep`.
 
-    Whatever interrupts it, a full disk or the end of the process, the checkpoints that were there stay good.
+    A full disk or the end of the process, at any moment, leaves the previous checkpoints intact.
 
     Args:
-        folder: holds the checkpoints of one run.
+        folder: the checkpoints of one run.
         step: the number of updates so far; names the checkpoint.
-        model: its state goes into `weights.safetensors`.
+        model: saved in `weights.safetensors`.
         training: tensors and plain values.
-        facts: plain values, readable as JSON.
-        notes: what has to stay with the weights wherever their file is copied; see `notes_of`.
-        keep: how many checkpoints to leave.
+        facts: plain values for JSON.
+        notes: text that stays with the weights when their file is copied; see `notes_of`.
+        keep: how many checkpoints to keep.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -109,22 +109,21 @@ def save(
         shutil.rmtree(temporary, ignore_errors=True)
         last = latest(folder, quiet=True)
         raise CheckpointError(
-            f"{final} cannot be written: {error}. The run can go on from "
-            + (f"{last.folder.name}" if last else "its beginning")
-            + " once the cause is gone (is the disk full?)"
+            f"{final} cannot be written: {error}. Remove the cause (is the disk full?) and resume the run from "
+            + (last.folder.name if last else "its beginning")
         ) from error
     _prune(folder, final, keep)
     return Checkpoint(final, step, dict(facts))
 
 
 def latest(folder: Path | str, *, quiet: bool = False) -> Checkpoint | None:
-    """The newest checkpoint in `folder` that is undamaged; None if there is none at all.
+    """The newest undamaged checkpoint in `folder`; None if there is no checkpoint.
 
-    A damaged one is passed over with a `CheckpointWarning`, unless `quiet`. If all are damaged, that is an error: the
-    run cannot have meant to start from nothing.
+    A damaged one is skipped with a `CheckpointWarning`, unless `quiet`. If all are damaged, that is an error, since
+    the run must not silently start again.
     """
     problems = []
-    _bring_back(Path(folder))
+    _restore_replaced(Path(folder))
     for candidate in _newest_first(Path(folder)):
         try:
             found = _verified(candidate)
@@ -144,7 +143,7 @@ def latest(folder: Path | str, *, quiet: bool = False) -> Checkpoint | None:
 
 
 def load_weights(model: nn.Module, file: Path | str) -> None:
-    """Puts the weights of a safetensors file into `model`."""
+    """Load the weights of a safetensors file into `model`."""
     try:
         load_model(model, str(file))
     except SafetensorError as error:
@@ -154,19 +153,19 @@ def load_weights(model: nn.Module, file: Path | str) -> None:
     except RuntimeError as error:
         reason = textwrap.shorten(str(error), 200, placeholder=" ...")
         raise CheckpointError(
-            f"{file} does not fit the network: {reason} Build the network as it was built for the run; a run of a "
-            "network of your own is judged from Python, by load_trained(folder, net=...)"
+            f"{file} does not fit the network: {reason} Build the network as for the run; a run of your own network is "
+            "loaded from Python, by load_trained(folder, net=...)"
         ) from error
 
 
 def notes_of(file: Path | str) -> dict[str, str]:
-    """What was noted with the weights of a safetensors file."""
+    """The notes in the header of a safetensors file."""
     with safe_open(str(file), "pt") as opened:
         return opened.metadata() or {}
 
 
 def sync(path: Path) -> None:
-    """Waits until a file's contents, or a folder's entries, are on the disk."""
+    """Wait until the contents of a file, or the entries of a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -202,27 +201,22 @@ def _digest(path: Path) -> str:
 
 
 def _prune(folder: Path, written: Path, keep: int) -> None:
-    """Deletes all but the newest `keep` and the one just written.
+    """Delete all but the newest `keep` and the one just written.
 
-    A damaged one of a later step, which the run could not go on from, must not push out a good one.
+    Damaged checkpoints of later steps, from which the run could not resume, do not count.
     """
     there = _newest_first(folder)
     later = there[: there.index(written)]
     good = [one for one in there if one not in later or _whole(one)]
     for old in there:
         if old != written and old not in good[:keep]:
-            _discard(old)
-
-
-def _discard(folder: Path) -> None:
-    """Deletes a checkpoint, under another name: what a kill leaves of it must not be taken for one."""
-    doomed = _set_aside(folder)
-    if doomed is not None:
-        shutil.rmtree(doomed)
+            doomed = _set_aside(old)  # a kill must not leave half a checkpoint under its name
+            if doomed is not None:
+                shutil.rmtree(doomed)
 
 
 def _set_aside(folder: Path) -> Path | None:
-    """Renames a checkpoint, if it is there, to what is deleted sooner or later."""
+    """Rename a checkpoint, if it exists, to a name that will be deleted."""
     if not folder.exists():
         return None
     doomed = folder.with_name(f".deleting-{folder.name}")
@@ -230,8 +224,8 @@ def _set_aside(folder: Path) -> Path | None:
     return doomed
 
 
-def _bring_back(folder: Path) -> None:
-    """A whole checkpoint that a kill has caught between the two renames of its replacement gets its name again."""
+def _restore_replaced(folder: Path) -> None:
+    """Restore the name of a whole checkpoint if a kill came between the two renames that replace it."""
     if _newest_first(folder):
         return
     for aside in sorted(folder.glob(".deleting-step-*"), reverse=True):

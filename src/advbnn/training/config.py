@@ -1,4 +1,4 @@
-"""A run in ten lines of TOML, or fewer: data, defence, profile, and what differs from it.
+"""The settings of a run, in a few lines of TOML: data, defence, profile, and what differs from the profile.
 
     data = "cifar10"
     defense = "adv_bnn"
@@ -8,13 +8,13 @@
     [objective]
     alpha = 0.1
 
-Every other key is a field of `Defense`, tables are its parts. A key that does not exist is an error.
+Every other key is a field of `Defense`; tables are its parts. An unknown key is an error.
 """
 
 import dataclasses
 import math
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from advbnn import data
 from advbnn.data import Splits
 from advbnn.defenses.config_io import (
     field_names,
+    flat,
     keys_of,
     merged,
     nested,
@@ -35,25 +36,29 @@ from advbnn.defenses.config_io import (
 from advbnn.defenses.defense import OWN, Defense
 from advbnn.defenses.profiles import DATASETS, DEFENSES, defense
 from advbnn.errors import ConfigError, unknown
-from advbnn.training.run_folder import CONFIG
+
+CONFIG = "config.toml"
+
+INDIFFERENT = ("root", "cache", "engine", "log_every", "save_every", "tensorboard")
+"""Settings that do not decide what is trained: a run may change them when it resumes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Everything about a run.
+    """All settings of a run.
 
     Args:
-        data: a dataset's name, or the path of an image folder.
-        root: where the files of a named dataset are; left out, the environment variable `ADVBNN_DATA`.
+        data: the name of a dataset, or the path of an image folder.
+        root: the folder of a named dataset; by default the environment variable `ADVBNN_DATA`.
         size: image folders and imagenet143: the side of the images in pixels.
-        cache: image folders and imagenet143: where decoded images are kept.
-        defense: how to train. Its hyper-parameters start from those for `data`; for an image folder the key `like`
-            names the dataset whose to take.
-        seed: decides all randomness, the initial weights included.
-        engine: how a step runs: `"eager"`, `"compile"`, `"graph"`, or the fastest that works here; see `engine`.
-        precision: of matrix products: `"full"`, `"bf16"`, or bfloat16 where the engine is fast and on a GPU.
-        log_every: steps from one line of metrics to the next.
-        save_every: seconds from one checkpoint to the next.
+        cache: image folders and imagenet143: the folder for decoded images.
+        defense: how to train. Its hyper-parameters start from those for `data`; for an image folder, the key `like`
+            names the dataset to take them from.
+        seed: decides all randomness, including the initial weights.
+        engine: how a step runs: `"eager"`, `"compile"`, `"graph"`, or `"auto"`, the fastest that works here.
+        precision: of matrix products: `"full"`, `"bf16"`, or `"auto"`: bfloat16 with a fast engine on a GPU.
+        log_every: steps between lines of metrics.
+        save_every: seconds between checkpoints.
         tensorboard: also write TensorBoard events.
     """
 
@@ -71,17 +76,17 @@ class Config:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> "Config":
-        """The settings of a nested table, such as a parsed TOML file."""
+        """The settings in a nested table, such as a parsed TOML file."""
         own, parts = _split(table)
         config = updated(cls(), own)
         if "like" not in parts:
             check_data(config.data)
         name, profile, like = parts.pop("defense", None), parts.pop("profile", None), parts.pop("like", config.data)
         if name is None:
-            raise ConfigError('defense is missing: say which, for example defense = "adv_bnn"')
+            raise ConfigError('defense is missing: set it, for example defense = "adv_bnn"')
         if like not in DATASETS:
             raise ConfigError(
-                f"data={config.data!r} has no hyper-parameters of its own: set like to the dataset whose to start from "
+                f"data={config.data!r} has no hyper-parameters of its own: set like to a dataset to take them from "
                 f"({', '.join(DATASETS)})"
             )
         if name not in DEFENSES:
@@ -95,7 +100,7 @@ class Config:
 
     @classmethod
     def from_run(cls, text: str) -> "Config":
-        """The settings that a run has kept, also those of a defence that no profile knows."""
+        """The settings in the config.toml of a run; its defence may have a name that no profile has."""
         try:
             table = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
@@ -107,12 +112,29 @@ class Config:
         return dataclasses.replace(updated(cls(), own), defense=value)
 
     def to_toml(self) -> str:
-        """All settings, the profile's included, as text that reads back as this very configuration."""
-        own = {key: value for key, value in to_table(self).items() if key != "defense" and value != "none"}
-        return defense_comment(self.defense) + to_toml({**own, **defense_table(self.defense)})
+        """All settings, including the profile's, as text that reads back as the same configuration."""
+        unset = [name for name in ("root", "size", "cache") if getattr(self, name) is None]
+        return _comment(self.defense) + to_toml({k: v for k, v in self._table().items() if k not in unset})
+
+    def difference(self, other: "Config") -> str | None:
+        """The first setting in which `other` trains something else, with both values; None if there is none."""
+        ours, theirs = (
+            {key: value for key, value in flat(config._table()).items() if key not in INDIFFERENT}
+            for config in (self, other)
+        )
+        for key in [*ours, *theirs]:
+            there, now = ours.get(key, "not set"), theirs.get(key, "not set")
+            if there != now:
+                return f"{key} = {there!r} there, {now!r} now"
+        return None
+
+    def _table(self) -> dict[str, Any]:
+        table = to_table(self)
+        parts = table.pop("defense")
+        return {**table, "defense": parts.pop("name"), **parts}
 
     def load_data(self) -> Splits[Any]:
-        """The dataset; everything that can be wrong with it is found here, before training."""
+        """The dataset, checked before training."""
         return data.load(self.data, self.root, size=self.size, cache=self.cache)
 
 
@@ -139,7 +161,7 @@ def load_config(path: Path | str, settings: Iterable[str] = ()) -> Config:
 
 
 def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
-    """What `--set` was given, `"key=value"` each, as keys with dots and values; of a key named twice the last."""
+    """The values of `--set`, each `"key=value"`, by dotted key; the last one wins."""
     changes = {}
     for setting in settings:
         key, equals, value = (part.strip() for part in setting.partition("="))
@@ -152,15 +174,15 @@ def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
 
 
 def check_data(data: str) -> None:
-    """Makes sure that data are of a known name, or in a folder."""
+    """Refuse data that is neither a known name nor a folder."""
     if data not in DATASETS and not Path(data).is_dir():
         raise ConfigError(f"there is no folder {data}, and {unknown('data', data, DATASETS)}")
 
 
 def check_radius(config: Config) -> None:
-    """Refuses a linf radius above the range of pixels, which allows every image; who means that says inf.
+    """Refuse a linf radius above the range of pixels, unless it is inf: it would allow every image.
 
-    `Config.from_table` takes it, since what has been trained so must stay readable.
+    `Config.from_table` accepts it, so that a run trained with it stays readable.
     """
     attack = config.defense.attack
     if attack is not None and attack.threat.norm == "linf":
@@ -172,43 +194,23 @@ def check_radius(config: Config) -> None:
             )
 
 
-def _split(table: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The keys of a table that are the run's own, and those of its defence."""
-    own = [name for name in field_names(Config) if name != "defense"]
-    parts = ["defense", *(name for name in field_names(Defense) if name != "name")]
-    keys = [*own, "defense", *(key for key in keys_of(Defense) if key != "name")]
-    for key in _named(table, keys):
-        if key not in keys:
-            raise unknown_key(key, keys)
-    return {k: v for k, v in table.items() if k in own}, {k: v for k, v in table.items() if k in parts}
-
-
-def _named(table: Mapping[str, Any], keys: Sequence[str], path: str = "") -> Iterator[str]:
-    """The keys of a nested table with dots between their parts; a table in place of a plain value counts as one."""
-    for name, value in table.items():
-        key = f"{path}{name}"
-        if "." in name:  # in quotes: TOML takes it for one name, and so it would be of no part
-            raise unknown_key(key, keys)
-        plain = key in keys and not any(each.startswith(f"{key}.") for each in keys)
-        if isinstance(value, Mapping) and value and not plain:
-            yield from _named(value, keys, f"{key}.")
-        else:
-            yield key
-
-
-def defense_comment(value: Defense) -> str:
-    """Where the numbers come from, as TOML comments."""
+def _comment(value: Defense) -> str:
+    """The source of the numbers, as TOML comments."""
     lines = [f"# {value.name}, numbers of the profile {value.profile!r}"]
     if value.architecture == OWN:
-        lines.append("# of a network of somebody's own, given to fit: it cannot be built from this file")
+        lines.append("# the network was passed to fit: it cannot be built from this file")
     if value.chosen_by_us:
-        lines.append(f"# left open by its source, so chosen by this library: {', '.join(value.chosen_by_us)}")
+        lines.append(f"# left open by the source, chosen by this library: {', '.join(value.chosen_by_us)}")
     if value.changed:
         lines.append(f"# changed from the profile: {', '.join(value.changed)}")
     return "\n".join(lines) + "\n"
 
 
-def defense_table(value: Defense) -> dict[str, Any]:
-    """A defence as the keys that a configuration has for it."""
-    table = to_table(value)
-    return {"defense": table.pop("name"), **table}
+def _split(table: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The keys of the run itself, and those of its defence; every key of the nested table is checked."""
+    own = [name for name in field_names(Config) if name != "defense"]
+    keys = [*own, "defense", *(key for key in keys_of(Defense) if key != "name")]
+    for key in flat(table):
+        if key not in keys:
+            raise unknown_key(key, keys)
+    return {k: v for k, v in table.items() if k in own}, {k: v for k, v in table.items() if k not in own}

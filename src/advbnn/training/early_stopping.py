@@ -1,4 +1,4 @@
-"""Keeping the best epoch of a run, judged on examples that were taken out of the training set."""
+"""Early stopping: the best epoch of a run on held-out training examples."""
 
 import math
 from collections.abc import Mapping
@@ -15,47 +15,46 @@ from advbnn.modules import evaluating
 from advbnn.randomness import derive_seed, seeded
 
 
-class Best:
-    """The best network of a run so far.
+class BestEpoch:
+    """The network of the best epoch so far.
 
     Attributes:
-        score: its score; larger is better.
-        epoch: the epoch after which it was found, 0 before the first.
-        latest: the score that was looked at last.
+        score: its validation score; larger is better.
+        epoch: the number of epochs after which it was found, 0 before the first validation.
+        latest: the score of the last validation.
+        validated: the number of epochs at the last validation.
     """
 
     def __init__(self) -> None:
         self.score = self.latest = -math.inf
-        self.epoch = self.seen = 0
+        self.epoch = self.validated = 0
         self._tensors: dict[str, Tensor] = {}
 
+    @property
+    def epochs_since(self) -> int:
+        """Epochs from the best one to the last validation."""
+        return self.validated - self.epoch
+
     def offer(self, model: nn.Module, score: float, epoch: int) -> None:
-        """Keep a copy of the network if it is better than what is kept."""
+        """Keep a copy of the network if its score is a new best."""
         score = -math.inf if math.isnan(score) else score
-        self.latest, self.seen = score, epoch
+        self.latest, self.validated = score, epoch
         if not self._tensors or score > self.score:
             self.score, self.epoch = score, epoch
             self._tensors = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
-    def waited(self) -> int:
-        """Epochs since the best one."""
-        return self.seen - self.epoch
-
     def copy_to(self, model: nn.Module) -> None:
-        """Puts the best network's state into `model`; nothing happens before the first offer."""
+        """Load the best state into `model`; does nothing before the first offer."""
         if self._tensors:
             model.load_state_dict(self._tensors)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything, for a checkpoint."""
-        numbers = {"score": self.score, "latest": self.latest, "epoch": self.epoch, "seen": self.seen}
-        return {**numbers, "tensors": dict(self._tensors)}
+        """Numbers and tensors, for a checkpoint."""
+        return dict(vars(self))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The opposite of `state_dict`."""
-        self.score, self.latest = float(state["score"]), float(state["latest"])
-        self.epoch, self.seen = int(state["epoch"]), int(state["seen"])
-        self._tensors = dict(state["tensors"])
+        """The inverse of `state_dict`."""
+        vars(self).update(state)
 
 
 def validation_score(
@@ -69,7 +68,7 @@ def validation_score(
     seed: int,
     world: World,
 ) -> float:
-    """The mean score of the averaged prediction, on inputs perturbed as in training, over all processes."""
+    """The mean score of the averaged prediction on inputs attacked as in training, over all processes."""
     total = torch.zeros((), dtype=torch.float64)
     own = list(range(world.rank, len(examples), world.size))
     batches = Batches(examples.subset(own), batch_size, shuffle=False).epoch(0) if own else ()

@@ -1,12 +1,11 @@
-"""How a training step runs: `"eager"`, the readable reference; `"compile"`; `"graph"`; or `"auto"`.
+"""The choice of the form of a training step: `"eager"`, the readable reference; `"compile"`; `"graph"`; or `"auto"`.
 
-All forms take the same arguments and do the same. For the same noise they give the same numbers, up to the precision of
-the computation.
+All forms take the same arguments and compute the same update; for the same noise, up to rounding.
 """
 
 import copy
 import logging
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,40 +21,19 @@ from advbnn.training.step import EagerStep, StepRecord
 log = logging.getLogger("advbnn")
 
 
-class Step(Protocol):
-    """One training step; see `EagerStep.__call__`."""
-
-    def __call__(
-        self,
-        x: Tensor,
-        y: Tensor,
-        seed: int,
-        *,
-        kl_factor: float | Tensor = 1.0,
-        share: float = 1.0,
-        measure_clean: bool = False,
-    ) -> StepRecord:
-        """Update the model on one batch."""
-        ...
-
-    def with_optimizer(self, optimizer: torch.optim.Optimizer) -> "Step":
-        """The same step with another optimizer, for schedules that start with a fresh one at every stage."""
-        ...
-
-
 class FallbackStep:
-    """A fast step, unless the first batch shows that it cannot be: then the eager one, and the log says why.
+    """A fast step that falls back to the eager one if its first batch fails; the log gives the reason.
 
-    Whether a network can be compiled, recorded, and run in the layout that GPUs like, shows only when it is.
+    Whether a network compiles, captures and runs channels-last is known only after the first batch.
 
     Args:
         fast: the fast step.
-        may_fall_back: if not, the reason is an error.
+        may_fall_back: if False, a failure is an error.
     """
 
     def __init__(self, fast: FastStep, may_fall_back: bool) -> None:
         self._fast, self._may_fall_back = fast, may_fall_back
-        self._step: Step | None = None
+        self._step: FastStep | EagerStep | None = None
 
     def __call__(self, x: Tensor, y: Tensor, seed: int, **options: Any) -> StepRecord:
         """Update the model on one batch; options as for `EagerStep`."""
@@ -63,11 +41,11 @@ class FallbackStep:
             return self._step(x, y, seed, **options)
         fast = self._fast
         if fast.defense.attack is not None:
-            fast.defense.attack._checked(fast.loss.model, x, y)  # which waits for the device, so once has to do
+            fast.defense.attack._checked(fast.loss.model, x, y)  # only once, since it synchronizes the device
         before = _Snapshot(fast.loss, fast.optimizer)
         try:
             record = fast(x, y, seed, **options)
-        except Exception as error:  # compilers and capture have errors of many kinds
+        except Exception as error:  # compilation and capture raise errors of many types
             before.restore()
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             if not self._may_fall_back:
@@ -79,15 +57,19 @@ class FallbackStep:
         self._step = fast
         return record
 
-    def with_optimizer(self, optimizer: torch.optim.Optimizer) -> Step:
-        """The same step with another optimizer."""
+    def with_optimizer(self, optimizer: torch.optim.Optimizer) -> "Step":
+        """The same step with another optimizer, for schedules with a fresh one at every stage."""
         if self._step is not None:
             return self._step.with_optimizer(optimizer)
         return FallbackStep(self._fast.with_optimizer(optimizer), self._may_fall_back)
 
 
+Step = EagerStep | FastStep | FallbackStep
+"""One training step; see `EagerStep.__call__`."""
+
+
 class _Snapshot:
-    """All that a step changes, to be put back; parameters also in their layout in memory."""
+    """Everything that a step changes, to be restored, including the memory format of parameters."""
 
     def __init__(self, loss: RobustLoss, optimizer: torch.optim.Optimizer) -> None:
         self._tensors = [(t, t.detach().clone()) for t in (*loss.parameters(), *loss.buffers())]
@@ -95,7 +77,7 @@ class _Snapshot:
 
     def restore(self) -> None:
         for tensor, value in self._tensors:
-            # a layout that the network cannot bear is undone with the rest
+            # contiguous, since channels-last may be the cause of the failure
             tensor.data = value.contiguous()
         self._optimizer.load_state_dict(self._state)
         self._optimizer.zero_grad()
@@ -109,22 +91,22 @@ def make_step(
     processes: World = ALONE,
     precision: str = "auto",
 ) -> Step:
-    """The step in the form that `engine` names.
+    """The step in the form named by `engine`.
 
-    `"auto"` takes the CUDA graph on a GPU, where it applies, and the eager form elsewhere. Among several processes
-    gradients are averaged, once an update.
+    `"auto"` is the CUDA graph on a GPU if the step supports it, and the eager form otherwise. Several processes average
+    their gradients once per update.
 
     Args:
         engine: the form.
         loss: the robust ELBO of the model.
-        optimizer: of all that is learned.
+        optimizer: of all learned parameters.
         defense: attack, clipping and the rest.
-        processes: those that share the work.
-        precision: of the matrix products: `"full"`, float32 with TF32 as torch's flags say; `"bf16"`, which the eager
-            form cannot; or `"auto"`, bfloat16 in the fast forms on a GPU and float32 elsewhere. All else is float32.
+        processes: the processes that train together.
+        precision: of matrix products: `"full"`: float32, or TF32 if torch's flags allow it; `"bf16"`, not in the eager
+            form; or `"auto"`: bfloat16 in the fast forms on a GPU, float32 elsewhere. All else is float32.
 
     Raises:
-        ValueError: engine or precision is unknown, or the step cannot be done so; the reason is given.
+        ArgumentError: engine or precision is unknown, or the step has no such form; the message gives the reason.
     """
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)
@@ -134,13 +116,13 @@ def make_step(
     if engine == "eager" or (engine == "auto" and not on_gpu):
         if precision == "bf16":
             raise ArgumentError(
-                "precision='bf16' is for the fast engines, and this step runs eagerly; use engine='graph' on a GPU, "
+                "precision='bf16' is for the fast engines, and this step is eager; use engine='graph' on a GPU, "
                 "engine='compile', or leave precision out"
             )
         return EagerStep(loss, optimizer, defense, processes.share_gradients(loss))
     if engine == "graph" and not on_gpu:
-        raise ArgumentError("engine='graph' records CUDA graphs, and the model is on the CPU; use 'compile' or 'auto'")
-    may_fall_back = engine == "auto" and precision != "bf16"  # which the eager step does not have
+        raise ArgumentError("engine='graph' captures CUDA graphs, and the model is on the CPU; use 'compile' or 'auto'")
+    may_fall_back = engine == "auto" and precision != "bf16"  # not in the eager step
     try:
         half = precision == "bf16" or (precision == "auto" and on_gpu)
         dtype = torch.bfloat16 if half else torch.float32
@@ -150,6 +132,6 @@ def make_step(
     except UnsupportedError as reason:
         if not may_fall_back:
             remedy = "leave precision='bf16' out" if engine == "auto" else "use 'eager' or 'auto'"
-            raise ArgumentError(f"engine={engine!r} cannot do this step: {reason}; {remedy}") from reason
+            raise ArgumentError(f"engine={engine!r} does not fit this step: {reason}; {remedy}") from reason
         log.info("running eagerly: %s", reason)
         return EagerStep(loss, optimizer, defense, processes.share_gradients(loss))

@@ -1,4 +1,4 @@
-"""Being asked to stop: noted at once, obeyed when the step is done."""
+"""Ctrl-C and SIGTERM stop a run after the current step."""
 
 import signal
 import threading
@@ -9,24 +9,24 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run was asked to stop and has done so in good order; the message says how to go on.
+    """A run stopped on a signal, with its state saved; the message says how to resume.
 
     Attributes:
-        signal: which signal asked, where it was this process.
+        signal: the signal, if it came to this process.
     """
 
-    def __init__(self, message: str, asked: signal.Signals | None = None) -> None:
+    def __init__(self, message: str, received: signal.Signals | None = None) -> None:
         super().__init__(message)
-        self.signal = asked
+        self.signal = received
 
 
 class Interrupts:
-    """Within the block, Ctrl-C and SIGTERM set `asked` instead of ending the process; a second Ctrl-C ends it.
+    """Within the block, Ctrl-C and SIGTERM set `received` instead of ending the process; a second Ctrl-C ends it.
 
-    Elsewhere than in the main thread, where signals do not arrive, it does nothing.
+    Does nothing outside the main thread, where signals do not arrive.
     """
 
-    asked: signal.Signals | None = None
+    received: signal.Signals | None = None
 
     def __enter__(self) -> "Interrupts":
         self._before: dict[signal.Signals, Any] = {}
@@ -39,6 +39,6 @@ class Interrupts:
             signal.signal(which, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.asked is not None and number == signal.SIGINT:
+        if self.received is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.asked = signal.Signals(number)
+        self.received = signal.Signals(number)

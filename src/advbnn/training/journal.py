@@ -1,4 +1,4 @@
-"""What a run writes down: metrics at intervals, checkpoints in time, and the reason when it stops early."""
+"""The records of a run: metrics at intervals, checkpoints in time, and messages."""
 
 import time
 from collections.abc import Mapping
@@ -7,19 +7,19 @@ from typing import Any
 from advbnn.errors import MissingPackageError
 from advbnn.progress import ProgressBar
 from advbnn.training import checkpoint
-from advbnn.training.noise_share import TAKEN_OVER, Spread
+from advbnn.training.noise_share import DOMINANT, PosteriorScale
 from advbnn.training.run_folder import LAST, RunFolder
-from advbnn.training.state import Training
+from advbnn.training.state import TrainingState
 
 
 class Journal:
-    """Keeps the record of one run; in processes that do not lead it only takes part in the exchange of numbers.
+    """Writes the records of one run; a process that does not lead only takes part in the exchange of numbers.
 
     Args:
         run: the folder to write into; None keeps nothing on disk.
         bar: shows progress.
-        log_every: steps from one line of metrics to the next, which also comes at the end of each epoch.
-        save_every: seconds from one checkpoint to the next.
+        log_every: steps between lines of metrics; every epoch also ends with one.
+        save_every: seconds between checkpoints.
         tensorboard: also write TensorBoard events into the folder.
     """
 
@@ -44,8 +44,8 @@ class Journal:
             self.run.write_log(text)
         self.bar.print(text)
 
-    def after_step(self, training: Training) -> None:
-        """Whatever is due once a step is done."""
+    def after_step(self, training: TrainingState) -> None:
+        """Write metrics and checkpoints when they are due."""
         note = None
         if len(training.tally) >= self.log_every or training.step == 0:
             self._write_metrics(training)
@@ -55,37 +55,37 @@ class Journal:
         if self.run is not None and time.monotonic() - self._saved >= self.save_every:
             self.save(training)
 
-    def save(self, training: Training, **facts: Any) -> None:
-        """A checkpoint, unless the weights are beyond use."""
+    def save(self, training: TrainingState, **facts: Any) -> None:
+        """Write a checkpoint, unless the weights have diverged."""
         training.check_finite()
         if self.run is not None:
             self.run.save(**training.checkpoint_parts(), facts=facts)
             self._saved = time.monotonic()
 
-    def keep_last(self, training: Training) -> None:
-        """The network that the run has come to, before the best one takes its place."""
+    def keep_last(self, training: TrainingState) -> None:
+        """Keep the network of the last epoch, before the best one replaces it."""
         self.save(training)
         if self.run is not None:
             self.run.publish(LAST)
 
-    def finish(self, training: Training) -> None:
-        """The last checkpoint, and the network by itself."""
+    def finish(self, training: TrainingState) -> None:
+        """Write the last checkpoint and the trained network."""
         self.save(training, finished=True)
         if self.run is not None:
             self.run.publish()
             self.say(f"finished after {training.total_steps} steps: {self.run.path}")
 
-    def save_diverged(self, training: Training) -> str:
-        """Keeps the diverged state for inspection, apart from the checkpoints that a run goes on from."""
+    def save_diverged(self, training: TrainingState) -> str:
+        """Save the diverged state for inspection, apart from the checkpoints that a run resumes from."""
         if self.run is None:
-            return "nothing was saved, there being no run folder"
+            return "nothing was saved, as there is no run folder"
         folder = self.run.path / "diverged"
         checkpoint.save(folder, **training.checkpoint_parts(), facts={}, keep=1)
         last = self.run.checkpoint
         good = f"the last good checkpoint is {last.folder.name}" if last else "there is no good checkpoint yet"
-        return f"the state is kept in {folder}; {good}"
+        return f"the state is saved in {folder}; {good}"
 
-    def _write_metrics(self, training: Training) -> None:
+    def _write_metrics(self, training: TrainingState) -> None:
         training.check_loss()
         now = time.monotonic()
         examples = training.tally.examples * training.world.size
@@ -100,11 +100,11 @@ class Journal:
         self._read = now
         before = self.history[-1].get("max_noise_share", 0.0) if self.history else 0.0
         self._keep(line)
-        if training.spread is not None and before < TAKEN_OVER <= training.spread.share:
-            self.say(_taken_over(training.spread, training.defense.objective.kl_scope))
+        if training.scale is not None and before < DOMINANT <= training.scale.noise_share:
+            self.say(_dominant_noise(training.scale, training.defense.objective.kl_scope))
 
     def _keep(self, line: Mapping[str, Any]) -> None:
-        """Metrics of one moment, to every place where they are kept."""
+        """Write one line of metrics to every destination."""
         self.history.append(dict(line))
         if self.run is not None:
             self.run.write_metrics(line)
@@ -134,14 +134,12 @@ def brief(metrics: Mapping[str, Any]) -> str:
     return ", ".join([*parts, f"loss {metrics['loss']:.4g}"])
 
 
-def _taken_over(spread: Spread, scope: str) -> str:
-    remedy = (
-        "a larger objective.alpha" if scope == "all" else "a divergence over all weights (objective.kl_scope='all')"
-    )
+def _dominant_noise(scale: PosteriorScale, scope: str) -> str:
+    remedy = "a larger objective.alpha" if scope == "all" else "a KL over all weights (objective.kl_scope='all')"
     return (
-        f"the noise of one weight, of standard deviation {spread.std:.3g}, is {spread.share:.0%} of channel "
-        f"{spread.where}; if that is normalised by its batch, the update does not feel it, but attacks and tests do; "
-        f"{remedy} may hold it back"
+        f"the noise of one weight, with standard deviation {scale.channel_std:.3g}, is {scale.noise_share:.0%} of "
+        f"channel {scale.channel}; with batch statistics the update does not see it, but attacks and evaluation, with "
+        f"running statistics, do; {remedy} limits it"
     )
 
 
@@ -153,5 +151,5 @@ def _summary_writer(run: RunFolder) -> Any:
             "tensorboard=True needs the package tensorboard: pip install 'advbnn[tensorboard]', or leave it out; "
             "metrics.jsonl holds the same numbers"
         ) from error
-    # events after the last checkpoint would be written a second time
+    # the run writes the events after the last checkpoint again
     return SummaryWriter(str(run.path / "tensorboard"), purge_step=run.checkpoint.step if run.checkpoint else 0)

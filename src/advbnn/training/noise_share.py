@@ -1,9 +1,8 @@
-"""How the standard deviations of a posterior lie, and whether one of them has taken a channel over.
+"""The standard deviations of a posterior, and whether the noise of one weight dominates a channel.
 
-A channel is what one row of a weight makes. Divided by the statistics of the batch, it does not change when all that
-goes into it grows by a factor; so once the noise of a single weight is nearly all of it, the update no longer feels how
-large that noise is, and nothing but the divergence holds it back. Divided by running statistics, the same channel is
-another one in every draw.
+One row of a weight gives one channel. Normalised by batch statistics, the channel does not change when its row is
+scaled. Once the noise of a single weight dominates the row, the loss of the update no longer depends on the size of
+the noise, and only the KL limits it. Normalised by running statistics, the channel varies with every weight sample.
 """
 
 from dataclasses import dataclass
@@ -14,36 +13,36 @@ from torch import Tensor, nn
 from advbnn.bayes.mean_field import Bayesian
 from advbnn.errors import ArgumentError
 
-TAKEN_OVER = 0.9
-"""The share of a channel from which on the noise of one weight counts as having taken it over."""
+DOMINANT = 0.9
+"""From this share on, the noise of one weight dominates its channel."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spread:
-    """What a training logs of its posterior.
+class PosteriorScale:
+    """The standard deviations of a posterior.
 
     Attributes:
-        mean: of all standard deviations.
-        largest: of all standard deviations.
-        share: the largest part that the variance of one weight has in E[sum of w^2] over its channel, in [0, 1];
-            0 where there is no channel of several weights.
-        where: the channel with that share, such as `"features.0.weight[32]"`.
-        std: the standard deviation of that weight.
+        mean_std: the mean of all standard deviations.
+        max_std: the largest one.
+        noise_share: the largest fraction of E[sum of w^2] over a channel that is the variance of one weight, in
+            [0, 1]; 0 without a channel of several weights.
+        channel: the channel with that share, such as `"features.0.weight[32]"`.
+        channel_std: the standard deviation of that weight.
     """
 
-    mean: float
-    largest: float
-    share: float
-    where: str
-    std: float
+    mean_std: float
+    max_std: float
+    noise_share: float
+    channel: str
+    channel_std: float
 
 
 @torch.no_grad()
-def spread_of(model: nn.Module) -> Spread:
-    """The spread of the random weights of every Bayesian part of `model`.
+def posterior_scale(model: nn.Module) -> PosteriorScale:
+    """The standard deviations of the random weights in every Bayesian part of `model`.
 
     Raises:
-        ValueError: there is no such part.
+        ArgumentError: there is no such part.
     """
     found: list[Tensor] = []
     names: list[str] = []
@@ -57,21 +56,21 @@ def spread_of(model: nn.Module) -> Spread:
             weights += std.numel()
             found.append(torch.stack([std.sum(), std.max(), *_largest_share(mu.double(), std)]))
     if not found:
-        raise ArgumentError("model has no Bayesian part, so no spread; convert it with advbnn.bayesianize(net)")
-    # in one piece, so that the device is waited for once
+        raise ArgumentError("model has no Bayesian part; convert it with advbnn.bayesianize(net)")
+    # one transfer, so that the device is synchronized once
     table = torch.stack([row.to(found[0].device) for row in found]).cpu()
     worst = int(table[:, 2].argmax())
-    return Spread(
-        mean=float(table[:, 0].sum()) / weights,
-        largest=float(table[:, 1].max()),
-        share=float(table[worst, 2]),
-        where=f"{names[worst]}[{int(table[worst, 3])}]",
-        std=float(table[worst, 4]),
+    return PosteriorScale(
+        mean_std=float(table[:, 0].sum()) / weights,
+        max_std=float(table[:, 1].max()),
+        noise_share=float(table[worst, 2]),
+        channel=f"{names[worst]}[{int(table[worst, 3])}]",
+        channel_std=float(table[worst, 4]),
     )
 
 
 def _largest_share(mu: Tensor, std: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The largest share of one weight in its row, the number of the row, and the weight's standard deviation."""
+    """The largest noise share of one weight in its row, the index of the row, and the weight's standard deviation."""
     std = std.reshape(len(std), -1) if std.dim() else std.reshape(1, 1)
     if std.shape[1] < 2:
         return std.new_zeros(()), std.new_zeros(()), std.max()

@@ -1,4 +1,4 @@
-"""What training minimises: the negative log-likelihood of perturbed data plus alpha / N times the KL (eq. 7-13)."""
+"""The loss of training: the negative log-likelihood of perturbed data plus alpha / N times the KL (eq. 7-13)."""
 
 import math
 from typing import NamedTuple
@@ -12,17 +12,16 @@ from advbnn.bayes.mean_field import Bayesian
 from advbnn.bayes.priors import GaussianPrior
 from advbnn.bayes.sgld import negative_log_prior
 from advbnn.defenses.objective import RobustELBO
-from advbnn.errors import ArgumentError
 
 
 class Loss(NamedTuple):
     """The objective of one batch and its parts, all scalars.
 
     Attributes:
-        total: what is differentiated.
+        total: the loss to differentiate.
         nll: the mean data term.
-        kl: KL(q || p), or -log p(w), without its weight; 0 for a network that has neither.
-        score: the sum over the examples of 1 if classified correctly, or of the squared error.
+        kl: KL(q || p), or -log p(w), without its weight; 0 without a prior.
+        score: the number of correctly classified examples, or the sum of squared errors.
     """
 
     total: Tensor
@@ -32,17 +31,17 @@ class Loss(NamedTuple):
 
 
 class RobustLoss(nn.Module):
-    """The robust ELBO of one model, as a module: one call gives the loss of a batch.
+    """The robust ELBO of one model, as a module that returns the loss of a batch.
 
-    It owns what is learned besides the weights, the logarithm of a Gaussian likelihood's noise, and it is what
-    distributed training wraps: one forward pass of it for every update, however many draws that takes.
+    It owns the learned log noise of a Gaussian likelihood. Distributed training wraps it: an update is one forward pass
+    of this module, with any number of weight samples.
 
     Args:
         model: the network.
-        objective: what to minimise.
+        objective: the settings of the loss.
         examples: N, the size of the training set.
-        prior: a prior over the weights of a network that has no random ones; -log p(w) takes the place of the
-            divergence, and minimising gives the most probable weights, Langevin dynamics their posterior.
+        prior: a prior over the weights of a deterministic network; -log p(w) replaces the KL. Optimization then finds
+            the MAP estimate, and Langevin dynamics samples the posterior.
     """
 
     log_noise: nn.Parameter | None
@@ -51,8 +50,6 @@ class RobustLoss(nn.Module):
         self, model: nn.Module, objective: RobustELBO, examples: int, prior: GaussianPrior | None = None
     ) -> None:
         super().__init__()
-        if examples < 1:
-            raise ArgumentError(f"examples must be the size of the training set, got {examples}")
         self.model, self.objective, self.examples, self.prior = model, objective, examples, prior
         self.training = model.training
         self.is_bayesian = any(isinstance(part, Bayesian) for part in model.modules())
@@ -63,37 +60,37 @@ class RobustLoss(nn.Module):
         self.log_noise = nn.Parameter(reference.new_tensor(start)) if learned else None
 
     def forward(self, x: Tensor, x_adv: Tensor, y: Tensor, kl_factor: float | Tensor = 1.0, share: float = 1.0) -> Loss:
-        """The loss of a batch, with fresh weights.
+        """The loss of a batch, with fresh weight samples.
 
         Args:
-            x: the inputs as they are; used by TRADES alone.
+            x: the clean inputs, used by TRADES only.
             x_adv: the perturbed inputs.
             y: the targets.
             kl_factor: multiplies alpha / N.
-            share: multiplies the data term: in a shard, its size over the mean size of all shards, so that the mean
-                over the shards is the mean over all examples.
+            share: multiplies the data term: the size of this shard over the mean size of the shards, so that the mean
+                over shards is the mean over examples.
         """
-        parts = [self._data_terms(x, x_adv, y) for _ in range(self.objective.draws)]
+        parts = [self._data_terms(x, x_adv, y) for _ in range(self.objective.samples)]
         nll = torch.stack([term for term, _ in parts]).mean()
         score = torch.stack([score for _, score in parts]).mean(0).sum()
-        divergence = self._divergence()
-        if divergence is None:
+        kl = self._kl()
+        if kl is None:
             return Loss(share * nll, nll.detach(), torch.zeros_like(nll), score)
-        total = share * nll + self.objective.alpha / self.examples * kl_factor * divergence
-        return Loss(total, nll.detach(), divergence.detach(), score)
+        total = share * nll + self.objective.alpha / self.examples * kl_factor * kl
+        return Loss(total, nll.detach(), kl.detach(), score)
 
-    def _divergence(self) -> Tensor | None:
+    def _kl(self) -> Tensor | None:
         if self.is_bayesian:
             return kl_divergence(self.model, self.objective.kl_scope)
         return None if self.prior is None else negative_log_prior(self.model, self.prior)
 
     def _data_terms(self, x: Tensor, x_adv: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The data term of each example with one weight draw, and its score on the perturbed input."""
+        """The data term of each example with one weight sample, and the score of its perturbed input."""
         likelihood, beta = self.objective.likelihood, self.objective.trades
         if beta is None:
             outputs = self.model(x_adv)
             return likelihood.nll(outputs, y, self.log_noise), likelihood.score(outputs.detach(), y)
-        # in one pass, so that both halves see the same weights and the same batch statistics
+        # one pass, so that both halves have the same weights and batch statistics
         clean, outputs = self.model(torch.cat([x, x_adv])).chunk(2)
         term = likelihood.nll(clean, y, self.log_noise) + beta * likelihood.divergence(clean, outputs, self.log_noise)
         return term, likelihood.score(outputs.detach(), y)

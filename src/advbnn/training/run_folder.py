@@ -1,21 +1,19 @@
-"""The folder of one run, and what it says about how the run came to be.
+"""The folder of one run.
 
-config.toml      everything that decides the result; a run goes on only with the same
-run.json         versions, seed, data, git state of the working directory, command
-metrics.jsonl    one line a logging interval
-log.txt          the same for people, with what happened in between
-checkpoints/     see `advbnn.training.checkpoint`
+config.toml         all settings; a run resumes only with those that decide its result unchanged
+run.json            versions, seed, data, git state of the working directory, command
+metrics.jsonl       one line per logging interval
+log.txt             the same for people, with events in between
+checkpoints/        see `advbnn.training.checkpoint`
 model.safetensors   the trained network, once the run is finished
-last.safetensors    with early stopping, whose network is the best one: that of the last epoch
+last.safetensors    with early stopping, where the model is the best epoch: the last epoch
 """
 
 import json
 import platform
-import re
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -23,55 +21,49 @@ from typing import Any
 
 import numpy
 import torch
-from torch import nn
 
-from advbnn.defenses.rse import noise_levels
-from advbnn.errors import RunError
+from advbnn.errors import ConfigError, RunError
 from advbnn.files import append_text, read_json, read_text, write_atomically
 from advbnn.training import checkpoint
 from advbnn.training.checkpoint import WEIGHTS, Checkpoint
+from advbnn.training.config import CONFIG as CONFIG
+from advbnn.training.config import Config
 
-CONFIG, FACTS, METRICS, LOG, CHECKPOINTS = "config.toml", "run.json", "metrics.jsonl", "log.txt", "checkpoints"
+FACTS, METRICS, LOG, CHECKPOINTS = "run.json", "metrics.jsonl", "log.txt", "checkpoints"
 MODEL, LAST = "model.safetensors", "last.safetensors"
 
 NOISE_STD = "advbnn.noise_std"
-"""A learned noise of the observations is no weight of the network, and noted with its weights under this name."""
-
-INDIFFERENT = ("root", "cache", "log_every", "save_every", "tensorboard")
-"""Settings that a run may change when it goes on."""
-
-ADDED_LATER = {"precision": "auto"}
-"""Settings that a run begun earlier does not name, with the value that it had all the same."""
+"""The note, in the file of the weights, with the learned noise of a Gaussian likelihood."""
 
 
 class RunFolder:
-    """Opens a folder for a run, new or to be continued, and writes into it.
+    """A folder opened for a new run, or to resume one.
 
     Args:
-        path: the folder; made if there is none.
-        config: TOML text of what decides the result.
-        facts: what else to record of how the run came to be.
-        resume: go on from the last checkpoint if there is one. Otherwise a folder with a run in it is refused.
+        path: the folder; created if needed.
+        config: the settings.
+        facts: further facts about the run, for run.json.
+        resume: continue from the last checkpoint, if there is one; if False, an unfinished run is refused.
     """
 
-    def __init__(self, path: Path | str, config: str, facts: Mapping[str, Any], *, resume: bool) -> None:
+    def __init__(self, path: Path | str, config: Config, facts: Mapping[str, Any], *, resume: bool) -> None:
         self.path = Path(path)
         self.checkpoint: Checkpoint | None = None
         if (self.path / CONFIG).exists():
             self._reopen(config, facts, resume)
         elif self.path.exists() and any(self.path.iterdir()):
-            raise RunError(f"{self.path} holds files but no run; choose another folder, or an empty one")
+            raise RunError(f"{self.path} has files but no run; choose another folder, or an empty one")
         else:
             write_atomically(self.path / FACTS, json.dumps(dict(facts), indent=1).encode())
-            write_atomically(self.path / CONFIG, config.encode())  # last: a folder with it has all of the others
+            write_atomically(self.path / CONFIG, config.to_toml().encode())  # last: it marks a complete run folder
 
     @property
     def finished(self) -> bool:
-        """Whether the run has come to its end."""
+        """Whether training is complete."""
         return self.checkpoint is not None and bool(self.checkpoint.facts.get("finished"))
 
     def save(self, **parts: Any) -> None:
-        """Writes a checkpoint; arguments as for `checkpoint.save`."""
+        """Write a checkpoint; arguments as for `checkpoint.save`."""
         self.checkpoint = checkpoint.save(self.path / CHECKPOINTS, **parts)
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -80,49 +72,45 @@ class RunFolder:
         return [json.loads(line) for line in read_text(file).splitlines()] if file.exists() else []
 
     def publish(self, name: str = MODEL) -> None:
-        """Puts the weights of the last checkpoint beside the config, if they are not there."""
+        """Copy the weights of the last checkpoint into the run folder, unless the file exists."""
         if self.checkpoint is not None and not (self.path / name).exists():
             write_atomically(self.path / name, (self.checkpoint.folder / WEIGHTS).read_bytes())
 
     def write_metrics(self, line: Mapping[str, Any]) -> None:
-        """Appends a line to `metrics.jsonl`."""
+        """Append a line to `metrics.jsonl`."""
         append_text(self.path / METRICS, json.dumps(line) + "\n")
 
     def write_log(self, text: str) -> None:
-        """Appends a line, with the time, to `log.txt`."""
+        """Append a line, with the time, to `log.txt`."""
         append_text(self.path / LOG, f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
 
-    def _reopen(self, config: str, facts: Mapping[str, Any], resume: bool) -> None:
-        stored = read_text(self.path / CONFIG)
-        if _decisive(stored) != _decisive(config):
-            raise RunError(
-                f"{self.path} holds a run with other settings: {_first_difference(stored, config)}; "
-                "choose another folder"
-            )
+    def _reopen(self, config: Config, facts: Mapping[str, Any], resume: bool) -> None:
+        if difference := stored_config(self.path).difference(config):
+            raise RunError(f"{self.path} holds a run with other settings: {difference}; choose another folder")
         before = read_json(self.path / FACTS)
-        if before.get("data") != facts.get("data"):
-            raise RunError(f"{self.path} holds a run on other data: {before.get('data')}, now {facts.get('data')}")
-        old, new = (some.get("model", {}).get("structure") for some in (before, facts))
-        if old is not None and old != new:  # a run begun earlier does not say
+        if before["data"] != facts["data"]:
+            raise RunError(f"{self.path} holds a run on other data: {before['data']}, now {facts['data']}")
+        old, new = (some["model"].get("structure", []) for some in (before, facts))
+        if old != new:
             raise RunError(
-                f"{self.path} holds a run of another network: {_first_other_line(old, new)}; choose another folder"
+                f"{self.path} holds a run of another network: {_first_difference(old, new)}; choose another folder"
             )
         self.checkpoint = checkpoint.latest(self.path / CHECKPOINTS)
-        if not self.finished and before.get("processes") != facts.get("processes"):
+        if not self.finished and before["processes"] != facts["processes"]:
             raise RunError(
-                f"{self.path} holds a run of {before.get('processes')} processes, now there are "
-                f"{facts.get('processes')}, whose noise would be another; start as many, or choose another folder"
+                f"{self.path} holds a run with {before['processes']} processes, now there are {facts['processes']}, "
+                "with other noise; start the same number, or choose another folder"
             )
+        step = self.checkpoint.step if self.checkpoint else 0
         if not resume and not self.finished:
-            step = self.checkpoint.step if self.checkpoint else 0
             raise RunError(
                 f"{self.path} holds this run, stopped after step {step}; resume it (--resume, or resume=True), "
                 "or choose another folder"
             )
-        self._forget_after(self.checkpoint.step if self.checkpoint else 0)
+        self._forget_after(step)
 
     def _forget_after(self, step: int) -> None:
-        """Drops the lines that the run will write again, and what a kill left of the last one."""
+        """Drop the lines that the run will write again, and a last line that was cut off by a kill."""
         if (self.path / METRICS).exists():
             lines = read_text(self.path / METRICS).splitlines(keepends=True)
             kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
@@ -130,8 +118,19 @@ class RunFolder:
                 write_atomically(self.path / METRICS, "".join(kept).encode())
 
 
+def stored_config(folder: Path) -> Config:
+    """The settings of the run in a folder."""
+    try:
+        return Config.from_run(read_text(folder / CONFIG))
+    except ConfigError as error:
+        raise RunError(
+            f"{folder / CONFIG} cannot be read: {error}; restore the file that the run wrote, or use the version of "
+            "advbnn that wrote it"
+        ) from error
+
+
 def provenance(seed: int, **further: Any) -> dict[str, Any]:
-    """Versions, machine, command and git state: what a reader of a result wants to know."""
+    """Versions, machine, command and git state."""
     from advbnn import __version__
 
     versions = {
@@ -147,18 +146,18 @@ def provenance(seed: int, **further: Any) -> dict[str, Any]:
         "machine": f"{platform.system()} {platform.machine()}",
         "cuda": torch.version.cuda,
         "command": sys.argv,
-        "git": git_state(),
+        "git": _git_state(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
 
 
-def git_state() -> dict[str, Any] | None:
-    """The commit of the working directory and whether files differ from it; None outside of a repository."""
+def _git_state() -> dict[str, Any] | None:
+    """The commit of the working directory and the number of changed files; None outside a repository."""
     try:
-        commit = _git("rev-parse", "HEAD")
-        return {"commit": commit, "changed_files": len(_git("status", "--porcelain").splitlines())}
+        commit, changed = _git("rev-parse", "HEAD"), _git("status", "--porcelain")
     except (OSError, subprocess.SubprocessError):
         return None
+    return {"commit": commit, "changed_files": len(changed.splitlines())}
 
 
 def _git(*arguments: str) -> str:
@@ -166,30 +165,6 @@ def _git(*arguments: str) -> str:
     return done.stdout.strip()
 
 
-def _first_difference(stored: str, config: str) -> str:
-    old, new = _decisive(stored), _decisive(config)
-    key = next(key for key in [*old, *new] if old.get(key) != new.get(key))
-    return f"{key} = {old.get(key, 'not set')!r} there, {new.get(key, 'not set')!r} now"
-
-
-def _first_other_line(old: Sequence[str], new: Sequence[str]) -> str:
+def _first_difference(old: Sequence[str], new: Sequence[str]) -> str:
     there, now = next(pair for pair in zip_longest(old, new, fillvalue="nothing") if pair[0] != pair[1])
     return f"{there.strip()} there, {now.strip()} now"
-
-
-def _decisive(config: str) -> dict[str, Any]:
-    """The settings that decide the result."""
-    settings = ADDED_LATER | _flat(tomllib.loads(config))
-    return {key: value for key, value in settings.items() if key not in INDIFFERENT}
-
-
-def _flat(table: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in table.items():
-        flat |= _flat(value, f"{path}{key}.") if isinstance(value, Mapping) else {path + key: value}
-    return flat
-
-
-def structure_of(model: nn.Module) -> list[str]:
-    """What a network is built of, line by line: its layers, its prior and its noise, and no addresses in memory."""
-    return re.sub(" at 0x[0-9a-f]+", "", f"{model!r}\nnoise={noise_levels(model)}").splitlines()

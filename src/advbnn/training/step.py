@@ -1,6 +1,6 @@
-"""One training step of Algorithm 1: perturb the batch, draw weights, update. The readable, eager form.
+"""One training step of Algorithm 1 in its readable, eager form: attack the batch, sample weights, update.
 
-All randomness of a step follows one number, `step_seed(...)`: a step can be repeated, and a run resumed, exactly.
+All randomness of a step follows from `step_seed(...)`, so that a step can be repeated, and a run resumed, exactly.
 """
 
 from collections.abc import Iterator
@@ -22,21 +22,21 @@ from advbnn.training.objective import Loss, RobustLoss
 
 
 def step_seed(seed: int, epoch: int, step: int, rank: int = 0) -> int:
-    """The seed of all noise in one step of one process, by hashing the four: no two steps share a stream."""
+    """The seed of all noise in one step of one process."""
     return derive_seed(derive_seed(derive_seed(seed, "epoch", epoch), "step", step), "rank", rank)
 
 
 @dataclass(frozen=True)
 class StepRecord:
-    """What a step did, as scalars on the device: reading none of them, a loop never waits for it.
+    """The numbers of one step, as scalars on the device: a loop that does not read them never synchronizes.
 
     Attributes:
-        loss: the objective, of a shard by itself.
+        loss: the objective on this shard.
         nll: its data term.
         kl: KL(q || p), without its weight.
-        score: correctly classified examples of the batch that the update saw, perturbed or not; in regression the sum
-            of squared errors.
-        clean_score: the same for the inputs as they are; None where it was not asked for.
+        score: the number of correctly classified examples in the update, perturbed or not; in regression the sum of
+            squared errors.
+        clean_score: the same for clean inputs; None if not measured.
         examples: the size of the batch.
     """
 
@@ -49,22 +49,17 @@ class StepRecord:
 
 
 class EagerStep:
-    """Lines 6 to 12 of Algorithm 1, called with one batch after the other.
+    """Lines 6 to 12 of Algorithm 1, called for each batch.
 
     Args:
         loss: the robust ELBO of the model.
-        optimizer: of all that is learned.
+        optimizer: of all learned parameters.
         defense: attack, clipping and the rest.
-        update: what the update calls in place of `loss`: the same, wrapped to share gradients among processes. The
-            attack needs no sharing and calls the model itself.
+        update: `loss` wrapped to average gradients over processes, for the update; the attack calls the model itself.
     """
 
     def __init__(
-        self,
-        loss: RobustLoss,
-        optimizer: torch.optim.Optimizer,
-        defense: Defense,
-        update: nn.Module | None = None,
+        self, loss: RobustLoss, optimizer: torch.optim.Optimizer, defense: Defense, update: nn.Module | None = None
     ) -> None:
         self.loss, self.optimizer, self.defense = loss, optimizer, defense
         self.update = loss if update is None else update
@@ -85,16 +80,15 @@ class EagerStep:
         Args:
             x: inputs, on the device of the model.
             y: targets.
-            seed: decides all noise: the attack's, and the weights'.
+            seed: decides all noise, of the attack and of the weights.
             kl_factor: multiplies alpha / N; see `schedules.kl_factor`.
             share: the weight of this shard's examples; see `RobustLoss`.
-            measure_clean: also run the network on `x` as it is, in evaluation mode.
+            measure_clean: also score clean inputs, in evaluation mode.
         """
         x_adv = attacked(self.loss.model, self.defense, x, y, derive_seed(seed, "attack"))
         update_seed = derive_seed(seed, "update")
-        self.optimizer.zero_grad()  # of what an interrupted step, or the network's owner, has left there
-        perturbing = self._weights_perturbed(x, x_adv, y, update_seed, kl_factor, share)
-        with perturbing, seeded(update_seed, x.device):
+        self.optimizer.zero_grad()  # an interrupted step, or the caller, may have left gradients
+        with self._weights_perturbed(x, x_adv, y, update_seed, kl_factor, share), seeded(update_seed, x.device):
             loss: Loss = self.update(x, x_adv, y, kl_factor, share)
             loss.total.backward()
         if self.defense.clip is not None:
@@ -118,7 +112,7 @@ class EagerStep:
     def _weights_perturbed(
         self, x: Tensor, x_adv: Tensor, y: Tensor, seed: int, kl_factor: float | Tensor, share: float
     ) -> AbstractContextManager[None]:
-        """Within the block the weights are the worst nearby (AWP), for the noise of the update itself."""
+        """Within the block, the weights are perturbed by AWP, computed with the noise of the update."""
         if self.defense.awp is None:
             return nullcontext()
 
@@ -136,11 +130,11 @@ class EagerStep:
 
 
 def attacked(model: nn.Module, defense: Defense, x: Tensor, y: Tensor, seed: int) -> Tensor:
-    """A batch as the update of a defence sees it: perturbed, if it has an attack, in the mode and by the loss it names.
+    """The inputs of an update: perturbed by the attack of the defence, if it has one.
 
     Args:
         model: the network, in training mode.
-        defense: its attack, the mode of the attack and the objective.
+        defense: its attack, attack mode and objective.
         x: inputs, on the device of the model.
         y: targets.
         seed: decides all noise of the attack.
@@ -148,14 +142,14 @@ def attacked(model: nn.Module, defense: Defense, x: Tensor, y: Tensor, seed: int
     attack, objective = defense.attack, defense.objective
     if attack is None:
         return x
-    with _batch_statistics(model, defense.attack_mode) as seen:
+    with _in_attack_mode(model, defense.attack_mode) as seen:
         if objective.trades is None:
             return attack(seen, x, y, seed)
         return _trades_attack(attack, seen, objective.likelihood, x, seed)
 
 
-class _OutOfReach(nn.Module):
-    """A network whose mode an attack cannot switch, because it does not see it as a part."""
+class _Hidden(nn.Module):
+    """A network that is not a submodule, so that an attack cannot switch its mode."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -167,25 +161,25 @@ class _OutOfReach(nn.Module):
 
 
 @contextmanager
-def _batch_statistics(model: nn.Module, mode: str) -> Iterator[nn.Module]:
-    """The model as the attack shall see it; in mode "train" it normalises by the batch, and forgets it afterwards."""
+def _in_attack_mode(model: nn.Module, mode: str) -> Iterator[nn.Module]:
+    """The model for the attack; in mode "train" it uses batch statistics, and its buffers are restored afterwards."""
     if mode == "eval":
         yield model
         return
     kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
     try:
         with without_parameter_gradients(model):
-            yield _OutOfReach(model)
+            yield _Hidden(model)
     finally:
         for buffer, value in kept:
             buffer.copy_(value)
 
 
-class _Divergence(nn.Module):
-    """Logits (0, KL(p(. | x) || p(. | x'))): their margin over class 0 is the divergence that TRADES maximises.
+class _TradesLogits(nn.Module):
+    """Logits (0, KL(p(. | x) || p(. | x'))), whose margin over class 0 is the KL that TRADES maximises.
 
     Attributes:
-        first: the row of `outputs` that belongs to the first input.
+        first: the row of `outputs` for the first input.
     """
 
     def __init__(self, model: nn.Module, likelihood: Likelihood, outputs: Tensor) -> None:
@@ -194,34 +188,33 @@ class _Divergence(nn.Module):
         self.first = 0
 
     def forward(self, x: Tensor) -> Tensor:
-        divergence = self.likelihood.divergence(self.outputs[self.first :][: len(x)], self.model(x))
-        return torch.stack([torch.zeros_like(divergence), divergence], dim=1)
+        kl = self.likelihood.divergence(self.outputs[self.first :][: len(x)], self.model(x))
+        return torch.stack([torch.zeros_like(kl), kl], dim=1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _OnDivergence(Attack):
-    """An attack that tells the divergence which rows it is at: where memory runs out, they come in parts."""
+class _TradesAttack(Attack):
+    """PGD on `_TradesLogits`, which needs the rows of a part when memory forces an attack to work in parts."""
 
     attack: PGD
-    game: _Divergence
+    logits: _TradesLogits
 
     def _perturb(self, oracle: Oracle, x: Tensor, y: Tensor) -> Tensor:
-        self.game.first = oracle.rows.start
+        self.logits.first = oracle.rows.start
         return self.attack._perturb(oracle, x, y)
 
 
 def _trades_attack(attack: PGD, model: nn.Module, likelihood: Likelihood, x: Tensor, seed: int) -> Tensor:
     with torch.no_grad(), evaluating(model), seeded(derive_seed(seed, "trades"), x.device):
         outputs = model(x)
-    labels = torch.zeros(len(x), dtype=torch.int64, device=x.device)
-    game = _Divergence(model, likelihood, outputs)
+    logits = _TradesLogits(model, likelihood, outputs)
     attack = replace(attack, loss="margin", average="loss")
-    ascent = _OnDivergence(
+    ascent = _TradesAttack(
         attack.threat,
         loss="margin",
         selection_samples=attack.selection_samples,
         batch_size=attack.batch_size,
         attack=attack,
-        game=game,
+        logits=logits,
     )
-    return ascent(game, x, labels, seed)
+    return ascent(logits, x, torch.zeros(len(x), dtype=torch.int64, device=x.device), seed)

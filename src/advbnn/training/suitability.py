@@ -1,4 +1,4 @@
-"""Whether a network, examples and a defence go together, asked before training begins."""
+"""Checks, before training begins, that network, data and defence fit together."""
 
 import torch
 from torch import nn
@@ -6,20 +6,37 @@ from torch import nn
 from advbnn.attacks.oracle import check_outputs
 from advbnn.bayes.likelihoods import Categorical
 from advbnn.bayes.mean_field import Bayesian
-from advbnn.data import Examples
+from advbnn.data import Examples, Splits
 from advbnn.data.augment import to_float
 from advbnn.defenses.defense import Defense
-from advbnn.defenses.optimizers import Langevin
+from advbnn.defenses.optimizers import LangevinSampler
 from advbnn.distributed import World
-from advbnn.errors import ArgumentError
+from advbnn.errors import ArgumentError, ArgumentTypeError, InputError
 from advbnn.modules import dtype_of, evaluating, training
 from advbnn.randomness import seeded
 
 
+def check_arguments(net: object, data: object, defense: object) -> None:
+    """Refuse arguments of `fit` of the wrong type."""
+    if not isinstance(net, nn.Module):
+        raise ArgumentTypeError(f"net must be a torch.nn.Module that returns logits, got {type(net).__name__}")
+    if next(net.parameters(), None) is None:
+        raise ArgumentError(f"net must have parameters to train, and this {type(net).__name__} has none")
+    if not isinstance(data, Splits):
+        raise ArgumentTypeError(
+            f"data must be Splits(train, test), got {type(data).__name__}; advbnn.data.load(name) returns one, and "
+            "from_tensors(images, labels) makes each of the two sets"
+        )
+    if not isinstance(defense, Defense):
+        raise ArgumentTypeError(
+            f"defense must be a Defense, got {defense!r}; make one with advbnn.defense('adv_bnn', 'cifar10')"
+        )
+
+
 def check_suitable(model: nn.Module, examples: Examples, defense: Defense, processes: World) -> None:
-    """Refuse, with the remedy, what could not be trained, or would give something else than was asked for."""
+    """Refuse, with the remedy, what cannot be trained or would train something else."""
     _check_defense(model, examples, defense, processes)
-    _check_passes(model, examples)
+    _check_forward(model, examples)
 
 
 def _check_defense(model: nn.Module, examples: Examples, defense: Defense, processes: World) -> None:
@@ -27,36 +44,35 @@ def _check_defense(model: nn.Module, examples: Examples, defense: Defense, proce
     if regression == isinstance(likelihood, Categorical):
         kind, remedy = ("real numbers", "Gaussian") if regression else ("class labels", "Categorical")
         raise ArgumentError(
-            f"{examples.name} has {kind} for targets, which a {type(likelihood).__name__} likelihood cannot explain; "
+            f"{examples.name} has {kind} as targets, which do not fit a {type(likelihood).__name__} likelihood; "
             f"set objective.likelihood to {remedy}()"
         )
     bayesian = any(isinstance(part, Bayesian) for part in model.modules())
-    if bayesian and isinstance(defense.optimizer, Langevin):
-        raise ArgumentError(
-            "Langevin dynamics samples the weights of a plain network, and the model is Bayesian already"
-        )
+    langevin = isinstance(defense.optimizer, LangevinSampler)
+    if bayesian and langevin:
+        raise ArgumentError("Langevin dynamics samples the weights of a plain network, and this model is Bayesian")
+    if processes.size > 1 and langevin:
+        raise ArgumentError("Langevin dynamics runs in one process; start one chain per process, with its own seed")
     decay = getattr(defense.optimizer, "weight_decay", 0.0)
     if bayesian and decay:
         raise ArgumentError(
-            f"optimizer.weight_decay={decay} would pull the standard deviations of random weights towards 1; the "
-            "divergence from the prior takes its place, set weight_decay to 0"
+            f"optimizer.weight_decay={decay} would pull the standard deviations of random weights towards 1; the KL "
+            "regularizes them, set weight_decay to 0"
         )
-    if processes.size > 1 and isinstance(defense.optimizer, Langevin):
-        raise ArgumentError("Langevin dynamics runs in one process; start one chain a process, each with its own seed")
 
 
-def _check_passes(model: nn.Module, examples: Examples) -> None:
-    """Refuse, with the remedy, a network that cannot take the inputs, or has too few outputs for the labels."""
+def _check_forward(model: nn.Module, examples: Examples) -> None:
+    """Refuse a network that does not accept the inputs, or has too few outputs for the labels."""
     ((x, _),) = examples.gather([torch.arange(min(2, len(examples)))])
     x = to_float(x)
     try:
-        # in evaluation mode as a whole, for a part in training mode would learn from it
+        # all parts in evaluation mode, so that no running statistics change
         with torch.no_grad(), training(model), evaluating(model), seeded(0, x.device):
             outputs = model(x)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise (ValueError if x.dtype == dtype_of(model) else TypeError)(
-            f"net cannot take the inputs of {examples.name}, {x.dtype} of shape {list(x.shape)}: {reason}; give fit a "
-            f"network for such inputs, or inputs of the shape and type that it takes; its weights are {dtype_of(model)}"
+        raise (InputError if x.dtype == dtype_of(model) else ArgumentTypeError)(
+            f"net does not accept the inputs of {examples.name}, {x.dtype} of shape {list(x.shape)}: {reason}; pass a "
+            f"network for these inputs, or inputs that it accepts; its weights are {dtype_of(model)}"
         ) from error
     check_outputs(outputs, x, examples.targets.to(x.device), not examples.targets.is_floating_point())

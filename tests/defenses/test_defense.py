@@ -1,0 +1,92 @@
+"""The networks that a defence builds, and the combinations that it refuses."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from advbnn.bayes.kl import kl_divergence
+from advbnn.bayes.likelihoods import Gaussian
+from advbnn.bayes.mean_field import Bayesian, bayesianize
+from advbnn.defenses.defense import Averaging, EarlyStopping, Variational
+from advbnn.defenses.optimizers import LangevinSampler
+from advbnn.defenses.profiles import DEFENSES, defense
+from advbnn.defenses.rse import noise_levels
+
+SHAPE = (1, 8, 8)
+
+
+@pytest.mark.parametrize("name", DEFENSES)
+def test_the_seed_decides_the_weights(name: str) -> None:
+    value = defense(name, norm_scales="uniform")
+    one, same, other = (value.build(classes=10, shape=SHAPE, seed=seed) for seed in (0, 0, 1))
+    weights = [list(net.state_dict().values()) for net in (one, same, other)]
+    assert all(torch.equal(a, b) for a, b in zip(weights[0], weights[1], strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(weights[0], weights[2], strict=True))
+    assert isinstance(one, Bayesian) == ("bnn" in name)
+    assert bool(noise_levels(one)) == (name == "rse")
+    scales = torch.cat([m.weight for m in one.modules() if isinstance(m, nn.BatchNorm2d)])
+    assert 0 < scales.min() < 0.2 < scales.max() < 1
+
+
+def test_a_network_that_is_random_already_is_not_wrapped_again() -> None:
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten())
+    bnn = bayesianize(copy.deepcopy(net), init_std=0.3)
+    assert defense("adv_bnn").wrap(bnn) is bnn
+    assert defense("none").wrap(net) is net
+    noisy = defense("rse").wrap(net)
+    assert noisy is not net and defense("rse").wrap(noisy) is noisy
+
+
+def test_a_defence_recognises_the_networks_that_it_builds() -> None:
+    value = defense("bnn", architecture="mlp")
+    net = value.build(classes=10, shape=SHAPE)
+    assert value.has_built(net, classes=10, shape=SHAPE)
+    assert not value.has_built(net, classes=9, shape=SHAPE)
+    assert not value.has_built(bayesianize(nn.Linear(1, 1)), classes=10, shape=SHAPE)
+    assert not defense("bnn").has_built(net, classes=10, shape=SHAPE)  # another architecture
+    other_prior = replace(value, network=Variational(prior_std=0.3))
+    assert not other_prior.has_built(net, classes=10, shape=SHAPE)
+    net.net.features[2] = nn.Tanh()
+    assert not value.has_built(net, classes=10, shape=SHAPE)
+
+
+def test_the_prior_mean_of_normalisation_scales() -> None:
+    """At the initial network, scales of 1 have a KL from a prior around 0 only."""
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
+    nn.init.zeros_(net[0].weight), nn.init.zeros_(net[0].bias)
+    around = {mean: Variational(norm_scale_mean=mean).wrap(copy.deepcopy(net)) for mean in (0.0, 1.0)}
+    assert kl_divergence(around[1.0]).item() == pytest.approx(0, abs=1e-4)
+    assert kl_divergence(around[0.0]).item() == pytest.approx(2 / (2 * 0.05**2), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: defense("adv", attack_mode="evaluate"), "attack_mode.*'eval'"),
+        (lambda: defense("adv", norm_scales="one"), "norm_scales.*'ones'"),
+        (lambda: defense("adv", clip=0.0), "clip must be positive"),
+        (lambda: defense("none", objective={"trades": 6.0}), "trades.*no attack"),
+        (lambda: defense("adv", objective={"trades": 6.0}, attack={"random_start": False}), "random_start=True"),
+        (lambda: defense("adv", attack={"targeted": True}), "targeted=False"),
+        (lambda: defense("adv", objective={"likelihood": Gaussian()}), "use loss='nll'"),
+        (lambda: defense("bnn", optimizer=LangevinSampler()), r"use network=Plain\(\)"),
+        (lambda: defense("adv", optimizer=LangevinSampler(), early_stopping=EarlyStopping()), "early_stopping"),
+        (lambda: defense("adv", optimizer=LangevinSampler(), averaging=Averaging()), "averaging"),
+        (lambda: defense("adv", averaging=Averaging(start=15)), "averaging.start=15 .*at most 14"),
+        (lambda: defense("adv", averaging=Averaging(decay=None), early_stopping=EarlyStopping()), "averaging.decay"),
+        (lambda: defense("adv").build(classes=10, shape=(3, 8, 9)), "square images"),
+        (lambda: defense("adv", architecture="own").build(classes=10, shape=SHAPE), "architecture='own'.*net="),
+        (lambda: Variational(init_std=-1), "init_std must be a positive"),
+        (lambda: Averaging(decay=1.0), "decay must lie in"),
+        (lambda: Averaging(start=-1), "start must be"),
+        (lambda: EarlyStopping(fraction=1.0), "fraction must lie in"),
+        (lambda: EarlyStopping(patience=0), "patience must be at least 1"),
+    ],
+)
+def test_bad_settings_are_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()

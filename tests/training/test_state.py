@@ -1,0 +1,144 @@
+"""What a run does from step to step: schedules, averages, weight samples, and every option when it resumes."""
+
+import copy
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from advbnn.bayes.prediction import predict
+from advbnn.bayes.sample_bank import SampleBank
+from advbnn.data import ImageSet, Splits
+from advbnn.defenses.defense import Averaging
+from advbnn.defenses.optimizers import AdamOptimizer, LangevinSampler
+from advbnn.defenses.schedules import Constant, Cosine, Stages
+from advbnn.distributed import ALONE
+from advbnn.randomness import derive_seed
+from advbnn.training import state as state_module
+from advbnn.training.loading import load_trained
+from advbnn.training.state import TrainingState
+from advbnn.training.step import attacked
+from quick import quick, same, train, weights
+
+
+def watch(monkeypatch: pytest.MonkeyPatch, note: Any) -> None:
+    """Calls `note(state)` after every step."""
+    advance = TrainingState.advance
+
+    def watching(self: TrainingState, x: Tensor, y: Tensor) -> None:
+        advance(self, x, y)
+        note(self)
+
+    monkeypatch.setattr(TrainingState, "advance", watching)
+
+
+@pytest.mark.parametrize(("fresh", "counts"), [(True, [1, 2, 3, 4, 5] * 2), (False, list(range(1, 11)))])
+def test_stages_divide_the_learning_rate_and_may_restart_the_optimizer(
+    digits: Splits[ImageSet], monkeypatch: pytest.MonkeyPatch, fresh: bool, counts: list[int]
+) -> None:
+    seen: list[tuple[float, int]] = []
+    watch(monkeypatch, lambda run: seen.append((run.lr, int(next(iter(run.optimizer.state.values()))["step"]))))
+    schedule = Stages(epochs=(1, 1), fresh_optimizer=fresh)
+    train(digits, quick("bnn", optimizer=AdamOptimizer(lr=0.01), schedule=schedule))
+    assert [count for _, count in seen] == counts
+    assert [lr for lr, _ in seen] == pytest.approx([0.01] * 5 + [0.001] * 5)
+
+
+def test_kl_warmup_reaches_the_loss(digits: Splits[ImageSet]) -> None:
+    objective = {"kl_warmup": "linear", "kl_warmup_epochs": 2, "alpha": 0.5}
+    history = train(digits, quick("bnn", objective=objective), log_every=1).history
+    assert [line["kl_weight"] for line in history] == pytest.approx([0.5 / 72 * (i + 1) / 10 for i in range(10)])
+
+
+def test_weight_averages(digits: Splits[ImageSet], monkeypatch: pytest.MonkeyPatch) -> None:
+    path: list[dict[str, Tensor]] = []
+    watch(monkeypatch, lambda run: path.append({n: p.detach().clone() for n, p in run.model.named_parameters()}))
+    model = train(digits, quick("bnn", architecture="small_cnn", averaging=Averaging(decay=None, start=1))).model
+    for name, parameter in model.named_parameters():  # mu and s alike
+        torch.testing.assert_close(parameter.detach(), torch.stack([step[name] for step in path[5:]]).mean(0))
+    norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
+    assert all(norm.num_batches_tracked == 5 for norm in norms)  # estimated anew
+
+
+@pytest.mark.parametrize("options", [{}, {"attack_mode": "train"}, {"objective": {"trades": 6.0}}], ids=str)
+def test_running_statistics_of_averaged_weights_are_for_the_attack_of_training(
+    digits: Splits[ImageSet], monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    value = quick("adv_bnn", architecture="small_cnn", averaging=Averaging(decay=None), augment=False, **options)
+    seen: list[tuple[nn.Module, Tensor]] = []
+    refresh = state_module.refresh_batchnorm
+
+    def watched(model: nn.Module, batches: Iterable[Tensor]) -> None:
+        def noted() -> Iterator[Tensor]:
+            for x in batches:
+                seen.append((copy.deepcopy(model), x))
+                yield x
+
+        refresh(model, noted())
+
+    monkeypatch.setattr(state_module, "refresh_batchnorm", watched)
+    result = train(digits, value)
+    assert len(seen) == 10  # an epoch of clean batches, and one of attacked batches
+    (before, clean), (model, perturbed) = seen[0], seen[5]
+    assert not same(model, before)  # the attack has statistics of the averaged weights
+    assert all(same(model, other) for other, _ in seen[5:])
+    order = [int((digits.train.images / 255 - image).abs().flatten(1).amax(1).argmin()) for image in clean]
+    arguments = (clean, digits.train.labels[order], derive_seed(0, "statistics", 0))
+    assert torch.equal(perturbed, attacked(model, value, *arguments))
+    if options:
+        assert value.attack is not None and not torch.equal(perturbed, value.attack(model, *arguments))
+    norms = [part for part in result.model.modules() if isinstance(part, nn.BatchNorm2d)]
+    assert norms and all(norm.num_batches_tracked == 5 for norm in norms)  # not those in the attack
+
+
+def test_langevin_dynamics_gives_a_bank_of_samples(digits: Splits[ImageSet], tmp_path: Path) -> None:
+    value = quick("adv", optimizer=LangevinSampler(lr=0.1, prior_std=0.3, burn_in=4, every=2))
+    result = train(digits, value, out=tmp_path / "run", save_every=0.0)
+    assert isinstance(result.model, SampleBank) and len(result.model) == 3
+    assert predict(result.model, torch.rand(4, 1, 8, 8), samples=5, seed=0).probs.shape == (4, 10)
+    assert result.history[-1]["kl"] > 0  # -log p(w)
+    assert same(load_trained(tmp_path / "run").model, result.model)
+    with pytest.raises(ValueError, match="burn_in=10000.*10 updates"):
+        train(digits, quick("adv", optimizer=LangevinSampler(burn_in=10_000)))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"objective": {"trades": 6.0}},
+        {"objective": {"likelihood": {"label_smoothing": 0.1}, "samples": 2}},
+        {"awp": 0.01},
+        {"clip": 1.0},
+        {"attack_mode": "train", "architecture": "small_cnn"},
+        {"attack": {"eot": 2}},
+        {"schedule": Cosine(epochs=1)},
+        {"averaging": {"decay": 0.9}},
+        {"early_stopping": {"fraction": 0.25, "samples": 2}, "averaging": {"decay": 0.9}},
+        {"optimizer": {"kind": "adam", "weight_decay": 0.01}, "network": {"kind": "plain"}},
+    ],
+    ids=str,
+)
+def test_every_option_runs_and_resumes(digits: Splits[ImageSet], tmp_path: Path, options: dict[str, Any]) -> None:
+    value = quick(**{"schedule": Constant(epochs=1), **options})
+    whole = train(digits, value)
+    folder = tmp_path / "run"
+    train(digits, value, out=folder, save_every=0.0)
+    newest = sorted((folder / "checkpoints").iterdir())[-1]
+    for file in newest.iterdir():  # back to the checkpoint before
+        file.unlink()
+    newest.rmdir()
+    (folder / "model.safetensors").unlink()
+    assert same(train(digits, value, out=folder, resume=True).model, whole.model)
+
+
+def test_the_checks_before_training_change_nothing(digits: Splits[ImageSet]) -> None:
+    net = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 10)).eval()
+    net[1].train()
+    before, state = weights(net), torch.get_rng_state()
+    TrainingState(net, digits, quick("none"), seed=0, engine="eager", processes=ALONE)
+    assert all(torch.equal(a, b) for a, b in zip(weights(net), before, strict=True))
+    assert [part.training for part in net.modules()] == [False, False, True, False]
+    assert torch.equal(torch.get_rng_state(), state)

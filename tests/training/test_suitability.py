@@ -1,0 +1,60 @@
+"""Networks, data and defences that do not fit together are refused before training."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from advbnn.bayes.likelihoods import Gaussian
+from advbnn.bayes.mean_field import bayesianize
+from advbnn.data import Splits, from_tensors
+from advbnn.defenses.objective import RobustELBO
+from advbnn.defenses.optimizers import AdamOptimizer, LangevinSampler
+from advbnn.training.loop import fit
+from quick import quick
+
+
+def few(inputs: Tensor, targets: Tensor) -> Splits[Any]:
+    examples = from_tensors(inputs, targets, name="mine")
+    return Splits(examples, examples)
+
+
+FLAT = few(torch.rand(20, 12), torch.arange(20) % 4)
+REAL = few(torch.rand(20, 12), torch.rand(20, 1))
+IMAGES = few(torch.rand(20, 3, 8, 8), torch.arange(20) % 4)
+DOUBLE = few(torch.rand(20, 12).double(), torch.arange(20) % 4)
+
+
+@pytest.mark.parametrize(
+    ("net", "splits", "error", "message"),
+    [
+        (nn.Conv2d(1, 4, 3), IMAGES, ValueError, r"net .*inputs of mine, torch.float32 of shape \[2, 3, 8, 8\]"),
+        (nn.Linear(12, 4), DOUBLE, TypeError, r"torch.float64 of .*weights are torch.float32"),
+        (nn.Linear(12, 3), FLAT, ValueError, "label 3.*3 classes"),
+        (nn.Sequential(nn.Linear(12, 4), nn.Softmax(1)), FLAT, ValueError, "probabilities"),
+        (nn.Linear(12, 1), REAL, ValueError, r"objective.likelihood to Gaussian\(\)"),
+        (nn.Flatten(0), FLAT, ValueError, "net must have parameters"),
+        (lambda x: x, FLAT, TypeError, "net must be a torch.nn.Module.*function"),
+        (nn.Linear(12, 4), FLAT.train, TypeError, r"data must be Splits.*TensorSet.*from_tensors"),
+    ],
+)
+def test_a_network_that_does_not_fit_the_data(net: Any, splits: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        fit(net, splits, quick("none"))
+
+
+def test_a_defence_that_does_not_fit() -> None:
+    with pytest.raises(ValueError, match=r"Gaussian likelihood.*Categorical\(\)"):
+        fit(nn.Linear(12, 4), FLAT, quick("none", objective=RobustELBO(likelihood=Gaussian())))
+    with pytest.raises(TypeError, match=r"defense must be a Defense, got 'adv_bnn'.*advbnn.defense\("):
+        fit(nn.Linear(12, 4), FLAT, "adv_bnn")
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "message"),
+    [(LangevinSampler(burn_in=1), "Langevin.*Bayesian"), (AdamOptimizer(weight_decay=0.01), "set weight_decay to 0")],
+)
+def test_an_optimizer_that_does_not_fit_random_weights(optimizer: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        fit(bayesianize(nn.Linear(12, 4)), FLAT, quick("adv", optimizer=optimizer))
