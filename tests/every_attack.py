@@ -19,7 +19,7 @@ ATTACKS = {
     "pgd-best": lambda threat, **options: attacks.PGD(
         threat, steps=3, restarts=2, pick="best", momentum=0.9, schedule="cosine", selection_samples=3, **options
     ),
-    "sgd": lambda threat, **options: attacks.SGD(threat, steps=3, **options),
+    "sgd": lambda threat, **options: attacks.GradientAscent(threat, steps=3, **options),
     "apgd": lambda threat, **options: attacks.APGD(threat, steps=6, restarts=2, selection_samples=3, **options),
     "cw": lambda threat, **options: attacks.CW(
         threat, steps=4, search_steps=3, first_c=1.0, learning_rate=0.1, selection_samples=3, **options

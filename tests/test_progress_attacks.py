@@ -6,7 +6,7 @@ import pytest
 from torch import Tensor, nn
 
 from advbnn import attacks
-from advbnn.attacks import APGD, CW, PGD, Attack, Outcome, Square, Transfer
+from advbnn.attacks import APGD, CW, PGD, Attack, AttackResult, Square, Transfer
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.mean_field import bayesianize
 from advbnn.evaluation.accuracy import evaluate
@@ -91,7 +91,7 @@ class OfItsOwnMaking(PGD):
         super().__init__(THREAT, steps=3)
         object.__setattr__(self, "batches", [])
 
-    def run(self, model: nn.Module, x: Tensor, y: Tensor, seed: int | None = None) -> Outcome:
+    def run(self, model: nn.Module, x: Tensor, y: Tensor, seed: int | None = None) -> AttackResult:
         self.batches.append(len(x))
         return super().run(model, x, y, seed)
 

@@ -135,7 +135,7 @@ def test_noisy_networks_and_clean_training_run() -> None:
 def test_plain_gradient_ascent_takes_steps_of_the_same_length(eot: int) -> None:
     net = network()
     twin = copy.deepcopy(net)
-    defense = defenses.Defense(attack=attacks.SGD(Threat("linf", 0.3), steps=2, step_size=0.5, eot=eot))
+    defense = defenses.Defense(attack=attacks.GradientAscent(Threat("linf", 0.3), steps=2, step_size=0.5, eot=eot))
     fast(net, defense)(*batch(), SEED)
     loss = RobustLoss(twin, defense.objective, EXAMPLES)
     EagerStep(loss, torch.optim.SGD(loss.parameters(), lr=0.1, momentum=0.9), defense)(*batch(), SEED)

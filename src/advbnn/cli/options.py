@@ -11,7 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
-ATTACKS = ("paper", "fgsm", "pgd", "apgd", "apgd-dlr", "mean", "cw", "square", "nes")
+from advbnn.attacks import registry
+
+ATTACKS = tuple(registry.ATTACKS)
+_NOTES = ", ".join(f"{name} ({entry.note})" if entry.note else name for name, entry in registry.ATTACKS.items())
 
 # The library has these too, but it takes torch to ask it.
 NORMS = ("linf", "l2", "l1")
@@ -104,8 +107,7 @@ Attacks = Annotated[
     list[str] | None,
     named(
         ("clean", *ATTACKS),
-        "clean, paper (the authors' PGD), fgsm, pgd, apgd, apgd-dlr, mean (PGD on the mean network), cw, square or "
-        "nes. May be repeated; clean and paper if left out.",
+        f"clean, {_NOTES}. May be repeated; clean and paper if left out.",
     ),
 ]
 Radii = Annotated[

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from advbnn.attacks import PGD
-from advbnn.attacks.gradient import Slope
+from advbnn.attacks.gradient import LossGradient
 from advbnn.attacks.losses import Objective
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.kl import names_in_scope
@@ -232,7 +232,7 @@ class _Oracle:
         self._weights = _DrawnAhead(step.attack_weights, step.seed, draws)
         self.streams = 0
 
-    def gradient(self, x: Tensor, y: Tensor, objective: Objective, eot: int = 1) -> Slope:
+    def gradient(self, x: Tensor, y: Tensor, objective: Objective, eot: int = 1) -> LossGradient:
         """The gradient of the objective, averaged over `eot` draws of their own; the rest of a slope is not asked."""
         total: Tensor | None = None
         for _ in range(eot):
@@ -242,7 +242,7 @@ class _Oracle:
             self.streams += 1
         assert total is not None
         unasked = total[:0]
-        return Slope(values=unasked, prediction=unasked, gradient=total / eot if eot > 1 else total)
+        return LossGradient(values=unasked, prediction=unasked, gradient=total / eot if eot > 1 else total)
 
     def start(self, threat: Threat) -> Tensor:
         """A random point of the allowed set around each example."""
