@@ -1,4 +1,4 @@
-"""Networks trained on the digits within seconds, shared by all tests of attacks."""
+"""Networks trained on the digits within seconds, shared by the tests of attacks."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from advbnn import data, models
-from advbnn.bayes.kl import kl_divergence
 from advbnn.bayes.mean_field import Bayesian, bayesianize
 from advbnn.bayes.priors import GaussianPrior
 
@@ -21,13 +20,11 @@ def _batch(split) -> Images:
     return Images(split.images.float() / split.images.max(), split.labels)
 
 
-def _train(model: nn.Module, images: Images, steps: int, kl_weight: float) -> None:
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    for _ in range(steps):
+def _train(model: nn.Module) -> None:
+    images, optimizer = _batch(data.load("digits").train), torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(150):
         rows = torch.randint(len(images.x), (64,))
         loss = nn.functional.cross_entropy(model(images.x[rows]), images.y[rows])
-        if kl_weight:
-            loss = loss + kl_weight * kl_divergence(model)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -47,17 +44,17 @@ def net() -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         net = models.build("small_cnn", classes=10, image_size=8, channels=1)
-        _train(net, _batch(data.load("digits").train), steps=150, kl_weight=0.0)
+        _train(net)
     return net
 
 
 @pytest.fixture(scope="session")
 def bnn() -> Bayesian:
-    """A random network whose draws disagree enough to matter."""
+    """A random network whose weight samples disagree enough to matter."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = bayesianize(
             models.build("small_cnn", classes=10, image_size=8, channels=1), prior=GaussianPrior(std=0.2), init_std=0.05
         )
-        _train(model, _batch(data.load("digits").train), steps=150, kl_weight=0.0)
+        _train(model)
     return model

@@ -1,4 +1,4 @@
-"""Transfer: crafted on a source, for any target."""
+"""Transfer: crafted on a source and used against any target."""
 
 import pytest
 import torch
@@ -24,11 +24,11 @@ def test_the_mean_network_is_a_source_in_one_call(bnn, digits):
     x_adv = transfer(bnn, x, y, seed=1)
     assert torch.equal(x_adv, PGD(bnn.net, x, y, seed=1))
     with torch.no_grad():
-        assert (bnn(x_adv).argmax(1) == y).float().mean() < (bnn(x).argmax(1) == y).float().mean() - 0.2
+        assert (bnn(x_adv).argmax(1) == y).float().mean() < (bnn(x).argmax(1) == y).float().mean() - 0.15
 
 
 def test_bad_targets_and_sources_are_refused(net, digits):
-    with pytest.raises(TypeError, match="model must be a torch.nn.Module"):
+    with pytest.raises(TypeError, match="model .*nn.Module"):
         attacks.Transfer(net, PGD)(None, digits.x, digits.y)
-    with pytest.raises(TypeError, match="bnn must be a Bayesian network, got Sequential; another source"):
+    with pytest.raises(TypeError, match="bnn .*Sequential.*Transfer"):
         attacks.Transfer.from_mean(net, PGD)
