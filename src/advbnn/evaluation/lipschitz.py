@@ -14,7 +14,7 @@ from advbnn.attacks.threat import Threat
 from advbnn.data.imageset import Examples
 from advbnn.data.splits import Splits
 from advbnn.evaluation.accuracy import Evaluation, Options, Perturbation
-from advbnn.evaluation.batchwise import Batch
+from advbnn.evaluation.batchwise import Batch, Work
 from advbnn.evaluation.records import Records, Spread
 from advbnn.modules import evaluating, without_parameter_gradients
 from advbnn.randomness import scoring_seed, seeded
@@ -44,8 +44,8 @@ def local_lipschitz(
         samples: weight samples.
         seed: makes the weight samples reproducible.
     """
-    first_order, per_draw = _slopes(model, x, y, threat, samples, seed)
-    return first_order.mean(1), per_draw.mean(1)
+    first_order, per_sample = _slopes(model, x, y, threat, samples, seed)
+    return first_order.mean(1), per_sample.mean(1)
 
 
 def lipschitz_records(
@@ -77,26 +77,26 @@ def lipschitz_records(
     for name, examples in data.items():
         evaluation = Evaluation(model, examples, **options)
         plan = evaluation.planned(name, attack, kind="lipschitz")
-        records += evaluation.measure([plan], _Work(evaluation, attack), _summary)
+        records += evaluation.measure([plan], _work(evaluation, attack), _summary)
     return records
 
 
-class _Work:
-    def __init__(self, evaluation: Evaluation, attack: Perturbation) -> None:
-        self.evaluation, self.attack = evaluation, attack
+def _work(evaluation: Evaluation, attack: Perturbation) -> Work:
+    model, samples = evaluation.fast, evaluation.samples
 
-    def __call__(self, x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
-        x, y = self.evaluation.prepared(x, y)
-        of_seeds = [self._values(x, y, seed, batch) for seed in self.evaluation.seed_list]
-        return {name: torch.stack([values[name] for values in of_seeds], 1) for name in of_seeds[0]}
-
-    def _values(self, x: Tensor, y: Tensor, seed: int, batch: Batch) -> dict[str, Tensor]:
-        model, samples, weights_seed = self.evaluation.fast, self.evaluation.samples, scoring_seed(seed)
-        x_adv = self.evaluation.craft(self.attack, x, y, seed, batch)
-        first_order, per_draw = _slopes(model, x, y, self.attack.threat, samples, weights_seed)
+    def values(x: Tensor, y: Tensor, seed: int, batch: Batch) -> dict[str, Tensor]:
+        x_adv, weights_seed = evaluation.craft(attack, x, y, seed, batch), scoring_seed(seed)
+        first_order, per_sample = _slopes(model, x, y, attack.threat, samples, weights_seed)
         loss = _losses(model, x, y, samples, weights_seed)
         increase = _losses(model, x_adv, y, samples, weights_seed) - loss
-        return {"first_order": first_order, "per_draw": per_draw, "loss": loss, "increase": increase}
+        return {"first_order": first_order, "per_draw": per_sample, "loss": loss, "increase": increase}
+
+    def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
+        x, y = evaluation.prepared(x, y)
+        of_seeds = [values(x, y, seed, batch) for seed in evaluation.seed_list]
+        return {name: torch.stack([found[name] for found in of_seeds], 1) for name in of_seeds[0]}
+
+    return work
 
 
 def _slopes(

@@ -119,7 +119,11 @@ def score_regression(
         batch_size: examples attacked at a time.
     """
     _check_noise(noise_std)
-    _check_model_and_data(model, data)
+    check_model_and_examples(model, data, "real numbers")
+    if not data.targets.is_floating_point():
+        raise ArgumentError(
+            f"data must have real targets, and {data.name!r} has class labels; for classifiers use advbnn.evaluate"
+        )
     _check_loss(attack)
     samples, device, dtype = positive_whole("samples", samples), device_of(model, data.device), dtype_of(model)
     likelihood = Gaussian(noise_std=noise_std or 1.0)
@@ -127,7 +131,11 @@ def score_regression(
     def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
         x, y = x.to(dtype), y.to(dtype)
         if attack is not None and attack.threat.eps > 0:
-            x = _craft(attack, model, x, y, crafting_seed(seed, batch.number))
+            # on copies: an attack that works in place would be checked against its own output
+            with evaluating(model), without_parameter_gradients(model):
+                x_adv = attack(model, x.clone(), y.clone(), seed=crafting_seed(seed, batch.number))
+            check_allowed(attack, x_adv, x)
+            x = x_adv
         with torch.no_grad():
             outputs = _sampled_outputs(model, x, samples, scoring_seed(seed))
             y = y.to(outputs)
@@ -169,27 +177,11 @@ def _real_outputs(model: nn.Module, x: Tensor) -> Tensor:
     return outputs
 
 
-def _craft(attack: Perturbation, model: nn.Module, x: Tensor, y: Tensor, seed: int) -> Tensor:
-    # on copies: an attack that works in place would be checked against its own output
-    with evaluating(model), without_parameter_gradients(model):
-        x_adv = attack(model, x.clone(), y.clone(), seed=seed)
-    check_allowed(attack, x_adv, x)
-    return x_adv
-
-
 def _check_noise(noise_std: float) -> None:
     if noise_std is None or not 0 <= noise_std < math.inf:
         raise ArgumentError(
             f"noise_std must be a standard deviation of 0 or more, got {noise_std}; use the one of the Gaussian "
             "likelihood, or if it was learned FitResult.noise_std or load_trained(...).noise_std"
-        )
-
-
-def _check_model_and_data(model: nn.Module, data: Examples) -> None:
-    check_model_and_examples(model, data, "real numbers")
-    if not data.targets.is_floating_point():
-        raise ArgumentError(
-            f"data must have real targets, and {data.name!r} has class labels; for classifiers use advbnn.evaluate"
         )
 
 

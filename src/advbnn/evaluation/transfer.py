@@ -1,6 +1,6 @@
 """Attacks crafted on one model and evaluated on another, for all pairs of models: the affinity of eq. 17."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Unpack
 
@@ -11,7 +11,7 @@ from advbnn.attacks.transfer import Transfer
 from advbnn.data.imageset import Examples
 from advbnn.errors import ArgumentError
 from advbnn.evaluation.accuracy import CLEAN, Evaluation, Options, Perturbation
-from advbnn.evaluation.batchwise import Batch
+from advbnn.evaluation.batchwise import Batch, Work
 from advbnn.evaluation.records import Record, Records
 
 
@@ -47,7 +47,7 @@ def transfer_matrix(
             replace(target.planned(f"from {name}", attack), kind="transfer", source=source.plan.model)
             for target in evaluations.values()
         ]
-        records += source.measure(plans, _Pairs(source, list(evaluations.values()), attack))
+        records += source.measure(plans, _work(source, list(evaluations.values()), attack))
     return records
 
 
@@ -78,23 +78,22 @@ def affinity(records: Records) -> dict[str, dict[str, float | None]]:
     }
 
 
-class _Pairs:
+def _work(source: Evaluation, targets: Sequence[Evaluation], attack: Perturbation) -> Work:
     """Attacks the source and evaluates every target."""
 
-    def __init__(self, source: Evaluation, targets: list[Evaluation], attack: Perturbation) -> None:
-        self.source, self.targets, self.attack = source, targets, attack
-
-    def __call__(self, x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
-        x, y = self.source.prepared(x, y)
-        correct = []
-        for seed in self.source.seed_list:
-            x_adv = self.source.craft(self.attack, x, y, seed, batch)
-            correct.append(torch.stack([self._correct(target, x_adv, y, seed) for target in self.targets], 1))
-        return {"correct": torch.stack(correct, 2)}
-
-    def _correct(self, target: Evaluation, x_adv: Tensor, y: Tensor, seed: int) -> Tensor:
+    def right(target: Evaluation, x_adv: Tensor, y: Tensor, seed: int) -> Tensor:
         x_adv, y = target.prepared(x_adv, y)
         return (target.classify(x_adv, seed).label == y).cpu()
+
+    def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
+        x, y = source.prepared(x, y)
+        correct = []
+        for seed in source.seed_list:
+            x_adv = source.craft(attack, x, y, seed, batch)
+            correct.append(torch.stack([right(target, x_adv, y, seed) for target in targets], 1))
+        return {"correct": torch.stack(correct, 2)}
+
+    return work
 
 
 def _rho(clean: Record, across: Record | None, own: Record | None) -> float | None:
