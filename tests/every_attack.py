@@ -59,6 +59,16 @@ def every(threats=(LINF, L2, L1)):
     return [pytest.param(n, t, id=f"{n}-{t.norm}") for n in ATTACKS for t in threats if t.norm in norms(n)]
 
 
+def project(z, x, threat: Threat):
+    """One example moved into ball and box, for straight-line references in linf and l2."""
+    delta = z - x
+    if threat.norm == "linf":
+        delta = delta.clamp(-threat.eps, threat.eps)
+    elif delta.norm() > threat.eps:
+        delta = delta * threat.eps / delta.norm()
+    return (x + delta).clamp(0, 1)
+
+
 X, Y = images()
 
 

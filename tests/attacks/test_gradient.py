@@ -123,10 +123,3 @@ def test_one_graph_is_alive_at_a_time(average):
     watched, (x, y) = Watched(random_net()), examples()
     input_gradient(watched, x, y, Objective(average=average), K)
     assert len(watched.graphs) == K and max(watched.alive) == 0
-
-
-def test_examples_do_not_share_a_gradient():
-    model, (x, y) = random_net().net, examples()
-    together = input_gradient(model, x, y, Objective()).gradient
-    alone = torch.cat([input_gradient(model, x[i : i + 1], y[i : i + 1], Objective()).gradient for i in range(3)])
-    torch.testing.assert_close(together, alone)

@@ -9,6 +9,7 @@ from torch import nn
 from advbnn import attacks
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.mean_field import bayesianize
+from every_attack import project
 
 THREATS = [Threat("linf", 0.1), Threat("l2", 0.4)]
 
@@ -54,18 +55,8 @@ def reference(x, y, weights, threat, sizes, eot=1, momentum=0.0, plain=False):
             if momentum:
                 past = momentum * past + g / g.abs().mean()
                 g = past
-            if plain:
-                z = z + size * g
-            elif threat.norm == "linf":
-                z = z + size * g.sign()
-            else:
-                z = z + size * g / g.norm()
-            delta = z - origin
-            if threat.norm == "linf":
-                delta = delta.clamp(-threat.eps, threat.eps)
-            elif delta.norm() > threat.eps:
-                delta = delta * threat.eps / delta.norm()
-            z = (origin + delta).clamp(0, 1)
+            direction = g if plain else g.sign() if threat.norm == "linf" else g / g.norm()
+            z = project(z + size * direction, origin, threat)
         result.append(z)
     return torch.stack(result)
 
