@@ -55,20 +55,14 @@ def test_the_spread_of_a_linear_model_is_known() -> None:
     torch.testing.assert_close(found.mean, model.net(X).detach(), rtol=0, atol=0.03)
 
 
-def test_a_deterministic_network_has_noise_alone() -> None:
+def test_deterministic_networks_and_outputs_of_any_shape_and_type() -> None:
     net = nn.Linear(4, 3)
     found = regress(net, X, samples=3, noise_std=0.5)
     torch.testing.assert_close(found.mean, net(X).detach())
-    assert not found.weights_std.any()
-    assert torch.equal(found.std, found.noise_std)
-    assert not regress(net, X).std.any()
-
-
-def test_outputs_may_have_any_shape_and_type() -> None:
+    assert not found.weights_std.any() and torch.equal(found.std, found.noise_std)
     model = bayesianize(nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, (2, 3))).bfloat16())
     found = regress(model, X.bfloat16(), samples=3)
-    assert found.std.shape == (6, 2, 3)
-    assert found.std.dtype == torch.float32
+    assert (found.std.shape, found.std.dtype) == ((6, 2, 3), torch.float32)
     assert regress(nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)), X).mean.shape == (6,)
 
 
