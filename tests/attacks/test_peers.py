@@ -13,7 +13,7 @@ from advbnn.bayes.prediction import Ensemble, predict
 
 pytestmark = pytest.mark.peers
 
-LINF, L2 = Threat("linf", 0.1), Threat("l2", 0.6)
+LINF, FAR, L2 = Threat("linf", 0.1), Threat("linf", 0.3), Threat("l2", 0.6)
 N = 100
 
 
@@ -140,21 +140,21 @@ class TestOthersAttackRandomNetworksUnchanged:
 
     def check(self, model, x_adv, few):
         x, y = few
-        assert LINF.distance(x_adv, x).max() <= LINF.eps + 1e-6
+        assert FAR.distance(x_adv, x).max() <= FAR.eps + 1e-6
         assert survivors(model, x_adv, y, 20) < survivors(model, x, y, 20) - 5
 
     def test_foolbox(self, foolbox, model, few):
         peer = foolbox.attacks.LinfPGD(steps=8, rel_stepsize=0.3)
-        self.check(model, with_foolbox(foolbox, peer, model, *few, LINF.eps), few)
+        self.check(model, with_foolbox(foolbox, peer, model, *few, FAR.eps), few)
 
     def test_art(self, art, model, few):
-        self.check(model, with_art(art, model, *few, eps=LINF.eps, eps_step=LINF.eps * 0.3, max_iter=8), few)
+        self.check(model, with_art(art, model, *few, eps=FAR.eps, eps_step=FAR.eps * 0.3, max_iter=8), few)
 
     def test_torchattacks(self, torchattacks, model, few):
-        self.check(model, torchattacks.PGD(model, eps=LINF.eps, alpha=LINF.eps * 0.3, steps=8)(*few), few)
+        self.check(model, torchattacks.PGD(model, eps=FAR.eps, alpha=FAR.eps * 0.3, steps=8)(*few), few)
 
     def test_pyautoattack(self, pyautoattack, model, few):
-        peer = pyautoattack.AutoAttack(model, version="custom", attacks=["apgd-ce"], eps=LINF.eps, seed=0)
+        peer = pyautoattack.AutoAttack(model, version="custom", attacks=["apgd-ce"], eps=FAR.eps, seed=0)
         peer.apgd.n_iter, peer.apgd.n_restarts = 8, 1
         self.check(model, peer.run_standard_evaluation(*few)[0], few)
 
