@@ -1,15 +1,13 @@
-"""Networks trained on the digits within seconds, shared by all tests of attacks."""
+"""The trained networks and images of `judged`, as fixtures."""
 
 from typing import NamedTuple
 
 import pytest
-import torch
 from torch import Tensor, nn
 
-from advbnn import data, models
-from advbnn.bayes.kl import kl_divergence
-from advbnn.bayes.mean_field import Bayesian, bayesianize
-from advbnn.bayes.priors import GaussianPrior
+import judged
+from advbnn.bayes.mean_field import Bayesian
+from advbnn.data import to_float
 
 
 class Images(NamedTuple):
@@ -17,47 +15,19 @@ class Images(NamedTuple):
     y: Tensor
 
 
-def _batch(split) -> Images:
-    return Images(split.images.float() / split.images.max(), split.labels)
-
-
-def _train(model: nn.Module, images: Images, steps: int, kl_weight: float) -> None:
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    for _ in range(steps):
-        rows = torch.randint(len(images.x), (64,))
-        loss = nn.functional.cross_entropy(model(images.x[rows]), images.y[rows])
-        if kl_weight:
-            loss = loss + kl_weight * kl_divergence(model)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    model.requires_grad_(True).eval()
-
-
 @pytest.fixture(scope="session")
 def digits() -> Images:
-    """200 test images."""
-    x, y = _batch(data.load("digits").test)
-    return Images(x[:200], y[:200])
+    """120 test images."""
+    return Images(to_float(judged.digits().images), judged.digits().labels)
 
 
 @pytest.fixture(scope="session")
 def net() -> nn.Module:
     """A deterministic network."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        net = models.build("small_cnn", classes=10, image_size=8, channels=1)
-        _train(net, _batch(data.load("digits").train), steps=150, kl_weight=0.0)
-    return net
+    return judged.net()
 
 
 @pytest.fixture(scope="session")
 def bnn() -> Bayesian:
-    """A random network whose draws disagree enough to matter."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = bayesianize(
-            models.build("small_cnn", classes=10, image_size=8, channels=1), prior=GaussianPrior(std=0.2), init_std=0.05
-        )
-        _train(model, _batch(data.load("digits").train), steps=150, kl_weight=0.0)
-    return model
+    """A random network whose weight samples disagree enough to matter."""
+    return judged.bnn()

@@ -1,4 +1,4 @@
-"""Input gradients against all draws in one graph, in float64, and with the memory of one draw."""
+"""Input gradients against one graph over all weight samples, in float64, with the memory of one sample."""
 
 import weakref
 
@@ -27,7 +27,7 @@ def examples():
 
 
 def one_graph(model, x, y, loss, average, targeted):
-    """The definition, with the graphs of all draws at once."""
+    """The definition, with the graphs of all weight samples at once."""
     leaf = x.clone().requires_grad_()
     outputs = torch.stack([model(leaf) for _ in range(K)])
     if average == "loss":
@@ -41,34 +41,23 @@ def one_graph(model, x, y, loss, average, targeted):
 
 
 @pytest.mark.parametrize("targeted", [False, True])
-@pytest.mark.parametrize(("loss", "average"), CLASSIFYING)
-def test_the_gradient_over_draws_is_exact(loss, average, targeted):
+@pytest.mark.parametrize(("loss", "average"), [*CLASSIFYING, ("nll", "loss"), ("nll", "logits")])
+def test_the_gradient_over_weight_samples_is_exact(loss, average, targeted):
     model, (x, y) = random_net(), examples()
+    if loss == "nll":
+        y = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     objective = Objective(loss=loss, average=average, targeted=targeted)
     with seeded(7):
         found = input_gradient(model, x, y, objective, K)
     with seeded(7):
         if average != "loss":
-            # the draws of a coupled average come from a seed of their own
+            # the samples of a coupled average have their own seed
             torch.manual_seed(int(torch.randint(2**62, ()).item()))
         expected = one_graph(model, x, y, loss, average, targeted)
     torch.testing.assert_close(tuple(found), expected)
 
 
-@pytest.mark.parametrize("average", ["loss", "logits"])
-def test_the_gradient_of_a_regression_is_exact(average):
-    model, (x, _) = random_net(outputs=2), examples()
-    y = torch.randn(3, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    with seeded(7):
-        found = input_gradient(model, x, y, Objective(loss="nll", average=average), K)
-    with seeded(7):
-        if average != "loss":
-            torch.manual_seed(int(torch.randint(2**62, ()).item()))
-        expected = one_graph(model, x, y, "nll", average, False)
-    torch.testing.assert_close(tuple(found), expected)
-
-
-def test_one_draw_is_the_same_for_every_average():
+def test_one_sample_is_the_same_for_every_average():
     model, (x, y) = random_net(), examples()
     slopes = []
     for average in ("loss", "probability", "logits"):
@@ -79,7 +68,7 @@ def test_one_draw_is_the_same_for_every_average():
         torch.testing.assert_close(slope.values, slopes[0].values)
 
 
-def test_the_loss_of_a_mean_probability_survives_probabilities_that_float32_cannot_hold():
+def test_the_loss_of_a_mean_probability_does_not_underflow():
     net = nn.Linear(2, 2, bias=False)
     nn.init.constant_(net.weight, 0)
     net.weight.data[0] = 150.0
@@ -89,8 +78,8 @@ def test_the_loss_of_a_mean_probability_survives_probabilities_that_float32_cann
     torch.testing.assert_close(slope.gradient, torch.full((1, 2), 150.0))
 
 
-class RulesOutTheLast(nn.Module):
-    """A random network that gives its last class a logit of -inf, and that without this class."""
+class LastClass(nn.Module):
+    """A random network whose last class has a logit of -inf, or is left out."""
 
     def __init__(self, ruled_out: bool) -> None:
         super().__init__()
@@ -103,19 +92,19 @@ class RulesOutTheLast(nn.Module):
 
 @pytest.mark.parametrize("average", ["loss", "probability", "logits"])
 @pytest.mark.parametrize("loss", ["ce", "margin", "dlr"])
-def test_a_class_that_is_ruled_out_counts_as_if_it_were_not_there(loss, average):
+def test_a_logit_of_minus_infinity_removes_its_class(loss, average):
     (x, _), y = examples(), torch.tensor([0, 2, 1])
     slopes = []
     for ruled_out in (True, False):
         with seeded(0):
             objective = Objective(loss=loss, average=average)
-            slopes.append(input_gradient(RulesOutTheLast(ruled_out), x, y, objective, K))
+            slopes.append(input_gradient(LastClass(ruled_out), x, y, objective, K))
     torch.testing.assert_close(slopes[0].gradient, slopes[1].gradient)
     torch.testing.assert_close(slopes[0].values, slopes[1].values)
 
 
 class Watched(nn.Module):
-    """Counts the graphs of earlier draws that are alive when a new one begins."""
+    """Counts the graphs of earlier samples that are alive when a new one begins."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -134,10 +123,3 @@ def test_one_graph_is_alive_at_a_time(average):
     watched, (x, y) = Watched(random_net()), examples()
     input_gradient(watched, x, y, Objective(average=average), K)
     assert len(watched.graphs) == K and max(watched.alive) == 0
-
-
-def test_examples_do_not_share_a_gradient():
-    model, (x, y) = random_net().net, examples()
-    together = input_gradient(model, x, y, Objective()).gradient
-    alone = torch.cat([input_gradient(model, x[i : i + 1], y[i : i + 1], Objective()).gradient for i in range(3)])
-    torch.testing.assert_close(together, alone)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from advbnn.attacks.losses import Objective, TargetedDLR, cross_entropy, dlr, gaussian_nll, margin
+from advbnn.attacks.losses import TargetedDLR, cross_entropy, dlr, gaussian_nll, margin
 
 LOGITS = torch.tensor([[2.0, -1.0, 0.5, 0.0], [0.1, 0.3, 0.2, -4.0]], dtype=torch.float64)
 Y = torch.tensor([0, 3])
@@ -22,10 +22,10 @@ def test_margin_is_positive_exactly_on_success():
     assert margin(LOGITS, Y, True).tolist() == pytest.approx([1.5, -4.3])
 
 
-def test_dlr_is_the_margin_on_a_scale_of_its_own():
+def test_dlr_is_invariant_to_scale_and_shift():
     assert dlr(LOGITS, Y).tolist() == pytest.approx([-1.5 / 2.0, 4.3 / 0.2])
     torch.testing.assert_close(dlr(7 * LOGITS + 3, Y), dlr(LOGITS, Y))
-    with pytest.raises(ValueError, match="at least 3 classes, the model has 2; use loss='margin'"):
+    with pytest.raises(ValueError, match="loss='dlr' .*3 classes.*use loss='margin'"):
         dlr(LOGITS[:, :2], Y.clamp(max=1))
 
 
@@ -34,7 +34,7 @@ def test_targeted_dlr_knows_both_classes():
     objective = TargetedDLR(loss="dlr")
     expected = [(0.5 - 2.0) / (2.0 - (0.0 - 1.0) / 2), (0.1 + 4.0) / (0.3 - (0.1 - 4.0) / 2)]
     assert objective(LOGITS, pairs).tolist() == pytest.approx(expected)
-    with pytest.raises(ValueError, match="at least 4 classes, the model has 3"):
+    with pytest.raises(ValueError, match="targets .*4 classes.*has 3"):
         objective(LOGITS[:, :3], pairs.clamp(max=2))
 
 
@@ -44,16 +44,11 @@ def test_gaussian_likelihood():
     expected = -normal.log_prob(target).sum(1) - 2 * math.log(2 * math.pi)
     torch.testing.assert_close(gaussian_nll(LOGITS, target), expected)
     torch.testing.assert_close(gaussian_nll(LOGITS[:, 0], target[:, 0]), (LOGITS - target)[:, 0] ** 2 / 2)
-    with pytest.raises(ValueError, match=r"y has shape \(2,\), the output \(2, 4\)"):
+    with pytest.raises(ValueError, match=r"loss='nll' .*\(2,\).*\(2, 4\)"):
         gaussian_nll(LOGITS, target[:, 0])
 
 
-def test_an_objective_is_a_value():
-    assert Objective(loss="dlr") == Objective(loss="dlr", average="loss", targeted=False) != Objective()
-    assert Objective().classifies and not Objective(loss="nll").classifies
-
-
-def test_classes_that_are_ruled_out_have_no_part_in_the_scale():
+def test_logits_of_minus_infinity_do_not_enter_the_scale():
     inf, y = math.inf, torch.tensor([0])
     pair = torch.tensor([[0, 1]])
     three, two = torch.tensor([[3.0, 2.0, 1.0, -inf, -inf]]), torch.tensor([[3.0, 2.0, -inf, -inf, -inf]])

@@ -1,4 +1,4 @@
-"""Square: its schedule, its start, its proposals, and agreement with the published implementation."""
+"""Square: schedule, start and proposals, and agreement with the published implementation."""
 
 import math
 
@@ -16,7 +16,7 @@ LINF, L2, L1 = Threat("linf", 0.1), Threat("l2", 0.5), Threat("l1", 2.0)
 
 
 class Recorder(nn.Module):
-    """Always right and never impressed, so that every proposal it sees is one change of the start."""
+    """A constant network, so that every proposal is a change of the start."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ def walk(threat, x, queries=60):
     """The start, and all proposals, [proposals, n, ...]."""
     model = Recorder()
     Square(threat, queries=queries)(model, x, torch.zeros(len(x), dtype=torch.int64), seed=0)
-    # shorter batches are those that tell a random network from a deterministic one
+    # shorter batches come from the test for randomness
     _, start, *proposals = (seen for seen in model.seen if len(seen) == len(x))
     return start, torch.stack(proposals)
 
@@ -92,7 +92,7 @@ def test_linf_proposes_one_square_of_one_colour_a_channel():
     for number, proposal in enumerate(proposals):
         side, _ = Square(LINF, queries=100).size(number / 98, 8, 8)
         changed = (proposal != start).any(1)
-        assert changed.flatten(1).any(1).all(), "a proposal that changes nothing is a wasted query"
+        assert changed.flatten(1).any(1).all(), "a proposal must change something"
         for image, mask, was in zip(proposal, changed, start, strict=True):
             rows, columns = mask.any(1).nonzero().squeeze(1), mask.any(0).nonzero().squeeze(1)
             top, left, bottom, right = rows[0], columns[0], rows[-1] + 1, columns[-1] + 1
@@ -167,10 +167,10 @@ def test_any_shape_is_an_image(shape, threat):
     assert x_adv.shape == x.shape and threat.distance(x_adv, x).max() <= threat.eps
 
 
-@pytest.mark.parametrize("p", [0, 1.5, -0.1])
-def test_p_is_a_share(p):
-    with pytest.raises(ValueError, match=r"p must be a share of the pixels in \(0, 1\]"):
-        Square(LINF, p=p)
+def test_p_is_a_fraction():
+    for p in (0, 1.5):
+        with pytest.raises(ValueError, match=rf"p .*\(0, 1\], got {p}"):
+            Square(LINF, p=p)
 
 
 @pytest.mark.peers
@@ -183,6 +183,7 @@ def test_square_is_as_strong_as_the_published_implementation(threat, net, digits
             net, norm=threat.norm.capitalize(), eps=threat.eps, n_queries=150, seed=0, device="cpu"
         ).perturb(x, y)
     ours = Square(threat, queries=150)(net, x, y, seed=0)
-    right = [int((net(x_adv).argmax(1) == y).sum()) for x_adv in (ours, theirs)]
-    assert right[0] <= right[1] + 1
-    assert right[1] < 90, "the comparison means little against an attack that fails"
+    right, expected = (net(x_adv).argmax(1) == y for x_adv in (ours, theirs))
+    lost, won = int((right & ~expected).sum()), int((expected & ~right).sum())
+    assert lost - won <= 1 + 2 * math.sqrt(lost + won)  # two standard errors of a paired comparison
+    assert expected.float().mean() < 0.95, "the peer must not fail"

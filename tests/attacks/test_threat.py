@@ -1,4 +1,4 @@
-"""The ball and the box hold exactly after rounding, and projections are the nearest points they claim to be."""
+"""Ball and box hold exactly after rounding, projections are nearest points, directions are steepest."""
 
 import math
 
@@ -19,7 +19,7 @@ radii = st.one_of(st.sampled_from([0.0, 8 / 255, 0.1, 0.7, 1e-7]), st.floats(0, 
 
 
 def assert_within(x_adv: torch.Tensor, x: torch.Tensor, threat: Threat) -> None:
-    """Measured in the tensor's dtype in two ways, in float64, and against Python's own eps."""
+    """Measured in the tensor's dtype in two ways, and in float64."""
     assert x_adv.dtype == x.dtype and x_adv.shape == x.shape
     low, high = threat.bounds
     assert (x_adv >= low).all() and (x_adv <= high).all()
@@ -48,7 +48,7 @@ def test_ball_and_box_hold_exactly(norm, eps, dtype, shape, bounds, seed, scale)
     generator = torch.Generator().manual_seed(seed)
     low, high = bounds
     x = torch.rand(shape, generator=generator).mul(high - low).add(low).to(dtype).clamp(low, high)
-    x[0] = low  # where pictures are black, half of every direction is closed
+    x[0] = low  # at the edge of the box
     threat = Threat(norm, eps, bounds)
     z = (x + scale * torch.randn(shape, generator=generator)).to(dtype)
     ball = threat.around(x)
@@ -93,28 +93,12 @@ def nearest_by_solver(threat, x, wish):
     return perturbation(best.x)
 
 
-def test_l1_projection_of_a_known_point():
-    x = torch.tensor([[0.5, 0.5, 0.5]], dtype=torch.float64)
-    z = x + torch.tensor([[0.4, 0.2, 0.05]], dtype=torch.float64)
-    # soft threshold 0.15 leaves 0.25 + 0.05
-    expected = x + torch.tensor([[0.25, 0.05, 0.0]], dtype=torch.float64)
-    torch.testing.assert_close(Threat("l1", 0.3).project(z, x), expected)
-
-
-def test_l1_projection_gives_to_others_what_the_box_refuses():
-    x = torch.tensor([[1.0, 0.5]], dtype=torch.float64)
-    z = x + torch.tensor([[0.4, 0.4]], dtype=torch.float64)
-    torch.testing.assert_close(
-        Threat("l1", 0.3).project(z, x), torch.tensor([[1.0, 0.8]], dtype=torch.float64), atol=1e-9, rtol=0
-    )
-
-
 @pytest.mark.parametrize("norm", NORMS)
 def test_the_direction_has_norm_one_and_climbs_at_least_as_fast_as_any_other(norm):
     generator = torch.Generator().manual_seed(1)
     gradient = torch.randn(4, 3, 5, 5, generator=generator, dtype=torch.float64)
     threat = Threat(norm, 1.0, (-9.0, 9.0))
-    direction = threat.direction(gradient)
+    direction = threat.around(torch.zeros_like(gradient)).direction(gradient)
     torch.testing.assert_close(threat.distance(direction, torch.zeros_like(direction)), torch.ones(4).double())
     climb = (direction * gradient).flatten(1).sum(1)
     for _ in range(50):
@@ -127,21 +111,21 @@ def test_the_direction_has_norm_one_and_climbs_at_least_as_fast_as_any_other(nor
 def test_a_zero_gradient_has_no_direction_and_a_tiny_one_has(norm):
     gradient = torch.zeros(2, 4)
     gradient[1] = torch.tensor([1.0, -2.0, 3.0, 4.0]) * 1e-30
-    direction = Threat(norm, 1.0).direction(gradient)
+    direction = Threat(norm, 1.0).around(torch.zeros_like(gradient)).direction(gradient)
     assert torch.equal(direction[0], torch.zeros(4))
     torch.testing.assert_close(
         Threat(norm, 1.0).distance(direction[1:], torch.zeros(1, 4)), torch.ones(1, dtype=torch.float64)
     )
 
 
-def test_the_l1_direction_leaves_out_what_is_at_the_edge_of_the_box():
+def test_the_l1_direction_leaves_out_coordinates_at_the_edge_of_the_box():
     ball = Threat("l1", 1.0).around(torch.tensor([[0.5, 1.0, 0.0]]))
     at = torch.tensor([[0.5, 1.0, 0.0]])
     assert ball.direction(torch.tensor([[1.0, 5.0, -5.0]]), at).tolist() == [[1.0, 0.0, 0.0]]
     assert ball.direction(torch.tensor([[1.0, -5.0, 1.0]]), at).tolist() == [[0.0, -1.0, 0.0]]
 
 
-def test_linf_starts_are_uniform_in_the_ball_cut_by_the_box():
+def test_linf_starts_are_uniform_in_ball_and_box():
     x = torch.tensor([0.0, 0.5]).repeat(20000, 1)
     start = Threat("linf", 0.1).start(x, torch.Generator().manual_seed(0))
     for column, (low, high) in zip(start.T, [(0.0, 0.1), (0.4, 0.6)], strict=True):
@@ -178,48 +162,29 @@ def test_infinite_bounds_leave_the_ball(norm):
     torch.testing.assert_close(threat.distance(projected, x), torch.full((3,), 0.5).double(), atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("norm", NORMS)
-def test_an_empty_batch_stays_empty(norm):
+def test_an_empty_batch_stays_empty():
     x = torch.empty(0, 1, 4, 4)
-    threat = Threat(norm)
-    assert threat.project(x, x).shape == x.shape and threat.start(x).shape == x.shape
+    for norm in NORMS:
+        assert Threat(norm).project(x, x).shape == x.shape and Threat(norm).start(x).shape == x.shape
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "error", "message"),
     [
-        ({"norm": "l22"}, "norm='l22' is unknown: .* did you mean 'l2'"),
-        ({"eps": -0.1}, "eps must be a radius of 0 or more, got -0.1"),
-        ({"eps": math.nan}, "eps must be"),
-        ({"bounds": (1.0, 0.0)}, "bounds must be .* got \\(1.0, 0.0\\)"),
+        ({"norm": "l22"}, ValueError, "norm='l22' .*'l2'"),
+        ({"eps": -0.1}, ValueError, "eps .*-0.1"),
+        ({"eps": math.nan}, ValueError, "eps .*nan"),
+        ({"bounds": (1.0, 0.0)}, ValueError, "bounds .*low < high"),
+        ({"eps": "8/255"}, TypeError, r"eps .*'8/255' \(str\).*without quotes"),
+        ({"eps": torch.tensor(0.1)}, TypeError, r"eps .*float\("),
+        ({"bounds": 1.0}, TypeError, "bounds .*two numbers.*1.0"),
+        ({"bounds": (0.0, 0.5, 1.0)}, TypeError, "bounds .*two numbers"),
     ],
 )
-def test_bad_threats_are_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        Threat(**arguments)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"eps": "8/255"}, r"eps must be a number, .*, got '8/255' \(str\); write it without quotes, such as 8/255"),
-        ({"eps": None}, r"eps must be a number, .*, got None \(NoneType\)"),
-        ({"eps": torch.tensor(0.1)}, r"eps must be a number, .*\(Tensor\); .*convert it by float\(...\)"),
-        ({"bounds": 1.0}, r"bounds must be two numbers, \(low, high\), got 1.0"),
-        ({"bounds": "01"}, r"bounds must be two numbers, \(low, high\), got '01'"),
-        ({"bounds": (0.0, 0.5, 1.0)}, r"bounds must be two numbers, \(low, high\), got \(0.0, 0.5, 1.0\)"),
-    ],
-)
-def test_what_is_no_number_is_refused(arguments, message):
-    with pytest.raises(TypeError, match=message):
+def test_bad_threats_are_refused(arguments, error, message):
+    with pytest.raises(error, match=message):
         Threat(**arguments)
 
 
 def test_numbers_of_other_libraries_are_numbers():
     assert Threat(eps=np.float32(0.5), bounds=(np.float64(0), 1)) == Threat(eps=0.5)
-
-
-def test_a_threat_is_a_value():
-    assert Threat("l2", 0.5) == Threat("l2", 0.5)
-    assert len({Threat("l2", 0.5), Threat("l2", 0.5), Threat("l2", 0.6)}) == 2
-    assert repr(Threat("l2", 0.5)) == "Threat(norm='l2', eps=0.5, bounds=(0.0, 1.0))"

@@ -1,10 +1,11 @@
-"""Transfer: crafted on a source, for any target."""
+"""Transfer: crafted on a source and used against any target."""
 
 import pytest
 import torch
 
 from advbnn import attacks
 from advbnn.attacks.threat import Threat
+from advbnn.bayes.prediction import predict
 
 PGD = attacks.PGD(Threat("linf", 0.15), steps=10)
 
@@ -23,12 +24,12 @@ def test_the_mean_network_is_a_source_in_one_call(bnn, digits):
     transfer = attacks.Transfer.from_mean(bnn, PGD)
     x_adv = transfer(bnn, x, y, seed=1)
     assert torch.equal(x_adv, PGD(bnn.net, x, y, seed=1))
-    with torch.no_grad():
-        assert (bnn(x_adv).argmax(1) == y).float().mean() < (bnn(x).argmax(1) == y).float().mean() - 0.2
+    before, after = ((predict(bnn, z, 20, seed=2).label == y).float().mean() for z in (x, x_adv))
+    assert after < before - 0.2
 
 
 def test_bad_targets_and_sources_are_refused(net, digits):
-    with pytest.raises(TypeError, match="model must be a torch.nn.Module"):
+    with pytest.raises(TypeError, match="model .*nn.Module"):
         attacks.Transfer(net, PGD)(None, digits.x, digits.y)
-    with pytest.raises(TypeError, match="bnn must be a Bayesian network, got Sequential; another source"):
+    with pytest.raises(TypeError, match="bnn .*Sequential.*Transfer"):
         attacks.Transfer.from_mean(net, PGD)

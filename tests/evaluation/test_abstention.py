@@ -1,32 +1,37 @@
+"""The cutoff covers the chosen fraction of images, and accuracy grows as it covers less."""
+
 import pytest
 import torch
 
 from advbnn.bayes.prediction import predict
 from advbnn.data import to_float
-from advbnn.evaluation.abstention import cutoff
+from advbnn.evaluation.abstention import cutoff, threshold
 from judged import bnn, digits
 
 
-@pytest.mark.parametrize("coverage", [0.5, 0.9, 1.0])
-def test_the_line_answers_the_share_that_was_asked_for(coverage: float) -> None:
-    line = cutoff(bnn(), digits(), coverage, samples=5, seed=3, batch_size=50)
-    prediction = predict(bnn(), to_float(digits().images), 5, seed=3)
-    answered = prediction.entropy <= line.entropy + 1e-6
-    assert line.coverage == pytest.approx(coverage)
-    assert answered.double().mean().item() == pytest.approx(coverage)
-    right = (prediction.label == digits().labels)[answered]
-    assert line.accuracy == pytest.approx(right.double().mean().item())
-
-
-def test_answering_less_is_answering_better() -> None:
-    lines = [cutoff(bnn(), digits(), coverage, samples=5) for coverage in (0.5, 1.0)]
-    assert lines[0].entropy < lines[1].entropy
-    assert lines[0].accuracy >= lines[1].accuracy
-
-
-def test_random_state_is_left_alone_and_bad_coverage_refused() -> None:
+@pytest.mark.parametrize("coverage", [0.5, 1.0])
+def test_the_cutoff_covers_the_chosen_fraction(coverage: float) -> None:
     state = torch.get_rng_state()
-    cutoff(bnn(), digits(), samples=2)
+    found = cutoff(bnn(), digits(), coverage, samples=5, seed=3, batch_size=50)
     assert torch.equal(torch.get_rng_state(), state)
-    with pytest.raises(ValueError, match="coverage must be a share"):
-        cutoff(bnn(), digits(), 90, samples=1)
+    prediction = predict(bnn(), to_float(digits().images), 5, seed=3)
+    kept = prediction.entropy <= found.entropy + 1e-6
+    assert found.coverage == pytest.approx(coverage)
+    assert kept.double().mean().item() == pytest.approx(coverage)
+    right = prediction.label == digits().labels
+    assert found.accuracy == pytest.approx(right[kept].double().mean().item())
+    assert found.accuracy >= right.double().mean().item()
+
+
+@pytest.mark.parametrize(("coverage", "expected"), [(1e-12, 1), (0.1, 1), (0.2, 2), (0.7, 7), (0.71, 8), (1.0, 10)])
+def test_the_threshold_is_the_smallest_that_covers_enough(coverage: float, expected: float) -> None:
+    assert threshold(torch.arange(10, 0, -1).double(), coverage) == expected
+
+
+def test_refuses_bad_input() -> None:
+    for coverage in (0, 1.5, float("nan")):
+        with pytest.raises(ValueError, match="coverage .*0, 1"):
+            threshold(torch.ones(3), coverage)
+    for values in (torch.ones(0), torch.tensor([0.1, float("nan")])):
+        with pytest.raises(ValueError, match="uncertainty "):
+            threshold(values, 0.5)

@@ -1,3 +1,5 @@
+"""Results in the order of the data, resumed after an interruption from batches and parts on disk."""
+
 from pathlib import Path
 
 import pytest
@@ -22,12 +24,9 @@ def test_results_are_in_the_order_of_the_data() -> None:
     assert seconds > 0
 
 
-def test_rows_are_taken_in_their_order() -> None:
+def test_rows_are_taken_in_their_order_and_images_come_in_zero_to_one() -> None:
     tensors = batchwise(work, DATA, batch_size=2, rows=[7, 3, 3]).tensors
     assert tensors["sum"].tolist() == DATA.inputs.sum(1)[[7, 3, 3]].tolist()
-
-
-def test_images_come_in_zero_to_one() -> None:
     images = from_tensors(torch.full((3, 1, 2, 2), 255, dtype=torch.uint8), torch.zeros(3, dtype=torch.int64))
     tensors = batchwise(lambda x, y, batch: {"largest": x.amax((1, 2, 3))}, images, batch_size=2).tensors
     assert tensors["largest"].tolist() == [1.0, 1.0, 1.0]
@@ -74,7 +73,7 @@ def test_finished_parts_of_a_batch_are_kept_until_it_is_done(tmp_path: Path) -> 
     assert sorted(file.name for file in store.iterdir()) == ["batch-000000.safetensors", "batch-000001.safetensors"]
 
 
-def test_a_part_that_was_made_of_other_inputs_is_made_again(tmp_path: Path) -> None:
+def test_a_part_with_other_inputs_is_computed_again(tmp_path: Path) -> None:
     x = torch.arange(4.0)
     assert torch.equal(Batch(0, tmp_path).part("twice", x, lambda: 2 * x), 2 * x)
     batch = Batch(0, tmp_path)
@@ -84,7 +83,7 @@ def test_a_part_that_was_made_of_other_inputs_is_made_again(tmp_path: Path) -> N
     assert batch.earlier > 0
 
 
-def test_progress_tells_the_part_under_way(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_shows_the_part_under_way(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("advbnn.progress.SECONDS_BETWEEN_LINES", 0.0)
     batchwise(
         lambda x, y, batch: {"twice": batch.part("the doubling", x, lambda: 2 * x)},

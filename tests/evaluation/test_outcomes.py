@@ -1,3 +1,5 @@
+"""Packing is inverted by unpacking, and the text is short."""
+
 import pytest
 import torch
 from hypothesis import given
@@ -17,7 +19,7 @@ def test_the_text_is_base64_of_bits_and_short() -> None:
 
 
 def test_refuses_text_of_another_length_or_kind() -> None:
-    with pytest.raises(ValueError, match="outcomes of 9 images take 2 bytes, got 1"):
+    with pytest.raises(ValueError, match="outcomes .*9 images.*2 bytes"):
         unpack(pack(torch.ones(8, dtype=torch.bool)), 9)
-    with pytest.raises(ValueError, match=r"outcomes must be base64 as `pack` writes it, got '\?'"):
+    with pytest.raises(ValueError, match="outcomes .*base64"):
         unpack("?", 8)

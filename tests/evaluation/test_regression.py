@@ -1,4 +1,4 @@
-"""Regression: the moments of the ensemble by hand and in closed form, and its error where the worst case is known."""
+"""Regression: the moments of the ensemble by hand and in closed form, and the error where the worst case is known."""
 
 import math
 from dataclasses import dataclass, field
@@ -28,47 +28,41 @@ def bnn() -> Bayesian:
     return bayesianize(net, init_std=0.3)
 
 
-def draws_of(model: Bayesian, x: Tensor, samples: int, seed: int) -> Tensor:
+def sampled(model: Bayesian, x: Tensor, samples: int, seed: int) -> Tensor:
     return torch.stack([model.run(model.sample(eps), x) for eps in model.noise(samples, seed=seed)]).detach()
 
 
-def test_the_moments_are_those_of_the_seeded_draws() -> None:
+def test_the_moments_are_those_of_the_seeded_weight_samples() -> None:
     model = bnn().eval()
-    draws = draws_of(model, X, 5, seed=2)
+    outputs = sampled(model, X, 5, seed=2)
     found = regress(model, X, samples=5, seed=2, noise_std=0.4)
-    torch.testing.assert_close(found.mean, draws.mean(0))
-    torch.testing.assert_close(found.weights_std, (draws.square().mean(0) - draws.mean(0).square()).sqrt())
+    torch.testing.assert_close(found.mean, outputs.mean(0))
+    torch.testing.assert_close(found.weights_std, (outputs.square().mean(0) - outputs.mean(0).square()).sqrt())
     assert torch.equal(found.noise_std, torch.full((6, 2), 0.4))
     torch.testing.assert_close(found.std.square(), found.weights_std.square() + 0.4**2)
 
 
 def test_the_spread_of_a_linear_model_is_known() -> None:
-    """Var[x w] = sum_i x_i^2 s_i^2, and observations of the model itself lie as far from the mean as `std` says."""
+    """Var[x w] = sum_i x_i^2 s_i^2, and `std` is the standard deviation of simulated observations."""
     with seeded(0):
         model = bayesianize(nn.Linear(4, 1, bias=False), init_std=0.3)
         expected = 0.3 * X.square().sum(1, keepdim=True).sqrt()
         found = regress(model, X, samples=4000, noise_std=0.2)
         observed = torch.stack([model(X) + 0.2 * torch.randn(6, 1) for _ in range(4000)]).detach()
-    # a standard deviation estimated from m draws is off by 1 / sqrt(2 m), here 1 in 90
+    # the relative standard error of a standard deviation of m samples is 1 / sqrt(2 m), here 1 in 90
     torch.testing.assert_close(found.weights_std, expected, rtol=0.05, atol=0)
     torch.testing.assert_close(found.std, observed.std(0), rtol=0.08, atol=0)
     torch.testing.assert_close(found.mean, model.net(X).detach(), rtol=0, atol=0.03)
 
 
-def test_a_deterministic_network_has_noise_alone() -> None:
+def test_deterministic_networks_and_outputs_of_any_shape_and_type() -> None:
     net = nn.Linear(4, 3)
     found = regress(net, X, samples=3, noise_std=0.5)
     torch.testing.assert_close(found.mean, net(X).detach())
-    assert not found.weights_std.any()
-    assert torch.equal(found.std, found.noise_std)
-    assert not regress(net, X).std.any()
-
-
-def test_outputs_may_have_any_shape_and_type() -> None:
+    assert not found.weights_std.any() and torch.equal(found.std, found.noise_std)
     model = bayesianize(nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, (2, 3))).bfloat16())
     found = regress(model, X.bfloat16(), samples=3)
-    assert found.std.shape == (6, 2, 3)
-    assert found.std.dtype == torch.float32
+    assert (found.std.shape, found.std.dtype) == ((6, 2, 3), torch.float32)
     assert regress(nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)), X).mean.shape == (6,)
 
 
@@ -88,9 +82,9 @@ def test_mode_statistics_and_random_state_are_left_alone() -> None:
 @pytest.mark.parametrize("batch_size", [250, 4])
 def test_the_error_is_that_of_the_mean_and_the_likelihood_that_of_the_mixture(batch_size: int) -> None:
     model, sigma, samples = bnn().eval(), 0.4, 5
-    draws = draws_of(model, X, samples, scoring_seed(3))
-    squared = (draws.mean(0) - Y).square().mean(1)
-    each = distributions.Independent(distributions.Normal(draws.transpose(0, 1), sigma), 1)
+    outputs = sampled(model, X, samples, scoring_seed(3))
+    squared = (outputs.mean(0) - Y).square().mean(1)
+    each = distributions.Independent(distributions.Normal(outputs.transpose(0, 1), sigma), 1)
     mixture = distributions.MixtureSameFamily(distributions.Categorical(torch.ones(6, samples)), each)
     nll = -mixture.log_prob(Y)
     score = score_regression(model, from_tensors(X, Y), samples=samples, seed=3, noise_std=sigma, batch_size=batch_size)
@@ -101,10 +95,7 @@ def test_the_error_is_that_of_the_mean_and_the_likelihood_that_of_the_mixture(ba
         assert found.interval[1] == pytest.approx(values.mean().item() + error, rel=1e-5)
     assert score.mse.interval[0] >= 0
     assert score.examples == 6
-
-
-def test_without_noise_there_is_no_likelihood() -> None:
-    assert score_regression(bnn(), from_tensors(X, Y)).nll is None
+    assert score_regression(model, from_tensors(X, Y)).nll is None, "there is no likelihood without noise"
 
 
 def test_the_error_of_a_linear_model_under_attack_is_known() -> None:
@@ -122,17 +113,17 @@ def test_the_error_of_a_linear_model_under_attack_is_known() -> None:
 
 def test_an_attack_raises_the_error_of_a_random_network() -> None:
     data = from_tensors(X.repeat(10, 1), Y.repeat(10, 1))
-    attack = PGD(Threat("linf", 0.3, bounds=ANYWHERE), loss="nll", steps=10, eot=20, average="logits")
+    attack = PGD(Threat("linf", 1.0, bounds=ANYWHERE), loss="nll", steps=10, eot=20, average="logits")
     options: dict[str, Any] = {"samples": 100, "noise_std": 0.4, "seed": 1}
     clean, attacked = (score_regression(bnn(), data, kind, **options) for kind in (None, attack))
-    assert attacked.mse.value > clean.mse.value + 0.02
+    assert attacked.mse.value > 1.05 * clean.mse.value
     assert clean.nll is not None and attacked.nll is not None and attacked.nll.value > clean.nll.value
     assert score_regression(bnn(), data, attack, **options) == attacked
 
 
 @dataclass(frozen=True)
 class Shift:
-    """Adds a number, and notes what it was given."""
+    """Adds a number, and records its seeds."""
 
     by: float
     threat: Threat = NEAR
@@ -144,7 +135,7 @@ class Shift:
         return x.add_(self.by)
 
 
-def test_what_judges_an_attack_is_not_what_it_saw() -> None:
+def test_the_attack_and_the_evaluation_have_different_seeds() -> None:
     shift = Shift(0.1)
     model = bnn().train()
     score = score_regression(model, from_tensors(X, Y), shift, batch_size=2)
@@ -154,7 +145,7 @@ def test_what_judges_an_attack_is_not_what_it_saw() -> None:
     assert model.training and all(p.requires_grad for p in model.parameters())
 
 
-def test_a_threat_of_no_size_is_no_attack() -> None:
+def test_a_radius_of_zero_is_no_attack() -> None:
     still = Shift(0.5, threat=Threat("linf", 0.0, bounds=ANYWHERE))
     assert score_regression(bnn(), from_tensors(X, Y), still) == score_regression(bnn(), from_tensors(X, Y))
 
@@ -167,29 +158,22 @@ class Pair(nn.Module):
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda d: regress(bnn(), X, samples=0), ValueError, "samples must be a positive whole number, got 0"),
-        (lambda d: regress(bnn(), X.tolist()), TypeError, "x must be a tensor, got list"),
-        (lambda d: regress(bnn(), X, noise_std=-1.0), ValueError, "noise_std must be a standard deviation"),
-        (lambda d: regress(bnn(), X, noise_std=None), ValueError, r"got None.*FitResult.* or load_trained"),
-        (lambda d: regress(bnn(), X / 0), ValueError, "x must hold finite numbers, got NaN or infinity in 6 of 6"),
-        (lambda d: regress(Pair(), X), ValueError, "one tensor of real numbers.*6 inputs, got tuple"),
-        (lambda d: regress(nn.Flatten(0), X), ValueError, r"got torch.float32 of shape \[24\]"),
-        (lambda d: regress(bnn(), X[:, :3]), ValueError, r"x must be of shape \[n, 4\]"),
-        (lambda d: score_regression("net", d), TypeError, "model must be a torch.nn.Module"),
-        (lambda d: score_regression(bnn(), Splits(d, d)), TypeError, "got Splits; pass splits.test"),
-        (lambda d: score_regression(bnn(), X), TypeError, "from_tensors"),
-        (lambda d: score_regression(bnn(), from_tensors(X, Y[:, :1])), ValueError, r"y has shape \(6, 1\)"),
-        (lambda d: score_regression(bnn(), from_tensors(X[:, :3], Y)), ValueError, r"data must be of shape \[n, 4\]"),
-        (lambda d: score_regression(bnn(), d, batch_size=0), ValueError, "batch_size must be a positive"),
-        (lambda d: score_regression(bnn(), d, PGD(Threat())), ValueError, "loss='ce', for classifiers; use loss='nll'"),
-        (lambda d: score_regression(bnn(), d, PGD(Threat(), loss="nll", targeted=True)), ValueError, "is targeted"),
-        (lambda d: score_regression(bnn(), d, print), TypeError, "must be callable and have a threat"),
-        (lambda d: score_regression(bnn(), d, Shift(0.2)), ValueError, "left its threat"),
-        (
-            lambda d: score_regression(bnn(), from_tensors(X, torch.arange(6))),
-            ValueError,
-            "class labels; advbnn.evaluate judges",
-        ),
+        (lambda d: regress(bnn(), X, samples=0), ValueError, "samples .*0"),
+        (lambda d: regress(bnn(), X.tolist()), TypeError, "x .*tensor.*list"),
+        (lambda d: regress(bnn(), X, noise_std=-1.0), ValueError, "noise_std .*-1"),
+        (lambda d: regress(bnn(), X, noise_std=None), ValueError, "noise_std .*None.*FitResult"),
+        (lambda d: regress(bnn(), X / 0), ValueError, "x .*finite.*6 of 6"),
+        (lambda d: regress(Pair(), X), ValueError, "model .*one tensor.*tuple"),
+        (lambda d: regress(nn.Flatten(0), X), ValueError, r"model .*6 inputs.*\[24\]"),
+        (lambda d: regress(bnn(), X[:, :3]), ValueError, r"x .*\[n, 4\]"),
+        (lambda d: score_regression("net", d), TypeError, "model .*nn.Module"),
+        (lambda d: score_regression(bnn(), Splits(d, d)), TypeError, "data .*splits.test"),
+        (lambda d: score_regression(bnn(), from_tensors(X, Y[:, :1])), ValueError, r"y .*\(6, 1\)"),
+        (lambda d: score_regression(bnn(), from_tensors(X[:, :3], Y)), ValueError, r"data .*\[n, 4\]"),
+        (lambda d: score_regression(bnn(), d, batch_size=0), ValueError, "batch_size .*0"),
+        (lambda d: score_regression(bnn(), d, PGD(Threat())), ValueError, "attack .*loss='ce'.*loss='nll'"),
+        (lambda d: score_regression(bnn(), d, Shift(0.2)), ValueError, "threat"),
+        (lambda d: score_regression(bnn(), from_tensors(X, torch.arange(6))), ValueError, "data .*advbnn.evaluate"),
     ],
 )
 def test_refuses_bad_input(call: Any, error: type[Exception], message: str) -> None:
@@ -197,16 +181,16 @@ def test_refuses_bad_input(call: Any, error: type[Exception], message: str) -> N
         call(from_tensors(X, Y))
 
 
-def test_refuses_outputs_that_are_no_numbers() -> None:
+def test_refuses_outputs_that_are_not_finite() -> None:
     model = bnn()
     with torch.no_grad():
         model.net.get_parameter("3.bias").fill_(math.nan)
-    with pytest.raises(ValueError, match="NaN or infinite outputs"):
+    with pytest.raises(ValueError, match="model .*NaN"):
         score_regression(model, from_tensors(X, Y))
 
 
-def test_a_classifier_s_prediction_refuses_a_regression_and_names_what_takes_it() -> None:
+def test_the_prediction_of_a_classifier_refuses_a_regression() -> None:
     model = bayesianize(nn.Linear(4, 1))
     for call in (lambda: predict(model, X), lambda: Ensemble(model)(X)):
-        with pytest.raises(ValueError, match=r"two classes or more, got shape \(6, 1\).*advbnn\.regress"):
+        with pytest.raises(ValueError, match=r"\(6, 1\).*advbnn\.regress"):
             call()

@@ -106,7 +106,7 @@ def test_is_algorithm_1_for_the_same_noise(scope: str, samples: int, kl_factor: 
     [
         (ATTACK, "eval"),
         (ATTACK, "train"),
-        *((attacks.SGD(Threat("linf", 0.3), steps=2, step_size=0.5, eot=eot), "eval") for eot in (1, 3)),
+        *((attacks.GradientAscent(Threat("linf", 0.3), steps=2, step_size=0.5, eot=eot), "eval") for eot in (1, 3)),
     ],
 )
 def test_equals_the_eager_step_of_a_deterministic_network(attack: PGD, mode: str) -> None:

@@ -1,4 +1,4 @@
-"""What all attacks share: the call, its checks, its randomness, and the state that it leaves untouched."""
+"""What all attacks share: the call, its checks, its seeds, and leaving the model's state untouched."""
 
 import functools
 import secrets
@@ -13,23 +13,23 @@ from torch import Tensor, nn
 from advbnn.attacks.losses import Objective
 from advbnn.attacks.oracle import Oracle, is_random
 from advbnn.attacks.threat import Threat
-from advbnn.errors import ArgumentError, ArgumentTypeError
+from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole
 from advbnn.modules import evaluating, without_parameter_gradients
 from advbnn.progress import Listener, reporting
 from advbnn.randomness import seeded
 
 
 class GradientMaskingWarning(UserWarning):
-    """The gradient says nothing for most examples, so a gradient attack says nothing about robustness."""
+    """Gradients are zero for most examples, so a gradient attack says nothing about robustness."""
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What an attack made, and what it cost.
+class AttackResult:
+    """What an attack returns, and its cost.
 
     Attributes:
         x_adv: the perturbed batch.
-        queries: forward passes of the model spent on each example, every draw counted, [n].
+        queries: forward passes per example, every weight sample counted, [n].
     """
 
     x_adv: Tensor
@@ -40,19 +40,19 @@ class Outcome:
 class Attack(ABC):
     """A configuration that is called on a model: `x_adv = attack(model, x, y, seed=0)`.
 
-    The model may be random; it runs in evaluation mode, and its modes, gradients and statistics, and torch's random
-    state, are afterwards what they were. The same seed gives the same result on the same machine, however the batch
-    is split, as long as the network's randomness does not depend on the size of its batch (weights do not).
+    The model may be random. It runs in evaluation mode; its modes, gradients and running statistics, and torch's
+    random state, are restored. The same seed gives the same result on the same machine, however the batch is split,
+    as long as the network's randomness does not depend on the batch size (random weights do not).
 
     Args:
         threat: the allowed perturbations.
         loss: what is maximised: `"ce"`, `"margin"`, `"dlr"`, or `"nll"` for regression.
-        eot: draws of the network that every gradient or query is averaged over.
-        average: what is averaged over these draws: `"loss"`, `"probability"` or `"logits"`; see `Objective`.
-        targeted: `y` holds the classes to reach instead of the true ones.
-        selection_samples: draws that candidates of a random network are compared on, apart from those above.
+        eot: EOT samples: weight samples that every gradient or query is averaged over.
+        average: what is averaged over these samples: `"loss"`, `"probability"` or `"logits"`; see `Objective`.
+        targeted: `y` holds the target classes instead of the true ones.
+        selection_samples: separate weight samples on which candidates are compared if the network is random.
         batch_size: examples attacked at a time; all when None. Halved when memory runs out.
-        progress: True for a bar, or a function that is called with the finished share.
+        progress: True for a progress bar, or a function that receives the fraction done.
     """
 
     threat: Threat
@@ -68,8 +68,10 @@ class Attack(ABC):
     def __post_init__(self) -> None:
         if not isinstance(self.threat, Threat):
             raise ArgumentTypeError(f"threat must be a Threat such as Threat('linf', 8/255), got {self.threat!r}")
-        for name in ("eot", "selection_samples", *(["batch_size"] if self.batch_size is not None else [])):
-            check_count(name, getattr(self, name))
+        positive_whole("eot", self.eot)
+        positive_whole("selection_samples", self.selection_samples)
+        if self.batch_size is not None:
+            positive_whole("batch_size", self.batch_size)
         _ = self.objective  # refuses unknown names
 
     @property
@@ -83,15 +85,15 @@ class Attack(ABC):
         Args:
             model: any module that returns logits [n, classes].
             x: inputs [n, ...] within the threat's bounds.
-            y: true labels [n]; the labels to reach if `targeted`.
-            seed: makes the attack repeatable; fresh randomness when None. The global one is used in neither case.
+            y: true labels [n]; the target classes if `targeted`.
+            seed: makes the attack reproducible; fresh randomness when None. Torch's global state is never used.
         """
         return self.run(model, x, y, seed).x_adv
 
-    def run(self, model: nn.Module, x: Tensor, y: Tensor, seed: int | None = None) -> Outcome:
-        """As calling the attack, with a report of the queries spent."""
+    def run(self, model: nn.Module, x: Tensor, y: Tensor, seed: int | None = None) -> AttackResult:
+        """As calling the attack, with the number of queries."""
         y = self._checked(model, x, y)
-        # memory of an inference-mode block cannot be differentiated through, so the attack works on a copy
+        # inference-mode tensors cannot be differentiated through, so the attack works on a copy
         with torch.inference_mode(False):
             x, y = (t.clone() if t.is_inference() else t.detach() for t in (x, y))
             with evaluating(model), without_parameter_gradients(model), reporting(self.progress, self) as report:
@@ -99,17 +101,18 @@ class Attack(ABC):
 
     @abstractmethod
     def _perturb(self, oracle: Oracle, x: Tensor, y: Tensor) -> Tensor:
-        """The attack proper, on one chunk: asks the oracle and returns perturbed inputs."""
+        """The attack itself on one chunk: queries the oracle and returns perturbed inputs."""
 
     def _run_chunks(
         self, model: nn.Module, x: Tensor, y: Tensor, seed: int | None, report: Callable[[float], None]
-    ) -> Outcome:
+    ) -> AttackResult:
         n, x_adv, queries = len(x), x.clone(), torch.zeros(len(x), dtype=torch.int64, device=x.device)
         if n == 0:
-            return Outcome(x_adv, queries)
-        weight_seed, example_seed, selection_seed = _split_seed(secrets.randbits(62) if seed is None else seed, 3)
+            return AttackResult(x_adv, queries)
+        generator = torch.Generator().manual_seed(secrets.randbits(62) if seed is None else seed)
+        weight_seed, example_seed, selection_seed = torch.randint(2**62, (3,), generator=generator).tolist()
         random = functools.cache(lambda: is_random(model, x[:2]))
-        done, vanished, size = 0, 0, min(self.batch_size or n, n)
+        done, zero_gradients, size = 0, 0, min(self.batch_size or n, n)
         while done < n:
             rows = slice(done, min(done + size, n))
             begin, share = done / n, (rows.stop - rows.start) / n
@@ -130,22 +133,23 @@ class Attack(ABC):
                     raise
                 size = (size + 1) // 2
                 continue
-            vanished += oracle.vanished()
+            zero_gradients += oracle.zero_gradients()
             x_adv[rows] = self.threat.project(found.detach(), x[rows])
             queries[rows] = oracle.queries
             done = rows.stop
             report(done / n)
-        if vanished > n / 2:
+        if zero_gradients > n / 2:
             warnings.warn(
-                f"every gradient was zero for {vanished} of {n} examples: gradient masking. {type(self).__name__} "
-                "says nothing about their robustness; try loss='dlr' or 'margin', a black-box attack or Transfer",
+                f"all gradients were zero for {zero_gradients} of {n} examples: gradient masking. "
+                f"{type(self).__name__} says nothing about their robustness; try loss='dlr' or 'margin', a black-box "
+                "attack or Transfer",
                 GradientMaskingWarning,
                 stacklevel=4,
             )
-        return Outcome(x_adv, queries)
+        return AttackResult(x_adv, queries)
 
     def _checked(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        """Refuse bad input with the remedy; `y` in the type and on the device that losses need."""
+        """Refuses bad arguments; returns `y` in the dtype and on the device that losses need."""
         if not isinstance(model, nn.Module):
             raise ArgumentTypeError(f"model must be a torch.nn.Module that returns logits, got {type(model).__name__}")
         check_inputs(x, self.threat.bounds)
@@ -155,7 +159,7 @@ class Attack(ABC):
         if not self.objective.classifies:
             if not y.is_floating_point():
                 raise ArgumentTypeError(
-                    f"loss='nll' compares y with a real output, got {y.dtype}; for classes use loss='ce'"
+                    f"y must be floating point for loss='nll' (regression), got {y.dtype}; for classes use loss='ce'"
                 )
             if not bool(y.isfinite().all()):
                 raise ArgumentError("y holds NaN or infinity; leave out those examples")
@@ -165,16 +169,14 @@ class Attack(ABC):
                 f"y must hold class numbers, shape [{len(x)}], got {tuple(y.shape)}; one-hot rows: y.argmax(1)"
             )
         if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
-            raise ArgumentTypeError(
-                f"y must hold class numbers of an integer type, got {y.dtype}; convert it with y.long()"
-            )
+            raise ArgumentTypeError(f"y must hold class numbers of an integer type, got {y.dtype}; use y.long()")
         if len(y) and (least := int(y.min())) < 0:
             raise ArgumentError(f"y holds the label {least}; class numbers start at 0")
         return y.to(x.device, torch.int64)
 
 
-class Best:
-    """The best candidate of each example so far; at first `x`, with the worst of scores."""
+class BestPoints:
+    """The candidate with the highest score for each example; initially `x` with a score of -inf."""
 
     def __init__(self, x: Tensor) -> None:
         self.x = x
@@ -183,15 +185,15 @@ class Best:
         )
 
     def offer(self, x: Tensor, score: Tensor, active: Tensor | None = None) -> Tensor:
-        """Keep the candidates that score higher than what is kept.
+        """Keep the candidates that improve the score.
 
         Args:
-            x: a candidate for each example, or for each of those in `active`.
+            x: one candidate for each example, or for each of those in `active`.
             score: their scores.
-            active: indices of the examples that have a candidate; all of them when None.
+            active: indices of the examples that have a candidate; all when None.
 
         Returns:
-            which examples got better, [n].
+            which examples improved, [n].
         """
         if active is not None:
             x, score = self.x.index_copy(0, active, x), self.score.index_copy(0, active, score.to(self.score))
@@ -202,24 +204,18 @@ class Best:
 
 
 def like_rows(value: Tensor, x: Tensor) -> Tensor:
-    """One number an example, [n], in a shape that broadcasts over the batch `x`."""
+    """One number per example, [n], reshaped to broadcast over the batch `x`."""
     return value.view(-1, *[1] * (x.ndim - 1))
 
 
-def check_count(name: str, value: int, least: int = 1) -> None:
-    """Refuse what is not a whole number of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ArgumentError(f"{name} must be a whole number of at least {least}, got {value!r}")
-
-
 def check_inputs(x: Tensor, bounds: tuple[float, float]) -> None:
-    """Refuse inputs that are not floating-point numbers within the bounds."""
+    """Refuses inputs that are not floating-point numbers within the bounds."""
     low, high = bounds
     if not isinstance(x, Tensor):
         raise ArgumentTypeError(f"x must be a tensor, got {type(x).__name__}")
     if not x.is_floating_point():
         raise ArgumentTypeError(
-            f"x must be floating point, got {x.dtype}; images of 0 to 255 become x.float() / 255 for bounds (0, 1)"
+            f"x must be floating point, got {x.dtype}; for images of 0 to 255 and bounds (0, 1) use x.float() / 255"
         )
     if x.ndim == 0:
         raise ArgumentError("x must be a batch [n, ...], got a single number; for one example use x[None]")
@@ -227,22 +223,15 @@ def check_inputs(x: Tensor, bounds: tuple[float, float]) -> None:
         return
     smallest, largest = torch.stack(torch.aminmax(x)).tolist()
     if not smallest <= largest:
-        raise ArgumentError("x holds NaN; clean the inputs before attacking them")
+        raise ArgumentError("x holds NaN; clean the inputs before the attack")
     box = torch.tensor(bounds, dtype=x.dtype)
     if smallest < box[0].item() or largest > box[1].item():
-        beyond = max(low - smallest, largest - high)
         raise ArgumentError(
-            f"x lies in [{smallest:.6g}, {largest:.6g}], outside bounds ({low:g}, {high:g}) by {beyond:.6g}; scale x "
-            "into the bounds, put the normalisation inside the model, or give Threat the bounds of your data"
+            f"x lies in [{smallest:.6g}, {largest:.6g}], outside bounds ({low:g}, {high:g}); scale x into the bounds, "
+            "put the normalisation inside the model, or give Threat the bounds of your data"
         )
 
 
-def _split_seed(seed: int, parts: int) -> list[int]:
-    """Independent seeds from one, by torch's own generator."""
-    generator = torch.Generator().manual_seed(seed)
-    return [int(s) for s in torch.randint(2**62, (parts,), generator=generator)]
-
-
 def _out_of_memory(error: RuntimeError) -> bool:
-    # the CPU's allocator has no exception of its own
+    # the CPU allocator has no exception of its own
     return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)

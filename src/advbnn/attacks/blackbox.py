@@ -1,30 +1,31 @@
-"""What black-box attacks share: a budget of answers, and a search that an example leaves at its first success."""
+"""What black-box attacks share: a query budget, and a search that each example leaves at its first success."""
 
 from abc import abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from advbnn.attacks.base import Attack, Best, check_count
+from advbnn.attacks.base import Attack, BestPoints
 from advbnn.attacks.oracle import Oracle
+from advbnn.errors import positive_whole
 from advbnn.randomness import seeded
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlackBox(Attack):
-    """An attack that asks what the network answers, within the box, and never for a gradient.
+    """An attack that queries the loss of points in the box and never uses a gradient.
 
-    A query is one answer about one point: the objective there, averaged over `eot` draws of a random network, or
-    the judgement whether the point succeeds, on `selection_samples` draws of its own. Both count as 1, however many
-    draws they rest on; `Outcome.queries` counts the draws. A deterministic network gives either in one pass.
+    A query evaluates one point: either the objective, averaged over `eot` samples of a random network, or whether the
+    point succeeds, on `selection_samples` other samples. Both count as one query, however many samples they use;
+    `AttackResult.queries` counts samples. A deterministic network needs one pass for either.
 
-    An example stops at the first point that is judged a success, of a random network one that is no luck of the
-    draws: two standard errors beyond the boundary, as a point just beyond it fails on other draws as often as not.
-    Without a success the point judged best is returned. In regression nothing is a success.
+    An example stops at its first success, for a random network by two standard errors: a point at the boundary fails
+    on other samples half of the time. Without a success the best point is returned. In regression there is no
+    success.
 
     Args:
-        queries: the most queries about one example, the one about the unperturbed example included.
+        queries: the query budget per example, the query of the unperturbed example included.
     """
 
     loss: str = "margin"
@@ -32,7 +33,7 @@ class BlackBox(Attack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_count("queries", self.queries)
+        positive_whole("queries", self.queries)
 
     def _perturb(self, oracle: Oracle, x: Tensor, y: Tensor) -> Tensor:
         search = Search(self, oracle, x, y)
@@ -41,75 +42,66 @@ class BlackBox(Attack):
 
     @abstractmethod
     def _search(self, search: "Search") -> None:
-        """Ask and offer points until nobody can afford more."""
+        """Query and offer points until no example can afford more."""
 
 
 class Search:
-    """The questions of a black-box attack about one chunk, counted, and the best points found.
+    """The queries of a black-box attack on one chunk, counted, and the best points found.
 
     Attributes:
-        oracle: randomness for proposals; questions go through the search.
+        oracle: randomness for proposals; queries go through the search.
         x: the unperturbed examples.
-        best: the point of each example that was judged best so far, and its judgement.
-        active: indices of the examples that still search; questions are about these alone.
+        best: the best point of each example, and its score.
+        active: indices of the examples that still search; only these are queried.
     """
 
     def __init__(self, attack: BlackBox, oracle: Oracle, x: Tensor, y: Tensor) -> None:
-        self.oracle, self.x, self.best = oracle, x, Best(x)
+        self.oracle, self.x, self.best = oracle, x, BestPoints(x)
         self.active = torch.arange(len(x), device=x.device)
-        self._y, self._budget, self._eot, self._draws = y, attack.queries, attack.eot, attack.selection_samples
-        self._objective = attack.objective
-        average = "probability" if self._objective.classifies else "logits"
-        self._judged_by = replace(self._objective, average=average)
+        self._attack, self._y = attack, y
         self._left = torch.full((len(x),), attack.queries, device=x.device)
-        self._fallen = torch.zeros_like(self._left, dtype=torch.bool)
+        self._succeeded = torch.zeros_like(self._left, dtype=torch.bool)
         self.offer(x)
 
     def affords(self, cost: int) -> bool:
-        """Whether any example still searches and can pay for `cost` queries; the others leave `active`."""
-        self.active = ((self._left >= cost) & ~self._fallen).nonzero().squeeze(1)
+        """Whether any example still searches and can afford `cost` queries; the others leave `active`."""
+        self.active = ((self._left >= cost) & ~self._succeeded).nonzero().squeeze(1)
         if not len(self.active):
             return False
-        self.oracle.report(self._budget - int(self._left[self.active].max()), self._budget)
+        budget = self._attack.queries
+        self.oracle.report(budget - int(self._left[self.active].max()), budget)
         return True
 
     def offer(self, points: Tensor, chosen: Tensor | None = None) -> Tensor:
-        """Judge a point of each active example and keep it if it is the best so far.
+        """Evaluate one point of each active example on the selection samples and keep it if it is the best so far.
 
         Args:
             points: one for each active example, or for each of those in `chosen`.
-            chosen: mask over the active examples; all of them when None.
+            chosen: mask over the active examples; all when None.
 
         Returns:
-            The objective at the points on the draws that judged them.
+            the objective at the points.
         """
         rows = self.active if chosen is None else self.active[chosen]
-        answer = self.oracle.select(points, self._y[rows], self._judged_by, self._draws, active=rows)
-        self.best.offer(points, self.oracle.verdict(answer.prediction, self._y[rows]), rows)
-        self._fallen[rows] |= self._succeeds(answer.prediction, self._y[rows])
+        y, samples = self._y[rows], self._attack.selection_samples
+        found = self.oracle.selection_loss(points, y, self.oracle.selection_objective, samples, active=rows)
+        self.best.offer(points, self.oracle.score(found.prediction, y), rows)
+        self._succeeded[rows] |= self.oracle.succeeds(found.prediction, y, samples)
         self._left[rows] -= 1
-        return answer.values
+        return found.values
 
     def compare(self, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-        """The objective at two points of each active example, at the cost of two queries.
-
-        Both are asked on the same draws: their difference is due to the points, not to the luck of a draw.
-        """
+        """The objective at two points of each active example, on the same weight samples; costs two queries."""
         if not self.oracle.random:
-            return self._ask(first), self._ask(second)
-        # drawn from the current stream, so that a seeded attack stays repeatable
+            return self._loss(first), self._loss(second)
+        # from the current stream, so that a seeded attack stays reproducible
         seed = int(torch.randint(2**62, ()).item())
         with seeded(seed, first.device):
-            value = self._ask(first)
+            value = self._loss(first)
         with seeded(seed, first.device):
-            return value, self._ask(second)
+            return value, self._loss(second)
 
-    def _succeeds(self, prediction: Tensor, y: Tensor) -> Tensor:
-        """Whether a mean prediction is wrong beyond luck; in regression nothing ever is."""
-        if not self._objective.classifies:
-            return torch.zeros_like(self._fallen[: len(y)])
-        return self.oracle.succeeds(prediction, y, self._draws)
-
-    def _ask(self, points: Tensor) -> Tensor:
+    def _loss(self, points: Tensor) -> Tensor:
         self._left[self.active] -= 1
-        return self.oracle.evaluate(points, self._y[self.active], self._objective, self._eot, self.active)
+        attack = self._attack
+        return self.oracle.loss(points, self._y[self.active], attack.objective, attack.eot, self.active).values

@@ -1,4 +1,4 @@
-"""An attack that knows of the detector: it wants to be misclassified and to look certain at the same time."""
+"""An adaptive attack on uncertainty-based detection: misclassified and confident at the same time."""
 
 from dataclasses import dataclass, field
 
@@ -12,13 +12,13 @@ from advbnn.errors import ArgumentError
 
 @dataclass(frozen=True, kw_only=True)
 class Evasion(Objective):
-    """log p(j*) - lambda H(p) [argmax p != y]: the likeliest wrong class j*, made as likely and certain as can be.
+    """log p(j*) - lambda H(p) [argmax p != y], with j* the most likely wrong class.
 
-    Cross-entropy would only lead away from the class y, to where the network is torn between the others. And the
-    entropy H counts once the example is misclassified; earlier it would hold the example at its own class.
+    Cross-entropy only moves away from class y, often to a point between several classes. The entropy H counts only
+    once the example is misclassified; before that it would keep the example in its own class.
 
     Args:
-        weight: lambda, the price of a nat of entropy.
+        weight: lambda, per nat of entropy.
     """
 
     weight: float = 1.0
@@ -26,7 +26,7 @@ class Evasion(Objective):
     def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The objective of each example, [n]."""
         log_p = outputs.log_softmax(1)
-        # a class that is ruled out, with a logit of -inf, adds nothing to the entropy: 0 log 0 = 0
+        # a class with a logit of -inf adds nothing to the entropy: 0 log 0 = 0
         entropy = -(log_p.exp() * log_p.masked_fill(log_p == -torch.inf, 0)).sum(1)
         wrong = log_p.scatter(1, y[:, None], -torch.inf).amax(1)
         return wrong - self.weight * torch.where(log_p.argmax(1) != y, entropy, 0)
@@ -34,13 +34,13 @@ class Evasion(Objective):
 
 @dataclass(frozen=True, kw_only=True)
 class EvasivePGD(PGD):
-    """PGD on the `Evasion` of the mean probability: misclassified, and unsuspicious to a detector of uncertainty.
+    """PGD on the `Evasion` objective of the mean probability.
 
-    The entropy of the mean probability is the predictive entropy, a detector's usual score. It is the sum of expected
-    entropy and mutual information, so that both fall with it.
+    The entropy of the mean probability is the predictive entropy, the usual detection score. It is the sum of the
+    expected entropy and the mutual information, so that both decrease with it.
 
     Args:
-        weight: lambda, how much being unseen counts against being misclassified.
+        weight: lambda, the weight of low entropy against misclassification.
     """
 
     loss: str = field(default="ce", init=False, repr=False)

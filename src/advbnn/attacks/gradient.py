@@ -1,7 +1,7 @@
-"""The one place that differentiates a network with respect to its input.
+"""The loss of a network averaged over weight samples, and its gradient with respect to the input.
 
-Gradients are asked of the input alone, so that no weight gradient is ever computed. Random networks are averaged
-over draws with the memory of one: the graph of a draw is gone before the next one is made.
+Only input gradients are computed, never weight gradients. Averages over weight samples need the memory of one sample:
+the graph of a sample is freed before the next one is built.
 """
 
 import math
@@ -18,44 +18,30 @@ from advbnn.randomness import seeded
 Network = Callable[[Tensor], Tensor]
 
 
-class Answer(NamedTuple):
-    """What a number of draws say of each of n inputs.
+class LossValue(NamedTuple):
+    """The loss of n inputs, averaged over weight samples.
 
     Attributes:
         values: the objective, [n].
-        prediction: the mean of the draws: the log of the mean probability, up to a constant an example; the mean
-            output if that is what the objective averages, and in regression.
+        prediction: the log of the mean probability, up to a constant per example; the mean output if the objective
+            averages logits, and in regression.
     """
 
     values: Tensor
     prediction: Tensor
 
 
-class Slope(NamedTuple):
-    """An answer, and the gradient of its values, shaped as the input."""
+class LossGradient(NamedTuple):
+    """A `LossValue` and the gradient of its values, in the shape of the input."""
 
     values: Tensor
     prediction: Tensor
     gradient: Tensor
 
 
-def input_gradient(network: Network, x: Tensor, y: Tensor, objective: Objective, eot: int = 1) -> Slope:
-    """The objective of each example and its gradient, estimated by `eot` fresh draws of the network.
-
-    With `average="loss"` this is the gradient of (1/K) sum_k loss(f_k(x), y): one pass over the draws. The loss of
-    a mean, log (1/K) sum_k p_k or (1/K) sum_k z_k, couples the draws: a first pass without a graph finds the mean,
-    a second one repeats the same draws and sends the derivative at that mean through each. Both are exact.
-    """
-    if eot == 1:
-        return _differentiate(lambda z: _single(network(z), y, objective), x)
-    if objective.average == "loss":
-        return _gradient_of_mean_loss(network, x, y, objective, eot)
-    return _gradient_of_loss_of_mean(network, x, y, objective, eot)
-
-
-def ask(outputs: Iterable[Tensor], y: Tensor, objective: Objective) -> Answer:
-    """The objective averaged over the draws in `outputs`, which are looked at one by one."""
-    mean = _Mean("logits" if objective.average == "logits" or not objective.classifies else "probability")
+def mean_loss(outputs: Iterable[Tensor], y: Tensor, objective: Objective) -> LossValue:
+    """The objective averaged over the weight samples whose outputs are given, one at a time."""
+    mean = _Mean(log_scale=objective.classifies and objective.average != "logits")
     values: Tensor | None = None
     for output in outputs:
         mean.add(output)
@@ -63,79 +49,83 @@ def ask(outputs: Iterable[Tensor], y: Tensor, objective: Objective) -> Answer:
             loss = objective(output, y)
             values = loss if values is None else values + loss
     prediction = mean.result()
-    return Answer(objective(prediction, y) if values is None else values / mean.count, prediction)
+    return LossValue(objective(prediction, y) if values is None else values / mean.count, prediction)
+
+
+def input_gradient(network: Network, x: Tensor, y: Tensor, objective: Objective, eot: int = 1) -> LossGradient:
+    """The objective of each example and its input gradient, estimated with `eot` fresh weight samples.
+
+    With `average="loss"` this is the gradient of (1/K) sum_k loss(f_k(x), y): one pass over the samples. The loss of
+    a mean, log (1/K) sum_k p_k or (1/K) sum_k z_k, couples the samples: a first pass without a graph computes the
+    mean, a second pass repeats the same samples and backpropagates the derivative at that mean. Both are exact.
+    """
+
+    def single(z: Tensor) -> LossValue:
+        output = network(z)
+        return LossValue(objective(output, y), output)
+
+    if eot == 1:
+        return _differentiate(single, x)
+    if objective.average != "loss":
+        return _gradient_of_loss_of_mean(network, x, y, objective, eot)
+    mean = _Mean(log_scale=objective.classifies)
+    values: Tensor | float = 0.0
+    gradient = torch.zeros_like(x)
+    for _ in range(eot):
+        sample = _differentiate(single, x)
+        mean.add(sample.prediction)
+        values, gradient = values + sample.values, gradient + sample.gradient
+    return LossGradient(values / eot, mean.result(), gradient / eot)  # type: ignore[arg-type]
 
 
 class _Mean:
-    """A running mean of outputs, or of the probabilities that they stand for, kept on the log scale."""
+    """A running mean of outputs or, on the log scale, of the probabilities of logits."""
 
-    def __init__(self, of: str) -> None:
-        self.count, self._of, self._sum = 0, of, torch.empty(0)
+    def __init__(self, log_scale: bool) -> None:
+        self.count, self._log_scale, self._sum = 0, log_scale, torch.empty(0)
 
     def add(self, output: Tensor) -> None:
         self.count += 1
-        if self._of == "logits":
-            self._sum = output if self.count == 1 else self._sum + output
-        else:
-            log_p = output.log_softmax(1)
-            self._sum = log_p if self.count == 1 else torch.logaddexp(self._sum, log_p)
+        term = output.log_softmax(1) if self._log_scale else output
+        add = torch.logaddexp if self._log_scale else torch.add
+        self._sum = term if self.count == 1 else add(self._sum, term)
 
     def result(self) -> Tensor:
-        return self._sum / self.count if self._of == "logits" else self._sum - math.log(self.count)
+        return self._sum - math.log(self.count) if self._log_scale else self._sum / self.count
 
 
-def _single(output: Tensor, y: Tensor, objective: Objective) -> Answer:
-    return Answer(objective(output, y), output)
-
-
-def _gradient_of_mean_loss(network: Network, x: Tensor, y: Tensor, objective: Objective, eot: int) -> Slope:
-    mean = _Mean("probability" if objective.classifies else "logits")
-    draw = _differentiate(lambda z: _single(network(z), y, objective), x)
-    mean.add(draw.prediction)
-    values, gradient = draw.values, draw.gradient
-    for _ in range(eot - 1):
-        draw = _differentiate(lambda z: _single(network(z), y, objective), x)
-        mean.add(draw.prediction)
-        values, gradient = values + draw.values, gradient + draw.gradient
-    return Slope(values / eot, mean.result(), gradient / eot)
-
-
-def _gradient_of_loss_of_mean(network: Network, x: Tensor, y: Tensor, objective: Objective, eot: int) -> Slope:
-    # drawn from the current stream, so that a seeded attack stays repeatable
+def _gradient_of_loss_of_mean(network: Network, x: Tensor, y: Tensor, objective: Objective, eot: int) -> LossGradient:
+    # from the current stream, so that a seeded attack stays reproducible
     seed = int(torch.randint(2**62, ()).item())
     with torch.no_grad(), seeded(seed, x.device):
-        mean = ask((network(x) for _ in range(eot)), y, objective).prediction
-    values, _, slope = _differentiate(lambda z: _single(z, y, objective), mean)
-    # a class that the network rules out, with a logit of -inf, has no share: exp(-inf - 0), not exp(-inf + inf)
+        mean = mean_loss((network(x) for _ in range(eot)), y, objective).prediction
+    values, _, slope = _differentiate(lambda z: LossValue(objective(z, y), z), mean)
+    # a class with a logit of -inf has no share: exp(-inf - 0), not exp(-inf + inf)
     level = mean.masked_fill(mean == -torch.inf, 0)
 
-    def share(z: Tensor) -> Answer:
+    def share(z: Tensor) -> LossValue:
         output = network(z)
         if objective.average == "logits":
-            return Answer((output * slope).reshape(len(z), -1).sum(1), output)
-        log_p = output.log_softmax(1)
-        # d(log mean p) / d(log p_k) = p_k / sum_j p_j, with no probability ever leaving the log scale
-        return Answer(((log_p - level).exp() * slope).sum(1), output)
+            return LossValue((output * slope).reshape(len(z), -1).sum(1), output)
+        # d(log mean p) / d(log p_k) = p_k / sum_j p_j, with every probability on the log scale
+        return LossValue(((output.log_softmax(1) - level).exp() * slope).sum(1), output)
 
     gradient = torch.zeros_like(x)
     with seeded(seed, x.device):
         for _ in range(eot):
             gradient += _differentiate(share, x).gradient
-    return Slope(values, mean, gradient / eot)
+    return LossGradient(values, mean, gradient / eot)
 
 
-def _differentiate(function: Callable[[Tensor], Answer], x: Tensor) -> Slope:
-    """A function of each example, and its gradient at `x`.
-
-    With a weight of 1 for every value each example gets its own gradient, unscaled by the size of the batch.
-    """
+def _differentiate(function: Callable[[Tensor], LossValue], x: Tensor) -> LossGradient:
+    """A function of each example and its gradient at `x`, not divided by the batch size."""
     with torch.enable_grad():
         leaf = x.detach().requires_grad_()
         values, prediction = function(leaf)
         if not values.requires_grad:
             raise ArgumentError(
                 "model's output has no gradient with respect to x: it detaches its input, runs under no_grad or "
-                "rounds; attack it with a black-box attack such as Square, or give it a differentiable stand-in"
+                "rounds; use a black-box attack such as Square, or a differentiable surrogate"
             )
         (gradient,) = torch.autograd.grad(values, leaf, torch.ones_like(values))
-    return Slope(values.detach(), prediction.detach(), gradient)
+    return LossGradient(values.detach(), prediction.detach(), gradient)

@@ -1,7 +1,7 @@
-"""What an attack maximises: a loss of one prediction, and what is averaged when the network is random.
+"""What an attack maximises: a loss, and how it is averaged over the weight samples of a random network.
 
-Every loss takes outputs and labels and returns one number an example, larger being better for the attacker; in
-its targeted form the labels are the classes to reach.
+Every loss takes outputs and labels and returns one number per example, larger for the attacker's success. In its
+targeted form the labels are the target classes.
 """
 
 from collections.abc import Callable
@@ -30,9 +30,9 @@ def margin(logits: Tensor, y: Tensor, targeted: bool = False) -> Tensor:
 
 
 def dlr(logits: Tensor, y: Tensor, targeted: bool = False) -> Tensor:
-    """The margin over z_(1) - z_(3), blind to the scale of the logits (Croce and Hein, 2020).
+    """The margin over z_(1) - z_(3), invariant to the scale of the logits (Croce and Hein, 2020).
 
-    With all classes but two ruled out, by logits of -inf, nothing is left to tell the scale by, and it is the margin.
+    If all classes but two have a logit of -inf, it is the margin.
     """
     if logits.shape[1] < 3:
         raise ArgumentError(f"loss='dlr' needs at least 3 classes, the model has {logits.shape[1]}; use loss='margin'")
@@ -41,12 +41,12 @@ def dlr(logits: Tensor, y: Tensor, targeted: bool = False) -> Tensor:
 
 
 def _scale(top: Tensor, low: Tensor) -> Tensor:
-    """z_(1) - low, for sorted logits `top`; 1 where the third class is ruled out, which would make it infinite."""
+    """z_(1) - low for sorted logits `top`; 1 where the third logit is -inf."""
     return torch.where(top[:, 2] == -torch.inf, 1.0, top[:, 0] - low + torch.finfo(top.dtype).eps)
 
 
 def gaussian_nll(outputs: Tensor, y: Tensor, targeted: bool = False) -> Tensor:
-    """|y - f|^2 / 2: the negative log-likelihood of a Gaussian of variance 1 about the output, up to a constant."""
+    """|y - f|^2 / 2: the negative log-likelihood of a Gaussian with variance 1, up to a constant."""
     if outputs.shape != y.shape:
         raise ArgumentError(
             f"loss='nll' compares y with the model's output: y has shape {tuple(y.shape)}, the output "
@@ -66,13 +66,13 @@ LOSSES: dict[str, Callable[[Tensor, Tensor, bool], Tensor]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """A loss, and the expectation over the network's draws that it stands in (eq. 3).
+    """A loss, and its expectation over weight samples (eq. 3).
 
     Args:
         loss: `"ce"`, `"margin"`, `"dlr"`, or `"nll"` for regression with a Gaussian likelihood.
-        average: `"loss"`, the mean of each draw's loss (eq. 3); `"probability"`, the loss of the mean probability,
-            which is what the ensemble predicts with (eq. 18); `"logits"`, the loss of the mean output.
-        targeted: labels are classes to reach instead of classes to leave.
+        average: `"loss"`, the mean loss of the samples (eq. 3); `"probability"`, the loss of the mean probability,
+            which is the prediction of the ensemble (eq. 18); `"logits"`, the loss of the mean output.
+        targeted: labels are the classes to reach.
     """
 
     loss: str = "ce"
@@ -100,16 +100,17 @@ class Objective:
 
 
 class TargetedDLR(Objective):
-    """(z_t - z_y) / (z_(1) - (z_(3) + z_(4)) / 2) for labels in pairs (y, t): leave class y for class t.
+    """(z_t - z_y) / (z_(1) - (z_(3) + z_(4)) / 2) for labels in pairs (y, t) (Croce and Hein, 2020).
 
-    Both classes are known, so that the attack may take any pair of its own choosing (Croce and Hein, 2020). With all
-    classes but three ruled out, by logits of -inf, z_(3) stands for z_(4); with all but two it is the margin.
+    If z_(4) is -inf, z_(3) replaces it; if z_(3) is -inf, the loss is the margin.
     """
 
     def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The loss of each example; `y` has shape [n, 2]."""
         if outputs.shape[1] < 4:
-            raise ArgumentError(f"targets needs at least 4 classes, the model has {outputs.shape[1]}; leave it out")
+            raise ArgumentError(
+                f"targets needs at least 4 classes, the model has {outputs.shape[1]}; leave targets out"
+            )
         own, target = outputs.gather(1, y).unbind(1)
         top = outputs.topk(4, dim=1).values
         third, fourth = top[:, 2], top[:, 3]

@@ -11,10 +11,10 @@ from advbnn.errors import ArgumentError
 
 @dataclass(frozen=True, kw_only=True)
 class NES(FiniteDifferences):
-    """g = mean_i s_i u_i with u_i ~ N(0, I): the gradient of E f(x + sigma u), followed as PGD follows its own.
+    """g = mean_i s_i u_i with u_i ~ N(0, I): the gradient of E f(x + sigma u), followed as in PGD.
 
     Args:
-        momentum: share of the past estimates that is kept.
+        momentum: weight of the past estimates.
     """
 
     momentum: float = 0.9

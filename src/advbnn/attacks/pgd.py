@@ -1,4 +1,4 @@
-"""Projected gradient ascent and its family: FGSM, BIM, PGD (eq. 1 to 3), and plain-gradient ascent (eq. 21)."""
+"""Projected gradient ascent: FGSM, BIM, PGD (eq. 1 to 3), and ascent along the plain gradient (eq. 21)."""
 
 import math
 from dataclasses import dataclass, field
@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from advbnn.attacks.base import Attack, Best, check_count, like_rows
+from advbnn.attacks.base import Attack, BestPoints, like_rows
 from advbnn.attacks.oracle import Oracle
 from advbnn.attacks.threat import Ball, Threat
-from advbnn.errors import ArgumentError, unknown
+from advbnn.errors import ArgumentError, positive_whole, unknown
 
 SCHEDULES = ("constant", "linear", "cosine")
 PICKS = ("last", "best")
@@ -17,21 +17,20 @@ PICKS = ("last", "best")
 
 @dataclass(frozen=True, kw_only=True)
 class PGD(Attack):
-    """x <- Pi(x + a_t d(g_t)): steepest ascent on the expected loss, with fresh weights at every step (eq. 2 and 3).
+    """x <- Pi(x + a_t d(g_t)): steepest ascent on the expected loss, with fresh weight samples per step (eq. 2, 3).
 
-    d is the sign in linf, the unit gradient in l2 (see `Ball.direction`).
+    d is the sign in linf and the unit gradient in l2 (see `Ball.direction`). Restarts and `pick="best"` compare points
+    by the margin of the mean probability over `selection_samples` samples.
 
     Args:
         steps: number of steps.
-        step_size: a, on the scale of the inputs. 2.5 eps / steps when neither this nor the next is given.
-        relative_step_size: a as a share of eps.
+        step_size: a, on the scale of the inputs; 2.5 eps / steps when neither step size is given.
+        relative_step_size: a as a fraction of eps.
         random_start: start at a random point of the allowed set instead of at x.
-        restarts: independent runs, of which each example keeps the best.
-        schedule: a_t over the run: `"constant"`, or falling to 0 as a `"linear"` or `"cosine"` function.
-        momentum: share of the past direction that is kept; each gradient is scaled to mean size 1 first.
-        pick: return the `"last"` point of a run, or the `"best"` of x and all points on the way.
-
-    Restarts and `pick="best"` compare points by the margin of the mean probability over `selection_samples` draws.
+        restarts: independent runs; each example keeps the best.
+        schedule: a_t: `"constant"`, or decaying to 0 as a `"linear"` or `"cosine"` function.
+        momentum: weight of the past direction; each gradient is first scaled to mean absolute value 1.
+        pick: return the `"last"` point of a run, or the `"best"` of x and all iterates.
     """
 
     steps: int = 20
@@ -45,14 +44,14 @@ class PGD(Attack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_count("steps", self.steps)
-        check_count("restarts", self.restarts)
+        positive_whole("steps", self.steps)
+        positive_whole("restarts", self.restarts)
         if self.schedule not in SCHEDULES:
             raise unknown("schedule", self.schedule, SCHEDULES)
         if self.pick not in PICKS:
             raise unknown("pick", self.pick, PICKS)
         if self.step_size is not None and self.relative_step_size is not None:
-            raise ArgumentError("give step_size (absolute) or relative_step_size (a share of eps), not both")
+            raise ArgumentError("give step_size (absolute) or relative_step_size (a fraction of eps), not both")
         for name in ("step_size", "relative_step_size"):
             value = getattr(self, name)
             if value is not None and not value > 0:
@@ -60,11 +59,11 @@ class PGD(Attack):
         if not self.momentum >= 0:
             raise ArgumentError(f"momentum must be 0 or more, got {self.momentum}")
         if not math.isfinite(self.first_step):
-            raise ArgumentError("with an infinite eps the step has no scale of its own: give step_size")
+            raise ArgumentError("step_size is required when eps is infinite")
 
     @property
     def first_step(self) -> float:
-        """The size a_0 of the first step."""
+        """The first step size, a_0."""
         if self.step_size is not None:
             return self.step_size
         share = 2.5 / self.steps if self.relative_step_size is None else self.relative_step_size
@@ -74,25 +73,27 @@ class PGD(Attack):
         ball = self.threat.around(x)
         if self.restarts == 1 and self.pick == "last":
             return self._ascend(oracle, ball, y)
-        best = Best(x)
+        best = BestPoints(x)
         if self.pick == "best":
-            best.offer(x, oracle.judge(x, y, self.selection_samples))
+            best.offer(x, oracle.selection_score(x, y, self.selection_samples))
         for restart in range(self.restarts):
             last = self._ascend(oracle, ball, y, restart, best if self.pick == "best" else None)
-            best.offer(last, oracle.judge(last, y, self.selection_samples))
+            best.offer(last, oracle.selection_score(last, y, self.selection_samples))
         return best.x
 
-    def _ascend(self, oracle: Oracle, ball: Ball, y: Tensor, restart: int = 0, best: Best | None = None) -> Tensor:
+    def _ascend(
+        self, oracle: Oracle, ball: Ball, y: Tensor, restart: int = 0, best: BestPoints | None = None
+    ) -> Tensor:
         x_adv = oracle.start(self.threat) if self.random_start else ball.x
         objective, past = self.objective, torch.zeros_like(x_adv)
         for step in range(self.steps):
-            slope = oracle.gradient(x_adv, y, objective, self.eot)
+            found = oracle.gradient(x_adv, y, objective, self.eot)
             if best is not None:
-                best.offer(x_adv, oracle.judge(x_adv, y, self.selection_samples, known=slope))
-            gradient = slope.gradient
+                best.offer(x_adv, oracle.selection_score(x_adv, y, self.selection_samples, known=found))
+            gradient = found.gradient
             if self.momentum:
-                gradient = past = self.momentum * past + _to_mean_size_one(gradient)
-            size = self.first_step * _fall(self.schedule, step / self.steps)
+                gradient = past = self.momentum * past + _normalised(gradient)
+            size = self.first_step * _decay(self.schedule, step / self.steps)
             x_adv = ball.project(torch.add(x_adv, self._direction(ball, gradient, x_adv), alpha=size))
             oracle.report(restart * self.steps + step + 1, self.restarts * self.steps)
         return x_adv
@@ -119,11 +120,11 @@ class FGSM(PGD):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SGD(PGD):
-    """xi <- xi + eta_t g_t: the plain gradient, neither signed nor scaled (appendix A, eq. 21).
+class GradientAscent(PGD):
+    """xi <- xi + eta_t g_t: stochastic ascent along the plain gradient, neither signed nor scaled (eq. 21).
 
-    The step is in units of the gradient, so that `step_size` eta has to fit the model; a falling schedule gives the
-    convergence that stochastic ascent is known for.
+    The step scales with the gradient, so that `step_size` eta depends on the model. Convergence needs a decaying
+    schedule.
     """
 
     steps: int = 100
@@ -136,16 +137,16 @@ class SGD(PGD):
 
 
 def paper_pgd(eps: float, steps: int = 20) -> PGD:
-    """The authors' attack: linf, step 0.007 at every radius, from x itself, one weight draw a step, last point."""
+    """The authors' attack: linf, no random start, one weight sample per step, step size 0.007 at every radius."""
     return PGD(Threat("linf", eps), steps=steps, step_size=0.007, random_start=False)
 
 
-def _to_mean_size_one(gradient: Tensor) -> Tensor:
+def _normalised(gradient: Tensor) -> Tensor:
     mean = gradient.abs().reshape(len(gradient), -1).mean(1)
     return gradient / like_rows(mean.clamp_min(torch.finfo(gradient.dtype).tiny), gradient)
 
 
-def _fall(schedule: str, progress: float) -> float:
+def _decay(schedule: str, progress: float) -> float:
     if schedule == "linear":
         return 1 - progress
     return (1 + math.cos(math.pi * progress)) / 2 if schedule == "cosine" else 1.0

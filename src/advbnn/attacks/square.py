@@ -1,4 +1,4 @@
-"""Square: random search that changes one square of the image at a time (Andriushchenko et al., 2020)."""
+"""Square: random search over square patches of the image (Andriushchenko et al., 2020)."""
 
 import functools
 import math
@@ -15,24 +15,25 @@ from advbnn.attacks.threat import Ball
 from advbnn.errors import ArgumentError
 
 _HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
-"""Proposals, of 10,000 in all, after which the share of the pixels that a square covers is halved."""
+"""Proposals, of 10,000 in total, after which the fraction of pixels in a square is halved."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Square(BlackBox):
-    """Proposes a change of one random square, keeps it if the objective rises.
+    """Proposes a change of one random square and keeps it if the objective increases.
 
-    linf: each channel of the square becomes x + eps or x - eps; the start is vertical stripes of these (algorithm 2).
-    l2: the square takes over what another one and it hold of the radius, and a share of what nobody holds, in the
-    shape of two bumps of opposite sign; the start is a grid of such squares (algorithm 3). l1: the same with sharper
-    bumps, projected (Croce and Hein, 2021). An input without channels has one, a vector is an image of one row, and
-    a square that is too high or wide for the image becomes a rectangle of as many pixels.
+    linf: each channel of the square becomes x + eps or x - eps; the start is vertical stripes (algorithm 2). l2: the
+    square receives the radius used by itself and by a second square, and part of the unused radius, in the shape of
+    two bumps of opposite sign; the start is a grid of such squares (algorithm 3). l1: the same with sharper bumps,
+    projected (Croce and Hein, 2021). An input without channels has one, a vector is an image of one row, and a square
+    that does not fit the image becomes a rectangle with as many pixels.
 
-    A proposal costs one query. A random network is asked for proposal and incumbent on the same draws, since a
-    value that was lucky once would otherwise stand for ever, and judges a proposal that wins: up to three queries.
+    A proposal costs one query. On a random network proposal and incumbent are compared on the same weight samples,
+    since a value that was high by chance would never be replaced, and an accepted proposal is tested for success: up
+    to three queries.
 
     Args:
-        p: share of the pixels in the first square; nine times halved on the way, as published.
+        p: fraction of the pixels in the first square; halved nine times, as published.
     """
 
     p: float = 0.8
@@ -40,12 +41,14 @@ class Square(BlackBox):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.p <= 1:
-            raise ArgumentError(f"p must be a share of the pixels in (0, 1], got {self.p}")
+            raise ArgumentError(f"p must be a fraction of the pixels in (0, 1], got {self.p}")
         if not math.isfinite(self.threat.eps):
-            raise ArgumentError(f"Square needs a finite eps, got {self.threat.eps}; for the whole box give its width")
+            raise ArgumentError(
+                f"eps must be finite for Square, got {self.threat.eps}; for the whole box use its width"
+            )
 
     def size(self, progress: float, height: int, width: int) -> tuple[int, int]:
-        """Height and width of the square when a share `progress` of all proposals has been made."""
+        """Height and width of the square after a fraction `progress` of all proposals."""
         pixels = height * width * self.p / 2 ** bisect_left(_HALVINGS, int(10_000 * progress))
         side = round(math.sqrt(pixels))
         tall = side if side <= width else round(pixels / width)
@@ -65,7 +68,7 @@ class Square(BlackBox):
         values = torch.full((len(points),), -torch.inf, dtype=torch.float64, device=points.device)
         values[search.active] = search.offer(points.view(shape)[search.active]).double()
         cost = 3 if oracle.random else 1
-        # a random network judges few of the proposals, so that a run of many can count on two queries for each
+        # few proposals are accepted, so that a proposal to a random network costs about two queries
         proposals, done = (self.queries - 2) // min(cost, 2), 0
         while search.affords(cost):
             rows = search.active
@@ -74,14 +77,14 @@ class Square(BlackBox):
             size = self.size(done / proposals, *images.shape[2:])
             incumbents = points[rows]
             candidates = pattern.propose(incumbents, size, oracle.rand(pattern.numbers)[rows])
-            asked = candidates.view(-1, *shape[1:])
+            inputs = candidates.view(-1, *shape[1:])
             if oracle.random:
-                value, known = search.compare(asked, incumbents.view_as(asked))
+                value, known = search.compare(inputs, incumbents.view_as(inputs))
                 better = value > known
                 if better.any():
-                    search.offer(asked[better], better)
+                    search.offer(inputs[better], better)
             else:
-                value = search.offer(asked).double()
+                value = search.offer(inputs).double()
                 better = value > values[rows]
                 values[rows[better]] = value[better]
             points[rows[better]] = candidates[better]
@@ -112,13 +115,13 @@ class _Colours:
         inside = (rows[:, :, None] & columns[:, None, :])[:, None]
         dark = (u[:, 2:] < 0.5)[:, :, None, None]
         painted = torch.where(inside, torch.where(dark, self._low, self._high), points)
-        # a square that has these colours already takes the opposite ones: no query is spent on what is known
+        # a square that has these colours already takes the opposite ones, to save the query
         same = (painted == points).flatten(1).all(1)[:, None, None, None]
         return torch.where(inside & same, torch.where(dark, self._high, self._low), painted)
 
 
 class _Bumps:
-    """Squares of two bumps, among which the radius of the ball is shared out; for norms that are sums."""
+    """Squares of two bumps that share the radius of the ball, for l2 and l1."""
 
     def __init__(self, ball: Ball) -> None:
         self.ball = ball
@@ -143,7 +146,7 @@ class _Bumps:
         return self._within(delta)
 
     def propose(self, points: Tensor, size: tuple[int, int], u: Tensor) -> Tensor:
-        """`points` with the radius that two squares hold given to the first, both placed by random numbers `u`."""
+        """`points` with the radius used by two squares given to the first, both placed by random numbers `u`."""
         _, channels, height, width = points.shape
         delta = (points.to(self._wide) - self.ball.x.to(self._wide)).flatten(2)
         first, second = (
@@ -157,13 +160,13 @@ class _Bumps:
         unused = (self.ball.radius**self._order - self._power(delta.flatten(1))).clamp_min(0)[:, None]
         length = (held + unused / channels) ** (1 / self._order)
         if self._order == 1:
-            # too long where there are several channels: the projection shortens it by making it sparse
+            # too long if there are several channels; the projection shortens it and makes it sparse
             length = length * channels
         delta = delta.scatter(2, second, 0).scatter(2, first, shape * length)
         return self._within(delta.view_as(points))
 
     def _within(self, delta: Tensor) -> Tensor:
-        """x + delta in the allowed set; in l2 the whole radius is used first."""
+        """x + delta in the allowed set; in l2 delta is first scaled to the full radius."""
         if self._order == 2:
             delta = self.ball.radius * self._unit(delta.flatten(1)).view_as(delta)
         return self.ball.project((self.ball.x + delta).to(self.ball.x.dtype))
@@ -206,7 +209,7 @@ def _image_shape(shape: torch.Size) -> tuple[int, int, int, int]:
 
 
 def _place(u: Tensor, size: int, limit: int) -> Tensor:
-    """Where an interval of `size` begins within `limit`, uniform for uniform `u`, [n, 1]."""
+    """The uniform start of an interval of `size` within `limit`, [n, 1]."""
     return (u * (limit - size + 1)).long().clamp_max(limit - size)[:, None]
 
 
@@ -224,5 +227,5 @@ def _window(u: Tensor, v: Tensor, size: tuple[int, int], height: int, width: int
 
 
 def _signs(u: Tensor) -> Tensor:
-    """-1 or 1, as likely as each other for uniform `u`."""
+    """-1 or 1 with equal probability for uniform `u`."""
     return torch.where(u < 0.5, -1.0, 1.0).to(u.dtype)

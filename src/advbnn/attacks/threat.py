@@ -14,7 +14,7 @@ from advbnn.names import NORMS
 _ORDERS = {"linf": math.inf, "l2": 2.0, "l1": 1.0}
 
 _SPARSITY = 0.05
-"""Share of the coordinates that one l1 step changes; the exact steepest step, one pixel, wastes gradients."""
+"""Fraction of the coordinates that an l1 step changes; the exact steepest step changes a single one."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Threat:
     Args:
         norm: `"linf"`, `"l2"` or `"l1"`, of the whole example.
         eps: the radius gamma of eq. 1 on the scale of the inputs; `math.inf` leaves only the box.
-        bounds: smallest and largest valid value of an input, read in the input's dtype.
+        bounds: smallest and largest valid value of an input, rounded to the input's dtype.
     """
 
     norm: str = "linf"
@@ -36,8 +36,8 @@ class Threat:
             raise unknown("norm", self.norm, NORMS)
         if not _is_number(self.eps):
             raise ArgumentTypeError(
-                f"eps must be a number, a radius of 0 or more, got {self.eps!r} ({type(self.eps).__name__}); write it "
-                "without quotes, such as 8/255, or convert it by float(...)"
+                f"eps must be a number, a radius of 0 or more, got {self.eps!r} ({type(self.eps).__name__}); write "
+                "8/255 without quotes, or convert it with float(...)"
             )
         if not self.eps >= 0:
             raise ArgumentError(f"eps must be a radius of 0 or more, got {self.eps}; for images in [0, 1] try 8/255")
@@ -50,16 +50,12 @@ class Threat:
             raise ArgumentError(f"bounds must be (low, high) with low < high, got {self.bounds}")
 
     def around(self, x: Tensor) -> "Ball":
-        """The allowed set around the batch `x`, with what depends on `x` alone computed once."""
+        """The allowed set around the batch `x`."""
         return Ball(self, x)
 
     def start(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """A random point of the allowed set around each example."""
         return Ball(self, x).start(generator)
-
-    def direction(self, gradient: Tensor) -> Tensor:
-        """The step of norm 1 along which a function with this gradient grows fastest (l1: nearly, see `Ball`)."""
-        return Ball(self, torch.zeros_like(gradient)).direction(gradient)
 
     def project(self, x_adv: Tensor, x: Tensor) -> Tensor:
         """`x_adv` moved into the allowed set around `x`."""
@@ -72,9 +68,9 @@ class Threat:
 
 
 class Ball:
-    """The points that a threat allows around a batch `x`: a norm ball cut by the box.
+    """The points that a threat allows around a batch `x`: the norm ball intersected with the box.
 
-    Every point that `start` and `project` return obeys both limits after rounding: measured again in its own
+    Every point that `start` and `project` return satisfies both constraints after rounding: measured in its own
     dtype or in float64, no perturbation is longer than `eps` and no value leaves the box. Where rounding would
     overshoot, the value is moved one representable number towards `x`.
     """
@@ -87,19 +83,16 @@ class Ball:
             self._lower = _not_beyond(x - self.radius, x, self.radius).clamp_(self.low, self.high)
             self._upper = _not_beyond(x + self.radius, x, self.radius).clamp_(self.low, self.high)
         else:
-            # a norm is a sum: whoever measures it again rounds each term, and adds up in an order of his own
+            # a norm is a sum, so that measuring it again may round each term and the total differently
             unit = torch.finfo(x.dtype).eps
             self.radius *= 1 - 2 * unit - math.log2(x[:1].numel() + 1) * min(unit, 2**-23)
 
     def start(self, generator: torch.Generator | None = None) -> Tensor:
-        """A random point for each example: uniform in the ball, moved into the box.
-
-        For linf the point is uniform in the intersection of both.
-        """
+        """A random point for each example: uniform in the ball, projected into the box (linf: uniform in both)."""
         x, dtype = self.x, torch.promote_types(self.x.dtype, torch.float32)
         if math.isinf(self.threat.eps) and (self.threat.norm != "linf" or math.isinf(self.high - self.low)):
             raise ArgumentError(
-                "a random start needs a finite eps (in linf, finite bounds do); or use random_start=False"
+                "a random start needs a finite eps (or, in linf, finite bounds); or use random_start=False"
             )
         if self.threat.norm == "linf":
             share = torch.rand(x.shape, generator=generator, device=x.device, dtype=dtype)
@@ -118,17 +111,17 @@ class Ball:
         return self.project(x + (self.radius * noise).view_as(x).to(x.dtype))
 
     def direction(self, gradient: Tensor, at: Tensor | None = None) -> Tensor:
-        """The step of norm 1 along which a function with this gradient grows fastest; 0 where the gradient is.
+        """The direction of steepest ascent with norm 1; 0 where the gradient is 0.
 
-        linf: the sign. l2: the gradient over its length. l1: the largest 5 % of the coordinates, in equal parts,
-        without those that `at` has at the edge of the box already (Tramer and Boneh, 2019).
+        linf: the sign. l2: the unit gradient. l1: the largest 5 % of the coordinates, in equal parts, without those
+        of `at` that are at the edge of the box already (Tramer and Boneh, 2019).
         """
         if self.threat.norm == "linf":
             return gradient.sign()
         flat = _rows(gradient)
         if self.threat.norm == "l2":
             tiny = torch.finfo(flat.dtype).tiny
-            # squares of small gradients would underflow, so the largest entry is brought to 1 first
+            # squares of small gradients would underflow, so the largest entry is scaled to 1 first
             flat = flat / flat.abs().amax(1, keepdim=True).clamp_min(tiny)
             return (flat / self._length(flat).clamp_min(tiny)).view_as(gradient)
         if at is not None:
@@ -141,16 +134,16 @@ class Ball:
         return (chosen / count).view_as(gradient)
 
     def project(self, z: Tensor) -> Tensor:
-        """`z` moved into the allowed set.
+        """`z` projected into the allowed set.
 
-        linf and l1: the nearest allowed point. l2: the nearest point of the ball, then of the box, which never
-        makes a perturbation longer, because the box contains `x`.
+        linf and l1: the nearest allowed point. l2: the nearest point of the ball, then of the box, which does not
+        lengthen the perturbation, as the box contains `x`.
         """
         if self.threat.norm == "linf":
             return torch.clamp(z, self._lower, self._upper)
         x = self.x.double()
         delta = _rows(z.double() - x)
-        # a point that was projected before must not be shortened again because its length is rounded
+        # projecting twice must not shorten a point again because of rounding
         fits = self._length(delta) <= self.radius * (1 + torch.finfo(self.x.dtype).eps / 2)
         shorter = delta
         if self.threat.norm == "l1":
@@ -180,7 +173,7 @@ def _project_l1(delta: Tensor, room: Tensor, radius: float) -> Tensor:
     length = torch.cat([torch.zeros_like(kinks[:, :1]), gained.cumsum(1)], 1)
     piece = (length < radius).sum(1, keepdim=True).sub_(1).clamp_min_(0)
     t = kinks.gather(1, piece) - (radius - length.gather(1, piece)) / moving.gather(1, piece)
-    # with no entry moving on the last piece the whole of delta is within the radius
+    # if no entry moves on the last piece, delta is within the radius
     t = torch.where(moving.gather(1, piece) > 0, t, 0).clamp_min(0)
     return delta.sign() * torch.minimum((size - t).clamp_min(0), room)
 
@@ -203,5 +196,5 @@ def _is_number(value: object) -> bool:
 
 
 def _rows(x: Tensor) -> Tensor:
-    """One row an example, for any batch shape, the empty batch and one number an example included."""
+    """One row per example, for any batch shape, including empty batches and scalars."""
     return x.reshape(len(x), math.prod(x.shape[1:]))

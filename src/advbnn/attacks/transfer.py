@@ -1,10 +1,10 @@
-"""Transfer: perturbations crafted on one network, meant for another."""
+"""Transfer attacks: perturbations crafted on one network and used against another."""
 
 from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
-from advbnn.attacks.base import Attack, Outcome
+from advbnn.attacks.base import Attack, AttackResult
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.mean_field import Bayesian
 from advbnn.errors import ArgumentTypeError
@@ -15,7 +15,7 @@ class Transfer:
     """An attack on `source` that is called on any target: `Transfer(source, attack)(target, x, y)`.
 
     Args:
-        source: the network that gradients and answers come from.
+        source: the network that the perturbations are crafted on.
         attack: how it is attacked.
     """
 
@@ -24,7 +24,7 @@ class Transfer:
 
     @classmethod
     def from_mean(cls, bnn: Bayesian, attack: Attack) -> "Transfer":
-        """Craft on the posterior-mean network: a deterministic source, whose gradients no noise can hide behind."""
+        """Craft on the posterior-mean network, which is deterministic, so that noise cannot mask its gradients."""
         if not isinstance(bnn, Bayesian):
             raise ArgumentTypeError(
                 f"bnn must be a Bayesian network, got {type(bnn).__name__}; another source: Transfer(source, attack)"
@@ -37,11 +37,11 @@ class Transfer:
         return self.attack.threat
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, seed: int | None = None) -> Tensor:
-        """Perturbed inputs for `model`, which is not asked."""
+        """Perturbed inputs for `model`, which is not queried."""
         return self.run(model, x, y, seed).x_adv
 
-    def run(self, model: nn.Module, x: Tensor, y: Tensor, seed: int | None = None) -> Outcome:
-        """As calling it, with a report of the queries put to the source."""
+    def run(self, model: nn.Module, x: Tensor, y: Tensor, seed: int | None = None) -> AttackResult:
+        """As calling it, with the queries to the source."""
         if not isinstance(model, nn.Module):
             raise ArgumentTypeError(f"model must be a torch.nn.Module that returns logits, got {type(model).__name__}")
         return self.attack.run(self.source, x, y, seed)

@@ -1,38 +1,38 @@
-"""ZOO: gradients coordinate by coordinate, followed by Adam (Chen et al., 2017)."""
+"""ZOO: gradients one coordinate at a time, followed by Adam (Chen et al., 2017)."""
 
 from dataclasses import dataclass
 
 import torch
 from torch.nn import functional
 
+from advbnn.attacks.adam import AdamMoments
 from advbnn.attacks.blackbox import Search
-from advbnn.attacks.finite_differences import Adam, FiniteDifferences
+from advbnn.attacks.finite_differences import FiniteDifferences, adam_direction
 
 
 @dataclass(frozen=True, kw_only=True)
 class ZOO(FiniteDifferences):
-    """g_i = (f(x + sigma e_i) - f(x - sigma e_i)) / (2 sigma) for random coordinates i, each with moments of its own.
+    """g_i = (f(x + sigma e_i) - f(x - sigma e_i)) / (2 sigma) for random coordinates i, each with its own moments.
 
-    A step moves every coordinate along the moments that it has by now. The distance to x is held by projection, as
-    in all attacks here, not by a penalty.
+    A step moves every coordinate along its current moments. The distance to x is bounded by projection, as in all
+    attacks here, not by a penalty.
 
     Args:
-        directions: coordinates asked about in a step; all of them where an input has fewer.
+        directions: coordinates estimated per step; all of them if an input has fewer.
     """
 
     directions: int = 128
 
     def _search(self, search: Search) -> None:
         point, ball = search.x, self.threat.around(search.x)
-        wide = torch.zeros_like(point, dtype=torch.promote_types(point.dtype, torch.float32))
-        size = wide[0].numel()
-        adam, count = Adam(wide), min(self.directions, size)
+        zeros = torch.zeros_like(point, dtype=torch.promote_types(point.dtype, torch.float32))
+        size = zeros[0].numel()
+        moments, count = AdamMoments(zeros), min(self.directions, size)
         for _ in self._steps(search, count):
             chosen = search.oracle.rand(size).topk(count).indices
-            gradient, asked = torch.zeros_like(wide), torch.zeros_like(wide)
+            gradient, known = zeros.clone(), torch.zeros_like(zeros, dtype=torch.bool)
             for coordinate in chosen.T:
-                u = functional.one_hot(coordinate, size).to(wide).view_as(wide)
+                u = functional.one_hot(coordinate, size).to(zeros).view_as(zeros)
                 gradient += self._slope(search, point, u) * u
-                asked += u
-            adam.see(gradient, asked > 0)
-            point = self._step(search, ball, point, adam.direction(ball, point))
+                known |= u > 0
+            point = self._step(search, ball, point, adam_direction(ball, point, *moments.update(gradient, known)))

@@ -15,9 +15,10 @@ from advbnn.cli.reproduce import reproduce
 from advbnn.cli.tables import tables
 from advbnn.cli.train import train
 from advbnn.cli.transfer import transfer
+from advbnn.cli.uncertainty import uncertainty
 
 app = typer.Typer(name="advbnn", no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
-for command in (train, evaluate, audit, curve, transfer, predict, report, tables, reproduce):
+for command in (train, evaluate, audit, curve, transfer, uncertainty, predict, report, tables, reproduce):
     app.command()(command)
 
 data = typer.Typer(no_args_is_help=True, help="Download datasets from their publishers.")

@@ -11,10 +11,12 @@ from typing import Annotated, Any
 
 import typer
 
+from advbnn.attacks import registry
 from advbnn.errors import unknown
 from advbnn.names import ENGINES, NORMS, PRECISIONS
 
-ATTACKS = ("paper", "fgsm", "pgd", "apgd", "apgd-dlr", "mean", "cw", "square", "nes")
+ATTACKS = tuple(registry.ATTACKS)
+_NOTES = ", ".join(f"{name} ({entry.note})" if entry.note else name for name, entry in registry.ATTACKS.items())
 
 
 def one_of(names: Sequence[str]) -> Callable[[str], str]:
@@ -101,8 +103,7 @@ Attacks = Annotated[
     list[str] | None,
     named(
         ("clean", *ATTACKS),
-        "{names}. paper is the authors' PGD, mean is PGD on the mean network. May be repeated; clean and paper by "
-        "default.",
+        f"clean, {_NOTES}. May be repeated; clean and paper if left out.",
     ),
 ]
 Radii = Annotated[

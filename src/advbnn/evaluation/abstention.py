@@ -1,24 +1,25 @@
-"""Saying nothing when too uncertain: where the line is drawn, and what that line rests on."""
+"""Abstaining from uncertain predictions: the entropy above which to abstain."""
 
+import math
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 
 from advbnn.bayes.prediction import predict
 from advbnn.data.imageset import Examples
+from advbnn.errors import ArgumentError
 from advbnn.evaluation.batchwise import Batch, batchwise
-from advbnn.evaluation.selective import threshold
 from advbnn.modules import device_of, dtype_of
 
 
 @dataclass(frozen=True)
 class Cutoff:
-    """Where to stop answering.
+    """The rule to abstain above an entropy.
 
     Attributes:
-        entropy: the largest predictive entropy that is still answered, in nats.
-        coverage: the share of the reference images that is answered.
-        accuracy: the share of those that is classified correctly.
+        entropy: the largest predictive entropy that is still classified, in nats.
+        coverage: the fraction of the reference images that is classified.
+        accuracy: the fraction of those that is classified correctly.
     """
 
     entropy: float
@@ -34,18 +35,17 @@ def cutoff(
     seed: int = 0,
     batch_size: int = 250,
 ) -> Cutoff:
-    """The smallest entropy under which at least a share `coverage` of the reference images lies.
+    """The smallest entropy that covers at least a fraction `coverage` of the reference images.
 
-    The line holds for images of the same kind as these, on average. It promises nothing about others, least of all
-    about attacked ones.
+    It holds on average for images of the same distribution. It promises nothing about others, least of all about
+    attacked ones.
 
     Args:
         model: any module that returns logits.
-        reference: images that it was not trained on. Their uncertainty draws the line, their labels only say how
-            many of the answers are right.
-        coverage: the share to answer.
-        samples: draws of the network.
-        seed: which draws; those that will be used to predict.
+        reference: images that it was not trained on; only their entropy sets the cutoff, not their labels.
+        coverage: the fraction to classify.
+        samples: weight samples.
+        seed: of the weight samples; the one that predictions will use.
         batch_size: images at a time.
     """
 
@@ -55,7 +55,18 @@ def cutoff(
         return {"entropy": prediction.entropy, "correct": prediction.label == y}
 
     found = batchwise(work, reference, batch_size=batch_size).tensors
-    line = threshold(found["entropy"], coverage)
-    answered = found["entropy"] <= line
-    accuracy = found["correct"][answered].double().mean().item()
-    return Cutoff(entropy=line, coverage=answered.double().mean().item(), accuracy=accuracy)
+    limit = threshold(found["entropy"], coverage)
+    kept = found["entropy"] <= limit
+    accuracy = found["correct"][kept].double().mean().item()
+    return Cutoff(entropy=limit, coverage=kept.double().mean().item(), accuracy=accuracy)
+
+
+def threshold(uncertainty: Tensor, coverage: float) -> float:
+    """The smallest of the values [n] that at least a fraction `coverage` of them, in (0, 1], does not exceed."""
+    if not 0 < coverage <= 1:
+        raise ArgumentError(f"coverage must be a fraction in (0, 1], got {coverage}; 0.9 classifies nine of ten")
+    if uncertainty.ndim != 1 or len(uncertainty) == 0 or bool(uncertainty.isnan().any()):
+        raise ArgumentError(f"uncertainty must be [n] without NaN, n at least 1, got shape {list(uncertainty.shape)}")
+    # rounding may put the product slightly above the intended whole number
+    kept = max(1, math.ceil(coverage * len(uncertainty) - 1e-9))
+    return uncertainty.sort().values[kept - 1].item()

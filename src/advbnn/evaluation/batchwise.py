@@ -1,4 +1,4 @@
-"""Long work on a data set, batch by batch: shared among processes, resumed where it stopped, with progress."""
+"""Long computations on a data set, batch by batch: distributed over processes, resumable, with progress."""
 
 import functools
 import hashlib
@@ -25,16 +25,16 @@ _SECONDS = "seconds"
 
 
 class Batch:
-    """One batch of the work, and what is kept of its parts should it be interrupted.
+    """One batch, whose finished parts are kept on disk until it is complete.
 
     Args:
-        number: which one.
+        number: its index.
         folder: where finished parts are kept; nowhere when None.
-        report: is told what is under way: the name of a part that is begun, and how much of an attack is done.
+        report: called with what is under way: the name of a part, and the progress of an attack.
 
     Attributes:
-        number: which one.
-        earlier: the seconds that the parts took which were found there.
+        number: its index.
+        earlier: seconds that the parts read from disk took when they were computed.
     """
 
     def __init__(
@@ -44,12 +44,12 @@ class Batch:
         self._folder, self._report, self._part = folder, report, ""
 
     def part(self, name: str, inputs: Tensor, make: Callable[[], Tensor]) -> Tensor:
-        """What `make` gives; if that was made of the same inputs before an interruption, what it gave then.
+        """The result of `make`, read from disk if it was computed from the same inputs before an interruption.
 
         Args:
-            name: tells this part from the others of the batch.
-            inputs: what it is made of.
-            make: makes it.
+            name: identifies this part of the batch.
+            inputs: what it is computed from.
+            make: computes it.
         """
         self._part = name
         self._report(name)
@@ -66,16 +66,16 @@ class Batch:
         return made
 
     def attacked(self, share: float, seed: int) -> None:
-        """Told by an attack on the batch which share of it is done; `seed` names it if no part has."""
+        """Reports the fraction of an attack that is done, under the name of its part or else its seed."""
         self._report(f"{self._part or f'seed {seed}'}, {share:.0%}")
 
 
 Work = Callable[[Tensor, Tensor, Batch], dict[str, Tensor]]
-"""Given a batch's inputs, labels and the batch itself, its results: tensors with one row an example."""
+"""Maps a batch's inputs, labels and the batch itself to results: tensors with one row per example."""
 
 
 class Results(NamedTuple):
-    """The results of all batches, one row an example in the order of the data, on the CPU; and the time spent."""
+    """The results of all batches on the CPU, one row per example in the order of the data; and the time spent."""
 
     tensors: dict[str, Tensor]
     seconds: float
@@ -93,17 +93,17 @@ def batchwise(
 ) -> Results:
     """The results of `work` on every batch of `data`.
 
-    Under `torch.distributed` process r of w does batches r, r + w, r + 2w, ..., and all of them get all results. What
-    a batch is does not depend on the number of processes, so neither does the outcome.
+    Under `torch.distributed` process r of w computes batches r, r + w, r + 2w, ..., and every process gets all
+    results. The batches do not depend on the number of processes, so neither do the results.
 
     Args:
-        work: is called once a batch.
-        data: the examples; images are handed over in [0, 1].
-        batch_size: examples in a batch.
+        work: called once per batch.
+        data: the examples; images are passed in [0, 1].
+        batch_size: examples per batch.
         rows: the examples to use, in this order; all when None.
-        device: where to bring them, as bytes if that is what they are; where the data is when None.
-        store: a folder that belongs to exactly this work. Each batch is written there when it is done, as are its
-            parts until then, and found there when the work is started again.
+        device: where to move the inputs; where the data is when None.
+        store: a folder for this work only. Finished batches, and finished parts of a batch, are written there and
+            read when the work is started again.
         description: shown with the progress and the time left; nothing is shown when None.
     """
     chosen = torch.arange(len(data)) if rows is None else row_numbers(rows, len(data))
@@ -132,7 +132,7 @@ def batchwise(
 
 
 def gather(value: T) -> list[T]:
-    """The value that each process has, in the order of their ranks, for all of them."""
+    """The values of all processes, in the order of their ranks."""
     size = world().size
     if size == 1:
         return [value]
@@ -156,7 +156,7 @@ def _read(file: Path | None) -> dict[str, Tensor] | None:
         with safe_open(file, "pt") as kept:
             return {name: kept.get_tensor(name) for name in kept.keys()}  # noqa: SIM118 (not a dict)
     except SafetensorError:
-        return None  # torn by something stronger than a kill; it is done again
+        return None  # a damaged file is computed again
 
 
 def _write(file: Path, tensors: dict[str, Tensor]) -> None:

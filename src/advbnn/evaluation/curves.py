@@ -1,4 +1,4 @@
-"""Accuracy as a curve: over the radius, the size of the ensemble, the attack's steps, and its draws (section 4)."""
+"""Accuracy as a function of the radius, the ensemble size, the attack's steps or its EOT samples (section 4)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
@@ -19,15 +19,15 @@ from advbnn.modules import evaluating
 from advbnn.randomness import scoring_seed, seeded
 
 RADII = tuple(k / 200 for k in range(15))
-"""0, 0.005, ..., 0.07: the paper's for CIFAR-10 and STL-10."""
+"""0, 0.005, ..., 0.07: the paper's radii for CIFAR-10 and STL-10."""
 
 IMAGENET_RADII = tuple(k / 500 for k in range(11))
-"""0, 0.002, ..., 0.02: the paper's for ImageNet-143."""
+"""0, 0.002, ..., 0.02: the paper's radii for ImageNet-143."""
 
 ENSEMBLE_SIZES = tuple(range(1, 51))
 
 STEPS = (3, 4, 6, 9, 13, 18, 26, 38, 55, 78, 112, 162, 234, 336, 483, 695, 1000)
-"""Those of the authors' step study, evenly spaced on a log scale."""
+"""The steps of the authors' study, evenly spaced on a log scale."""
 
 EOT_SAMPLES = (1, 2, 5, 10, 20, 50)
 
@@ -41,14 +41,14 @@ def radius_curve(
     name: str | None = None,
     **options: Unpack[Options],
 ) -> Records:
-    """Accuracy under the attack at each radius; at 0 the clean accuracy, as a point of the curve.
+    """Accuracy under the attack at each radius; at 0 the clean accuracy.
 
     Args:
         model: see `evaluate`.
         data: see `evaluate`.
-        attack: its own radius is replaced; whether its step follows is its own affair.
+        attack: its radius is replaced; an absolute `step_size` stays the same.
         radii: the radii eps.
-        name: what the curve is called, to tell it from that of another attack; the attack's class when None.
+        name: the name in records, to distinguish curves of several attacks; the attack's class when None.
         options: see `Evaluation`.
     """
     points = {eps: changed(attack, threat=replace(attack.threat, eps=eps)) for eps in radii}
@@ -77,7 +77,7 @@ def eot_curve(
     name: str | None = None,
     **options: Unpack[Options],
 ) -> Records:
-    """Accuracy under the attack with each number of draws averaged at every step; arguments as for `radius_curve`."""
+    """Accuracy under the attack with each number of EOT samples; arguments as for `radius_curve`."""
     return _curve("eot", name, model, data, {count: changed(attack, eot=count) for count in eot}, options)
 
 
@@ -90,23 +90,23 @@ def ensemble_curve(
     name: str | None = None,
     **options: Unpack[Options],
 ) -> Records:
-    """Accuracy of ensembles of each size, against perturbed inputs that are made once.
+    """Accuracy of ensembles of each size on the same perturbed inputs.
 
-    The draws of the largest ensemble are made once too, and its first m are the ensemble of size m: the same one
-    that `evaluate(samples=m)` scores with.
+    The largest ensemble is sampled once. Its first m samples are the ensemble of size m, the one that
+    `evaluate(samples=m)` uses.
 
     Args:
         model: see `evaluate`.
         data: see `evaluate`.
         attack: the attack, or None for clean inputs.
-        sizes: the numbers of draws.
+        sizes: the numbers of weight samples.
         name: as for `radius_curve`.
-        options: see `Evaluation`; `samples` is not among them.
+        options: see `Evaluation`, without `samples`.
     """
     if "samples" in options:
         raise ArgumentError("ensemble_curve takes sizes=(...) instead of samples")
     if not sizes or min(sizes) < 1:
-        raise ArgumentError(f"sizes must be numbers of draws, each at least 1; got {sizes!r}")
+        raise ArgumentError(f"sizes must be numbers of weight samples, each at least 1; got {sizes!r}")
     evaluation = Evaluation(model, data, **options | {"samples": max(sizes)})
     title = name or (CLEAN if attack is None else type(attack).__name__)
     plans = [evaluation.planned(title, attack, samples=size, curve="ensemble", at=float(size)) for size in sizes]
@@ -119,8 +119,8 @@ def ensemble_curve(
         for seed in evaluation.seed_list:
             x_adv = evaluation.craft(attack, x, y, seed, batch)
             with torch.no_grad(), evaluating(network), seeded(scoring_seed(seed), x.device):
-                draws = [network(x_adv) for _ in range(max(sizes))]
-            labels = [predict(_Recorded(draws), x_adv, size, rule=evaluation.rule).label for size in sizes]
+                outputs = [network(x_adv) for _ in range(max(sizes))]
+            labels = [predict(_Replayed(outputs), x_adv, size, rule=evaluation.rule).label for size in sizes]
             correct.append(torch.stack(labels, 1) == y[:, None])
         return {"correct": torch.stack(correct, 2)}
 
@@ -128,21 +128,17 @@ def ensemble_curve(
 
 
 def changed(attack: Attack | Transfer, **changes: Any) -> Attack | Transfer:
-    """The attack with other settings; of a transfer, those of the attack on its source."""
-    if isinstance(attack, Transfer):
-        return replace(attack, attack=_changed(attack.attack, changes))
-    return _changed(attack, changes)
-
-
-def _changed(attack: Attack, changes: dict[str, Any]) -> Attack:
+    """The attack with other settings; for a transfer, those of the attack on its source."""
+    inner = attack.attack if isinstance(attack, Transfer) else attack
     for name in changes:
-        if name not in {f.name for f in fields(attack) if f.init}:
-            raise ArgumentError(f"{type(attack).__name__} has no {name} that can be varied; choose an attack that has")
-    return replace(attack, **changes)
+        if name not in {f.name for f in fields(inner) if f.init}:
+            raise ArgumentError(f"{type(inner).__name__} has no {name} that can be varied; choose another attack")
+    inner = replace(inner, **changes)
+    return replace(attack, attack=inner) if isinstance(attack, Transfer) else inner
 
 
-class _Recorded(nn.Module):
-    """A network that answers with outputs that were made before, one after another."""
+class _Replayed(nn.Module):
+    """A network that returns the given outputs, one per call."""
 
     def __init__(self, outputs: Sequence[Tensor]) -> None:
         super().__init__()

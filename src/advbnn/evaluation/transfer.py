@@ -1,6 +1,6 @@
-"""Attacks made on one model and tried on another, for all pairs of models: the affinity of eq. 17."""
+"""Attacks crafted on one model and evaluated on another, for all pairs of models: the affinity of eq. 17."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Unpack
 
@@ -11,30 +11,30 @@ from advbnn.attacks.transfer import Transfer
 from advbnn.data.imageset import Examples
 from advbnn.errors import ArgumentError
 from advbnn.evaluation.accuracy import CLEAN, Evaluation, Options, Perturbation
-from advbnn.evaluation.batchwise import Batch
+from advbnn.evaluation.batchwise import Batch, Work
 from advbnn.evaluation.records import Record, Records
 
 
 def transfer_matrix(
     models: Mapping[str, nn.Module], data: Examples, attack: Perturbation, **options: Unpack[Options]
 ) -> Records:
-    """Acc[B] of every model, and Acc[B | A] for every source A and target B, the model itself included.
+    """Acc[B] of every model, and Acc[B | A] for every source A and target B, including A = B.
 
-    Each source is attacked once; what comes of it is scored on every target. The record of a pair is that of the
-    target, with `kind="transfer"` and the source in `source`; the records of one target share their scoring draws.
+    Each source is attacked once, and the result is scored on every target. The record of a pair names the target in
+    `model` and the source in `source`, with `kind="transfer"`; the records of one target share their weight samples.
 
     Args:
         models: two or more models by name.
         data: see `evaluate`.
-        attack: how each source is attacked; not a `Transfer`, which has a source of its own.
-        options: see `Evaluation`; `label` is not among them.
+        attack: how each source is attacked; not a `Transfer`, which has its own source.
+        options: see `Evaluation`, without `label`.
     """
     if len(models) < 2:
-        raise ArgumentError(f"models must be two or more, by name; got {list(models)}")
+        raise ArgumentError(f"models must be two or more models by name, got {list(models)}")
     if isinstance(attack, Transfer):
         raise ArgumentError(
-            f"attack must be made on each of the models in turn, got {attack!r}, whose source is always the same; "
-            "give its attack alone, and its source as one more of the models"
+            f"attack must be one that is crafted on each model in turn, got {attack!r}; give its inner attack, and add "
+            "its source to the models"
         )
     if "label" in options:
         raise ArgumentError("transfer_matrix takes the labels from the names of the models; leave out label")
@@ -47,20 +47,19 @@ def transfer_matrix(
             replace(target.planned(f"from {name}", attack), kind="transfer", source=source.plan.model)
             for target in evaluations.values()
         ]
-        records += source.measure(plans, _Pairs(source, list(evaluations.values()), attack))
+        records += source.measure(plans, _work(source, list(evaluations.values()), attack))
     return records
 
 
 def affinity(records: Records) -> dict[str, dict[str, float | None]]:
     """rho_{A -> B} = (Acc[B] - Acc[B|A]) / (Acc[B] - Acc[B|B]) (eq. 17), as `result[A][B]`.
 
-    1 means that the source's examples hurt the target as much as its own do, 0 that they do nothing. A value above 1
-    is a warning: an attacker who does not know the target does better than one who does, as happens when gradients
-    are masked. None where the target's own attack does not lower its accuracy, so that there is nothing to compare,
-    and where the record of the pair or of the target's own attack is missing.
+    1 means that the source's examples hurt the target as much as its own, 0 that they do nothing. A value above 1 is a
+    sign of masked gradients: the transferred attack is stronger than the white-box one. None where the target's own
+    attack does not lower its accuracy, and where a record is missing.
 
     Args:
-        records: those of `transfer_matrix` for one attack at one radius, among others.
+        records: includes the records of `transfer_matrix` for one attack at one radius.
     """
     crossed = [(r.source.label, r.model.label, r) for r in records.where(kind="transfer", curve="") if r.source]
     names = list(dict.fromkeys(target for _, target, _ in crossed))
@@ -68,7 +67,7 @@ def affinity(records: Records) -> dict[str, dict[str, float | None]]:
     measured = [record for _, _, record in crossed]
     _check_comparable(measured, ("attack", "threat"))
     _check_comparable([*measured, *clean.values()], ("data", "samples", "seeds"))
-    # only now: of two records of one pair that differ in these, the later would take the place of the other
+    # after the checks, as the later of two records of one pair would replace the other
     pairs = {(source, target): record for source, target, record in crossed}
     sources = list(dict.fromkeys(source for source, _ in pairs))
     return {
@@ -79,29 +78,28 @@ def affinity(records: Records) -> dict[str, dict[str, float | None]]:
     }
 
 
-class _Pairs:
-    """Attacks the source, then asks every target."""
+def _work(source: Evaluation, targets: Sequence[Evaluation], attack: Perturbation) -> Work:
+    """Attacks the source and evaluates every target."""
 
-    def __init__(self, source: Evaluation, targets: list[Evaluation], attack: Perturbation) -> None:
-        self.source, self.targets, self.attack = source, targets, attack
-
-    def __call__(self, x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
-        x, y = self.source.prepared(x, y)
-        correct = []
-        for seed in self.source.seed_list:
-            x_adv = self.source.craft(self.attack, x, y, seed, batch)
-            correct.append(torch.stack([self._correct(target, x_adv, y, seed) for target in self.targets], 1))
-        return {"correct": torch.stack(correct, 2)}
-
-    def _correct(self, target: Evaluation, x_adv: Tensor, y: Tensor, seed: int) -> Tensor:
+    def right(target: Evaluation, x_adv: Tensor, y: Tensor, seed: int) -> Tensor:
         x_adv, y = target.prepared(x_adv, y)
         return (target.classify(x_adv, seed).label == y).cpu()
+
+    def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
+        x, y = source.prepared(x, y)
+        correct = []
+        for seed in source.seed_list:
+            x_adv = source.craft(attack, x, y, seed, batch)
+            correct.append(torch.stack([right(target, x_adv, y, seed) for target in targets], 1))
+        return {"correct": torch.stack(correct, 2)}
+
+    return work
 
 
 def _rho(clean: Record, across: Record | None, own: Record | None) -> float | None:
     if across is None or own is None:
         return None
-    # counts, so that equal accuracies differ by exactly nothing
+    # counts, so that the difference of equal accuracies is exactly 0
     lost, lost_to_itself = (sum(clean.correct) - sum(record.correct) for record in (across, own))
     return lost / lost_to_itself if lost_to_itself > 0 else None
 

@@ -1,76 +1,147 @@
-"""Whether the network knows when it is wrong: calibration and selective prediction, without and under attack."""
+"""Calibration, selective prediction and detection of adversarial examples, on clean and attacked images."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 
+from advbnn.bayes.prediction import Prediction
 from advbnn.data.imageset import Examples
+from advbnn.errors import ArgumentError
 from advbnn.evaluation.accuracy import Attacks, Evaluation, Options, Perturbation, by_name
-from advbnn.evaluation.batchwise import Batch, Work
-from advbnn.evaluation.calibration import brier_score, expected_calibration_error, negative_log_likelihood, reliability
+from advbnn.evaluation.batchwise import Batch, Work, batchwise
+from advbnn.evaluation.identity import DataIdentity
+from advbnn.evaluation.metrics import (
+    aurc,
+    auroc,
+    brier_score,
+    expected_calibration_error,
+    negative_log_likelihood,
+    reliability,
+    risk_coverage,
+)
 from advbnn.evaluation.records import Records, Spread
-from advbnn.evaluation.selective import aurc, risk_coverage
 
 COVERAGES = tuple(k / 20 for k in range(1, 21))
+SCORES = ("entropy", "expected_entropy", "mutual_information", "least_confidence")
 
 
 def uncertainty(model: nn.Module, data: Examples, attacks: Attacks = None, **options: Unpack[Options]) -> Records:
-    """Calibration and selective prediction of the ensemble without and under attack, one record for each attack.
+    """Calibration and selective prediction of the ensemble, and detection of attacked images.
 
-    The details of each record hold, with their spread over the seeds: `nll`, `brier`, `ece`; `aurc`, predictions being
-    left out by their entropy; and the means of `entropy`, `expected_entropy` and `mutual_information`. Over all seeds
-    together: `reliability`, the bars of the diagram; and `risk_coverage`, the error rate at each share answered.
+    For the clean images and each attack there is a record of kind `"uncertainty"`. Its details hold, with their spread
+    over the seeds, `nll`, `brier`, `ece`, `aurc` (rejecting by entropy) and the mean `entropy`, `expected_entropy` and
+    `mutual_information`; and for all seeds together `reliability`, the bars of the diagram, and `risk_coverage`, the
+    error rate at each coverage.
+
+    For each attack there is also a record of kind `"detection"`: `auroc`, how well each of the `SCORES` separates the
+    attacked from the clean images, with its spread over the seeds; and `auroc_of_successes`, for the misclassified
+    attacked images only, None if there are none. A detector should be measured against an adaptive attack: include an
+    `EvasivePGD`.
 
     Args:
         model: see `evaluate`.
         data: see `evaluate`.
-        attacks: one attack, or attacks by name; None or `"clean"` for the images as they are.
+        attacks: one attack, or attacks by name; None or `"clean"` for the clean images.
         options: see `Evaluation`.
     """
     evaluation = Evaluation(model, data, **options)
     records = Records()
     for name, attack in by_name(attacks).items():
-        plan = evaluation.planned(name, attack, kind="uncertainty")
-        records += evaluation.measure([plan], _work(evaluation, attack), _summary)
+        kinds = ("uncertainty",) if attack is None else ("uncertainty", "detection")
+        plans = [evaluation.planned(name, attack, kind=kind) for kind in kinds]
+        records += evaluation.measure(plans, _work(evaluation, attack, len(plans)), _summary)
     return records
 
 
-def _work(evaluation: Evaluation, attack: Perturbation | None) -> Work:
+def ood_detection(
+    model: nn.Module, data: Examples, foreign: Mapping[str, Examples], **options: Unpack[Options]
+) -> Records:
+    """How well each of the `SCORES` separates images of other data sets from those of `data`: `auroc`, by score.
+
+    Args:
+        model: see `evaluate`.
+        data: in-distribution images; the accuracy of the records is measured on these.
+        foreign: other data sets by name.
+        options: see `Evaluation`.
+    """
+    evaluation = Evaluation(model, data, **options)
+    records = Records()
+    for name, others in foreign.items():
+        if len(others) == 0 or others.shape != data.shape:
+            raise ArgumentError(
+                f"{name!r} must hold images of shape {data.shape}, as {data.name!r} does; got {len(others)} of shape "
+                f"{others.shape}"
+            )
+        plan = replace(evaluation.plan, kind="detection", name=name, against=DataIdentity.of(others))
+
+        def summary(results: Mapping[str, Tensor], others: Examples = others) -> Sequence[Mapping[str, Any]]:
+            found = batchwise(_work(evaluation, None, 1), others, batch_size=evaluation.batch_size).tensors["scores"]
+            return [{"auroc": _aurocs(results["scores"], found)}]
+
+        records += evaluation.measure([plan], _work(evaluation, None, 1), summary)
+    return records
+
+
+def scores_of(prediction: Prediction) -> Tensor:
+    """The `SCORES` of each input, larger for more suspicious ones, [n, scores]."""
+    entropies = (prediction.entropy, prediction.expected_entropy, prediction.mutual_information)
+    return torch.stack([*entropies, 1 - prediction.probs.amax(1)], 1)
+
+
+def _work(evaluation: Evaluation, attack: Perturbation | None, plans: int) -> Work:
+    """Per batch: `labels` [n], `correct` [n, plans, seeds], and `probs`, `scores`, `clean` scores [n, ., seeds]."""
+
     def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
         x, y = evaluation.prepared(x, y)
-        seeds = evaluation.seed_list
-        predictions = [evaluation.classify(evaluation.craft(attack, x, y, seed, batch), seed) for seed in seeds]
-        return {
-            "labels": y,
-            "correct": torch.stack([(p.label == y)[:, None] for p in predictions], 2),
-            "probs": torch.stack([p.probs for p in predictions], 1),
-            "entropy": torch.stack([p.entropy for p in predictions], 1),
-            "expected_entropy": torch.stack([p.expected_entropy for p in predictions], 1),
-            "mutual_information": torch.stack([p.mutual_information for p in predictions], 1),
-        }
+        of_seeds = []
+        for seed in evaluation.seed_list:
+            prediction = evaluation.classify(evaluation.craft(attack, x, y, seed, batch), seed)
+            correct = (prediction.label == y)[:, None].expand(-1, plans)
+            values = {"correct": correct, "probs": prediction.probs, "scores": scores_of(prediction)}
+            if attack is not None:
+                values["clean"] = scores_of(evaluation.classify(x, seed))
+            of_seeds.append(values)
+        return {"labels": y, **{name: torch.stack([v[name] for v in of_seeds], -1) for name in of_seeds[0]}}
 
     return work
 
 
 def _summary(results: Mapping[str, Tensor]) -> Sequence[Mapping[str, Any]]:
-    labels, correct, probs, entropy = (results[name] for name in ("labels", "correct", "probs", "entropy"))
-    seeds = range(probs.shape[1])
+    labels, correct, probs, scores = (results[name] for name in ("labels", "correct", "probs", "scores"))
+    correct, entropy, seeds = correct[:, 0], scores[:, 0], range(probs.shape[2])
     details: dict[str, Any] = {
-        "nll": _spread(negative_log_likelihood(probs[:, seed], labels) for seed in seeds),
-        "brier": _spread(brier_score(probs[:, seed], labels) for seed in seeds),
-        "ece": _spread(expected_calibration_error(probs[:, seed], labels) for seed in seeds),
-        "aurc": _spread(aurc(entropy[:, seed], correct[:, 0, seed]) for seed in seeds),
+        "nll": _spread(negative_log_likelihood(probs[..., seed], labels) for seed in seeds),
+        "brier": _spread(brier_score(probs[..., seed], labels) for seed in seeds),
+        "ece": _spread(expected_calibration_error(probs[..., seed], labels) for seed in seeds),
+        "aurc": _spread(aurc(entropy[:, seed], correct[:, seed]) for seed in seeds),
     }
-    for name in ("entropy", "expected_entropy", "mutual_information"):
-        details[name] = _spread(results[name].double().mean(0).tolist())
-    details["reliability"] = asdict(reliability(probs.flatten(0, 1), labels.repeat_interleave(len(seeds))))
-    coverage, risk = risk_coverage(entropy.flatten(), correct[:, 0].flatten())
+    for i, name in enumerate(SCORES[:3]):
+        details[name] = _spread(scores[:, i].double().mean(0).tolist())
+    of_all_seeds = probs.transpose(1, 2).flatten(0, 1)
+    details["reliability"] = asdict(reliability(of_all_seeds, labels.repeat_interleave(len(seeds))))
+    coverage, risk = risk_coverage(entropy.flatten(), correct.flatten())
     at = torch.searchsorted(coverage, torch.tensor(COVERAGES, dtype=coverage.dtype)).clamp_max(len(coverage) - 1)
     details["risk_coverage"] = {"coverage": list(COVERAGES), "risk": risk[at].tolist()}
-    return [details]
+    if "clean" not in results:
+        return [details]
+    clean = results["clean"]
+    return [details, {"auroc": _aurocs(clean, scores), "auroc_of_successes": _aurocs(clean, scores, ~correct)}]
+
+
+def _aurocs(negative: Tensor, positive: Tensor, chosen: Tensor | None = None) -> dict[str, dict[str, float]] | None:
+    """By score, the spread over the seeds that have a chosen positive; scores are [images, scores, seeds]."""
+    if chosen is None:
+        chosen = torch.ones(len(positive), positive.shape[2], dtype=torch.bool)
+    seeds = [seed for seed in range(chosen.shape[1]) if bool(chosen[:, seed].any())]
+    if not seeds:
+        return None
+    return {
+        name: _spread(auroc(negative[:, i, seed], positive[chosen[:, seed], i, seed]) for seed in seeds)
+        for i, name in enumerate(SCORES)
+    }
 
 
 def _spread(values: Any) -> dict[str, float]:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from advbnn.attacks.gradient import Slope
+from advbnn.attacks.gradient import LossGradient
 from advbnn.attacks.losses import Objective
 from advbnn.attacks.threat import Threat
 from advbnn.defenses.defense import Defense
@@ -72,7 +72,7 @@ class FastOracle:
         self._samples = _SampledAhead(weights, seed, gradients)
         self.streams = 0
 
-    def gradient(self, x: Tensor, y: Tensor, objective: Objective, eot: int = 1) -> Slope:
+    def gradient(self, x: Tensor, y: Tensor, objective: Objective, eot: int = 1) -> LossGradient:
         """The gradient of the objective, averaged over `eot` weight samples; the rest of the slope is empty."""
         total: Tensor | None = None
         for _ in range(eot):
@@ -81,7 +81,7 @@ class FastOracle:
             total = gradient if total is None else total + gradient
             self.streams += 1
         assert total is not None
-        return Slope(values=total[:0], prediction=total[:0], gradient=total / eot if eot > 1 else total)
+        return LossGradient(values=total[:0], prediction=total[:0], gradient=total / eot if eot > 1 else total)
 
     def start(self, threat: Threat) -> Tensor:
         """A random point of the allowed set around each example."""

@@ -6,7 +6,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from advbnn.attacks.gradient import ask, input_gradient
+from advbnn.attacks.gradient import input_gradient, mean_loss
 from advbnn.attacks.losses import Objective
 from advbnn.attacks.threat import Threat
 from advbnn.evaluation.attackable import Attackable
@@ -84,7 +84,7 @@ def _explained(model: Attackable, x: Tensor, y: Tensor, step: float, seed: int) 
     @torch.no_grad()
     def margin(z: Tensor) -> Tensor:
         with seeded(seed, x.device):
-            return ask((model(z) for _ in range(_DRAWS)), y, objective).values.double()
+            return mean_loss((model(z) for _ in range(_DRAWS)), y, objective).values.double()
 
     with seeded(seed, x.device):
         slope = input_gradient(model, x, y, objective, _DRAWS).gradient.double()

@@ -1,0 +1,109 @@
+"""advbnn uncertainty: calibration, selective prediction and detection of adversarial examples of a run."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from advbnn.cli.options import (
+    ATTACKS,
+    BatchSize,
+    Device,
+    Engine,
+    Eot,
+    Last,
+    Limit,
+    Norm,
+    Out,
+    Precision,
+    Radii,
+    Samples,
+    Seeds,
+    Steps,
+    named,
+    refuse_larger_than_images,
+)
+
+if TYPE_CHECKING:
+    from advbnn.evaluation.records import Records
+
+
+def uncertainty(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    attack: Annotated[
+        list[str] | None, named(ATTACKS, "As for evaluate. May be repeated; pgd and evasive if left out.")
+    ] = None,
+    eps: Radii = None,
+    norm: Norm = "linf",
+    steps: Steps = None,
+    eot: Eot = 1,
+    foreign: Annotated[
+        list[str] | None, typer.Option(help="Another data set, by name or folder, to be detected. May be repeated.")
+    ] = None,
+    samples: Samples = 20,
+    seeds: Seeds = 3,
+    limit: Limit = None,
+    batch_size: BatchSize = 250,
+    out: Out = None,
+    last: Last = False,
+    device: Device = None,
+    engine: Engine = "auto",
+    precision: Precision = "full",
+) -> None:
+    """Measure calibration, selective prediction and detection of adversarial examples, on clean and attacked images.
+
+    Records that are in the file already are not computed again; `advbnn report` shows them.
+    """
+    from advbnn.attacks.threat import Threat
+    from advbnn.cli.attacks import make_attack, refuse_impossible, title
+    from advbnn.cli.common import open_run, training_radius
+    from advbnn.data import NAMES, load
+    from advbnn.evaluation import uncertainty as measure
+
+    names = attack or ["pgd", "evasive"]
+    refuse_impossible(names, norm, steps, eot)
+    refuse_larger_than_images(norm, eps or ())
+    with open_run(
+        run,
+        device=device,
+        limit=limit,
+        out=out,
+        last=last,
+        samples=samples,
+        seeds=seeds,
+        batch_size=batch_size,
+        engine=engine,
+        precision=precision,
+    ) as (trained, test, options, leads):
+        radii = eps or [training_radius(trained)]
+        records = measure.uncertainty(trained.model, test, **options)
+        for radius in radii:
+            made = ((name, make_attack(name, trained.model, Threat(norm, radius), steps, eot)) for name in names)
+            chosen = {title(name, one): one for name, one in made}
+            records += measure.uncertainty(trained.model, test, chosen, **options)
+        for source in foreign or ():
+            others = (load(source) if source in NAMES else load(source, size=test.shape[-1])).test
+            records += measure.ood_detection(trained.model, test, {others.name: others}, **options)
+        if leads:
+            _show(records)
+
+
+def _show(records: "Records") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    scores = Table("images", "accuracy", "NLL", "Brier", "ECE", "AURC", box=None)
+    detected = Table("told from clean images (AUROC)", "entropy", "mutual information", "entropy, successes", box=None)
+    for record in records:
+        radius = "" if record.threat is None else f" at {record.threat.norm} {record.threat.eps:.4g}"
+        details = record.details
+        if record.kind == "uncertainty":
+            cells = (f"{details[name]['mean']:.3f}" for name in ("nll", "brier", "ece", "aurc"))
+            scores.add_row(record.name + radius, f"{record.accuracy:.1%}", *cells)
+        else:
+            cells = (f"{details['auroc'][name]['mean']:.3f}" for name in ("entropy", "mutual_information"))
+            successes = details.get("auroc_of_successes")
+            detected.add_row(record.name + radius, *cells, f"{successes['entropy']['mean']:.3f}" if successes else "-")
+    console = Console()
+    console.print(scores)
+    console.print(detected)
