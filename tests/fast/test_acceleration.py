@@ -152,7 +152,7 @@ def test_copies_are_independent(traced: list) -> None:
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        (Counting, "running the model as it is: under the same seed the answers of the model and itself are"),
+        (Counting, "running the model as it is: under the same seed the outputs of the model and itself differ"),
         (Looking, "running batches of shape (8, 1, 8, 8) eagerly: Data-dependent branching"),
     ],
 )
@@ -174,7 +174,7 @@ def test_more_shapes_than_are_kept_run_eagerly(
     traced: list, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, "advbnn")
-    monkeypatch.setattr(import_module("advbnn.fast.acceleration"), "_KEPT", 2)
+    monkeypatch.setattr(import_module("advbnn.fast.acceleration"), "_MAX_PASSES", 2)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).eval()
     fast = accelerate(model, "compile")
     for n in range(2, 6):

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from advbnn.fast.compiling import compiled_apart
+from advbnn.fast.compiling import compile_separately
 
 
 def scaling(factor: float) -> Callable[..., torch.Tensor]:
@@ -18,6 +18,6 @@ def test_there_is_no_limit_to_the_number_of_twins() -> None:
     x = torch.arange(3.0)
     with torch._dynamo.config.patch(recompile_limit=2):
         for factor in range(4):
-            function = compiled_apart(scaling(factor), fullgraph=True, backend="eager")
+            function = compile_separately(scaling(factor), fullgraph=True, backend="eager")
             assert torch.equal(function(x), factor * x + 1)
             assert torch.equal(function(x, shift=2.0), factor * x + 2)

@@ -10,10 +10,10 @@ from torch.nn.utils import prune
 
 from advbnn import models
 from advbnn.bayes.mean_field import bayesianize
-from advbnn.fast.attack_weights import FoldedDraw, attack_weights
+from advbnn.fast.attack_weights import FoldedSamples, attack_weights
 from advbnn.fast.conv_relu import conv_relu
 from advbnn.fast.fused_net import FusedConv2d, FusedNet, dense_convolution
-from advbnn.fast.weights import DrawnWeights, FixedWeights
+from advbnn.fast.weights import FixedWeights, SampledWeights
 
 NETS = [("small_cnn", 8), ("resnet18", 16), ("preact_resnet18", 16), ("model_a_playground", 96), ("mlp", 8)]
 
@@ -36,9 +36,9 @@ def tensors(net: nn.Module) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize(("name", "size"), NETS)
 def test_in_evaluation_mode_it_computes_what_the_network_does(name: str, size: int) -> None:
     net, x = trained(name, size).eval(), torch.rand(2, 3, size, size)
-    twin = FusedNet(net, torch.float32, training=False)
-    assert not any(isinstance(m, nn.BatchNorm2d) for m in twin.structure.modules()) or name == "preact_resnet18"
-    torch.testing.assert_close(twin(tensors(net), x), net(x), rtol=1e-5, atol=1e-5)
+    fused_net = FusedNet(net, torch.float32, training=False)
+    assert not any(isinstance(m, nn.BatchNorm2d) for m in fused_net.structure.modules()) or name == "preact_resnet18"
+    torch.testing.assert_close(fused_net(tensors(net), x), net(x), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("name", "size"), NETS)
@@ -55,23 +55,23 @@ def test_a_pair_that_shares_a_weight_is_not_folded() -> None:
     net = nn.Sequential(nn.Conv2d(1, 1, 3, padding=1), nn.BatchNorm2d(1), nn.Conv2d(1, 1, 3, padding=1))
     net[2].weight = net[0].weight
     net.eval()
-    twin, x = FusedNet(net, torch.float32, training=False), torch.rand(2, 1, 4, 4)
-    assert twin.folds == []
-    torch.testing.assert_close(twin(tensors(net), x), net(x))
+    fused_net, x = FusedNet(net, torch.float32, training=False), torch.rand(2, 1, 4, 4)
+    assert fused_net.folds == []
+    torch.testing.assert_close(fused_net(tensors(net), x), net(x))
 
 
-def test_a_tied_weight_is_drawn_into_all_its_places() -> None:
+def test_a_tied_weight_is_sampled_into_all_its_places() -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 16), nn.Linear(16, 16))
     net[4].weight = net[3].weight
     bnn, x, seed = bayesianize(net), torch.rand(2, 1, 4, 4), torch.tensor([5])
-    twin, buffers = FusedNet(net, torch.float32, training=False), dict(net.named_buffers())
-    weights = DrawnWeights(bnn, torch.float32, lambda name: 0.0)
-    drawn = FoldedDraw(weights, twin, buffers, compiled=False)
+    fused_net, buffers = FusedNet(net, torch.float32, training=False), dict(net.named_buffers())
+    weights = SampledWeights(bnn, torch.float32, lambda name: 0.0)
+    sampled = FoldedSamples(weights, fused_net, buffers, compiled=False)
     weights.refresh()
-    drawn.refresh()
-    afterwards = twin({**weights.draw(seed, 0), **buffers}, x)
-    torch.testing.assert_close(twin(drawn.draw(seed, 0), x, drawn.folded), afterwards, rtol=1e-4, atol=1e-5)
+    sampled.refresh()
+    afterwards = fused_net({**weights.sample(seed, 0), **buffers}, x)
+    torch.testing.assert_close(fused_net(sampled.sample(seed, 0), x, sampled.folded), afterwards, rtol=1e-4, atol=1e-5)
 
 
 def test_a_weight_that_a_hook_computes_is_not_folded() -> None:
@@ -79,9 +79,9 @@ def test_a_weight_that_a_hook_computes_is_not_folded() -> None:
     net[1].running_mean.add_(0.5)
     prune.random_unstructured(net[0], "weight", amount=0.5)
     net.requires_grad_(False)(torch.rand(1, 1, 4, 4))  # a weight with a history could not be copied
-    twin, x = FusedNet(net, torch.float32, training=False), torch.rand(2, 1, 4, 4)
-    assert twin.folds == []
-    torch.testing.assert_close(twin(tensors(net), x), net(x))
+    fused_net, x = FusedNet(net, torch.float32, training=False), torch.rand(2, 1, 4, 4)
+    assert fused_net.folds == []
+    torch.testing.assert_close(fused_net(tensors(net), x), net(x))
 
 
 class Skipping(nn.Module):
@@ -99,12 +99,12 @@ class Skipping(nn.Module):
 def test_it_has_the_structure_of_its_mode_whatever_the_mode_of_the_network() -> None:
     net, x = Skipping(), torch.rand(2, 1, 4, 4)
     net.norm.running_mean.add_(0.5)
-    twin = FusedNet(net.train(), torch.float32, training=False)
-    torch.testing.assert_close(twin(tensors(net), x), net.eval()(x))
+    fused_net = FusedNet(net.train(), torch.float32, training=False)
+    torch.testing.assert_close(fused_net(tensors(net), x), net.eval()(x))
 
 
 @pytest.mark.parametrize(("bias", "affine"), [(True, True), (False, True), (True, False), (False, False)])
-def test_weights_scaled_as_they_are_drawn_equal_those_folded_afterwards(bias: bool, affine: bool) -> None:
+def test_weights_scaled_as_they_are_sampled_equal_those_folded_afterwards(bias: bool, affine: bool) -> None:
     torch.manual_seed(0)
     convolutions = [nn.Conv2d(3, 4, 3, bias=bias), nn.Conv2d(4, 6, 3, stride=2, bias=bias)]
     norms = [nn.BatchNorm2d(n, affine=affine) for n in (4, 6)]
@@ -114,36 +114,36 @@ def test_weights_scaled_as_they_are_drawn_equal_those_folded_afterwards(bias: bo
         norm.running_mean.normal_(0, 0.1)
         norm.running_var.uniform_(0.5, 2)
     buffers = dict(bnn.net.named_buffers())
-    twin = FusedNet(bnn.net, torch.float32, training=False)
-    weights = DrawnWeights(bnn, torch.float32, lambda name: 0.0)
-    drawn = attack_weights(weights, twin, buffers, compiled=False)
-    assert isinstance(drawn, FoldedDraw)
+    fused_net = FusedNet(bnn.net, torch.float32, training=False)
+    weights = SampledWeights(bnn, torch.float32, lambda name: 0.0)
+    sampled = attack_weights(weights, fused_net, buffers, compiled=False)
+    assert isinstance(sampled, FoldedSamples)
     weights.refresh()
-    drawn.refresh()
-    afterwards = twin({**weights.draw(seed, 3), **buffers}, x)
-    torch.testing.assert_close(twin(drawn.draw(seed, 3), x, drawn.folded), afterwards, rtol=1e-4, atol=1e-5)
-    assert not torch.allclose(twin(drawn.draw(seed, 4), x, drawn.folded), afterwards, atol=1e-4)
+    sampled.refresh()
+    afterwards = fused_net({**weights.sample(seed, 3), **buffers}, x)
+    torch.testing.assert_close(fused_net(sampled.sample(seed, 3), x, sampled.folded), afterwards, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(fused_net(sampled.sample(seed, 4), x, sampled.folded), afterwards, atol=1e-4)
 
 
-def test_weights_that_are_partly_random_are_folded_by_the_twin_itself() -> None:
+def test_weights_that_are_partly_random_are_folded_by_the_fused_net_itself() -> None:
     bnn = bayesianize(trained("small_cnn", 8), where=lambda name, p: name.startswith("features.0"))
-    twin = FusedNet(bnn.net, torch.float32, training=False)
-    weights = DrawnWeights(bnn, torch.float32, lambda name: 0.0)
-    drawn = attack_weights(weights, twin, dict(bnn.net.named_buffers()), compiled=False)
-    assert not drawn.folded
+    fused_net = FusedNet(bnn.net, torch.float32, training=False)
+    weights = SampledWeights(bnn, torch.float32, lambda name: 0.0)
+    sampled = attack_weights(weights, fused_net, dict(bnn.net.named_buffers()), compiled=False)
+    assert not sampled.folded
     weights.refresh()
-    assert torch.isfinite(twin(drawn.draw(torch.tensor([1]), 0), torch.rand(2, 3, 8, 8), drawn.folded)).all()
+    assert torch.isfinite(fused_net(sampled.sample(torch.tensor([1]), 0), torch.rand(2, 3, 8, 8), sampled.folded)).all()
 
 
 def test_fixed_weights_are_folded_once_and_follow_updates() -> None:
     net, x = trained("small_cnn", 8).eval(), torch.rand(2, 3, 8, 8)
-    twin = FusedNet(net, torch.float32, training=False)
+    fused_net = FusedNet(net, torch.float32, training=False)
     weights = FixedWeights(dict(net.named_parameters()), torch.float32)
-    folded = attack_weights(weights, twin, dict(net.named_buffers()), compiled=False)
+    folded = attack_weights(weights, fused_net, dict(net.named_buffers()), compiled=False)
     for _ in range(2):
         weights.refresh()
         folded.refresh()
-        torch.testing.assert_close(twin(folded.draw(torch.tensor([0]), 0), x, folded.folded), net(x))
+        torch.testing.assert_close(fused_net(folded.sample(torch.tensor([0]), 0), x, folded.folded), net(x))
         net[0][0].weight.data.mul_(1.5)
         net[0][1].running_mean.add_(0.2)
 
@@ -173,8 +173,8 @@ def test_a_convolution_that_clips() -> None:
 
 
 def test_images_keep_their_precision_in_the_first_convolution() -> None:
-    twin = FusedNet(models.build("small_cnn", image_size=8, channels=1), torch.bfloat16, training=False)
-    first = next(m for m in twin.structure.modules() if isinstance(m, nn.Conv2d))
+    fused_net = FusedNet(models.build("small_cnn", image_size=8, channels=1), torch.bfloat16, training=False)
+    first = next(m for m in fused_net.structure.modules() if isinstance(m, nn.Conv2d))
     assert isinstance(first, FusedConv2d) and first.sees_images
     edge = FusedConv2d(1, 1, (1, 2), bias=False)
     edge.sees_images = True

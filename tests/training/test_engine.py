@@ -47,7 +47,7 @@ def test_the_precision_of_a_fast_step() -> None:
     for precision, expected in (("auto", torch.float32), ("full", torch.float32), ("bf16", torch.bfloat16)):
         step = make_step("compile", *parts(), precision=precision)
         assert isinstance(step, FallbackStep)
-        drawn = step._fast.weights.draw(torch.zeros(1, dtype=torch.int64), 0)
+        drawn = step._fast.weights.sample(torch.zeros(1, dtype=torch.int64), 0)
         assert {weight.dtype for name, weight in drawn.items() if weight.dim() == 4} == {expected}, precision
 
 

@@ -20,10 +20,10 @@ from advbnn.defenses.objective import RobustELBO
 from advbnn.defenses.rse import add_noise
 from advbnn.errors import UnsupportedError
 from advbnn.fast.philox import normals
-from advbnn.fast.weights import DrawnWeights
-from advbnn.models.conv_bn import hidden_biases
+from advbnn.fast.weights import SampledWeights
 from advbnn.training import fast_step as faststep
 from advbnn.training.fast_step import FastStep
+from advbnn.training.hidden_biases import hidden_biases
 from advbnn.training.objective import RobustLoss
 from advbnn.training.step import EagerStep
 
@@ -67,7 +67,7 @@ def algorithm_1(bnn: Bayesian, x, y, *, scope: str, draws: int, kl_factor: float
     bnn.train(mode == "train")
     x_adv = x
     for stream in range(ATTACK.steps):
-        with bnn.frozen(eps=counted_noise(bnn, stream)):
+        with bnn.frozen(weights=bnn.sample(counted_noise(bnn, stream))):
             leaf = x_adv.clone().requires_grad_()
             (gradient,) = torch.autograd.grad(functional.cross_entropy(bnn(leaf), y, reduction="sum"), leaf)
         x_adv = x_adv + 0.05 * gradient.sign()
@@ -290,10 +290,10 @@ def test_weights_of_any_number_of_dimensions_are_laid_out_for_the_gpu() -> None:
 
 
 def test_draws_repeat_for_a_seed_and_differ_between_streams() -> None:
-    weights = DrawnWeights(bayesianize(network()), torch.float32, lambda name: 0.0)
+    weights = SampledWeights(bayesianize(network()), torch.float32, lambda name: 0.0)
     weights.refresh()
     seed = torch.tensor([4])
-    first, again, other = weights.draw(seed, 0), weights.draw(seed, 0), weights.draw(seed, 1)
+    first, again, other = weights.sample(seed, 0), weights.sample(seed, 0), weights.sample(seed, 1)
     for name in first:
         assert torch.equal(first[name], again[name])
         assert not torch.equal(first[name], other[name])

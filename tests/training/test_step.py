@@ -230,7 +230,7 @@ def test_trades_attacks_the_divergence(network: Plain | Noisy | Variational) -> 
         with torch.no_grad(), evaluating(model), seeded(1):
             clean = model(x)
         with torch.no_grad(), evaluating(model), seeded(1):
-            return likelihood.divergence(clean, model(z)).mean().item()
+            return likelihood.kl(clean, model(z)).mean().item()
 
     assert divergence(x_adv) > 1.3 * divergence(start)
     assert torch.isfinite(step(x, y, 0).loss)

@@ -8,7 +8,7 @@ from torch import nn
 
 from advbnn.attacks import APGD, CW, FGSM, NES, PGD, Attack, Square, Transfer, paper_pgd
 from advbnn.attacks.threat import Threat
-from advbnn.bayes.mean_field import Bayesian
+from advbnn.bayes.protocol import posterior_mean
 from advbnn.cli.options import ATTACKS
 from advbnn.errors import ArgumentError, unknown
 
@@ -40,7 +40,7 @@ def make_attack(
         case "apgd-dlr":
             return APGD(threat, eot=eot, loss="dlr", **length)
         case "mean":
-            if not isinstance(model, Bayesian):
+            if posterior_mean(model) is None:
                 raise ArgumentError("attack 'mean' needs a Bayesian network, and this run has none; leave it out")
             return Transfer.from_mean(model, PGD(threat, **length))
         case "cw":

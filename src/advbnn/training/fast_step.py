@@ -19,16 +19,16 @@ from advbnn.attacks.losses import Objective
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.kl import names_in_scope
 from advbnn.bayes.likelihoods import Categorical
-from advbnn.bayes.mean_field import Bayesian
+from advbnn.bayes.protocol import RandomNetwork, inner_network, random_parts
 from advbnn.defenses.defense import Defense
 from advbnn.defenses.optimizers import Langevin
 from advbnn.distributed import ALONE, World
 from advbnn.errors import UnsupportedError
-from advbnn.fast.attack_weights import AttackWeights, Unfolded, attack_weights
-from advbnn.fast.compiling import compiled_apart
+from advbnn.fast.attack_weights import AttackWeights, UnfoldedWeights, attack_weights
+from advbnn.fast.compiling import compile_separately
 from advbnn.fast.cuda_graph import GraphedStep, make_capturable
 from advbnn.fast.fused_net import FusedNet
-from advbnn.fast.weights import DrawnWeights, FixedWeights
+from advbnn.fast.weights import FixedWeights, SampledWeights
 from advbnn.modules import training
 from advbnn.randomness import seeded
 from advbnn.training.objective import RobustLoss
@@ -72,7 +72,7 @@ class FastStep:
         self._not_learned = [p for p in loss.parameters() if not p.requires_grad]
         self.captured = captured
         model = loss.model
-        net = model.net if isinstance(model, Bayesian) else model
+        net = inner_network(model)
         device = next(model.parameters()).device
         if device.type == "cuda":
             _lay_out_channels_last(model)
@@ -85,7 +85,7 @@ class FastStep:
         if defense.attack_mode == "train":
             attacking = updating
             # statistics of its own, which nobody reads, since an attack must not change those of the network
-            self.attack_weights = Unfolded(self.weights, {name: b.clone() for name, b in self.buffers.items()})
+            self.attack_weights = UnfoldedWeights(self.weights, {name: b.clone() for name, b in self.buffers.items()})
         else:
             attacking = self._measuring
             self.attack_weights = attack_weights(self.weights, attacking, self.buffers, compiled)
@@ -143,7 +143,7 @@ class FastStep:
         passes = self.passes if passes is None else passes
         self.weights.refresh()
         self.attack_weights.refresh()
-        kl = self.weights.divergence()
+        kl = self.weights.kl()
         kl = torch.zeros_like(self.share) if kl is None else kl
         attack, draws = self.defense.attack, self.loss.objective.draws
         oracle = _Oracle(self, passes, x, draws=0 if attack is None else attack.steps * attack.eot)
@@ -151,7 +151,7 @@ class FastStep:
         nll, score = torch.zeros_like(self.share), torch.zeros_like(self.share)
         for draw in range(draws):
             stream = oracle.streams + draw
-            weights = {name: w.requires_grad_() for name, w in self.weights.draw(self.seed, stream).items()}
+            weights = {name: w.requires_grad_() for name, w in self.weights.sample(self.seed, stream).items()}
             term, correct = passes.loss(weights, self.buffers, x_adv, y)
             # a bias that normalisation takes away is not used, and its gradient zero
             grads = torch.autograd.grad(term * self.share / draws, list(weights.values()), materialize_grads=True)
@@ -179,7 +179,7 @@ class FastStep:
     @torch.no_grad()
     def _clean_score(self, x: Tensor, y: Tensor) -> Tensor:
         self.weights.refresh()
-        tensors = {**self.weights.draw(self.seed, _CLEAN_STREAM), **self.buffers}
+        tensors = {**self.weights.sample(self.seed, _CLEAN_STREAM), **self.buffers}
         return self.loss.objective.likelihood.score(self._measuring(tensors, x), y).sum()
 
     def _state(self) -> list[Tensor]:
@@ -209,8 +209,8 @@ class _Passes:
         self._attacked: Callable[..., Tensor] = attack_objective
         self.loss: Callable[..., tuple[Tensor, Tensor]] = update_loss
         if compiled:
-            self._attacked = compiled_apart(attack_objective, fullgraph=True)
-            self.loss = compiled_apart(update_loss, fullgraph=True)
+            self._attacked = compile_separately(attack_objective, fullgraph=True)
+            self.loss = compile_separately(update_loss, fullgraph=True)
 
     def gradient(self, tensors: _Tensors, folded: bool, x: Tensor, y: Tensor) -> Tensor:
         """The gradient of the attack's objective; the weights ask for none, so that none of theirs is computed."""
@@ -270,7 +270,7 @@ class _DrawnAhead:
     def of(self, stream: int) -> Iterator[_Tensors]:
         """The draw of a stream of noise; its memory is used again when the block is left."""
         if self._side is None:
-            yield self._weights.draw(self._seed, stream)
+            yield self._weights.sample(self._seed, stream)
             return
         main = torch.cuda.current_stream(self._seed.device)
         if stream not in self._next:
@@ -286,7 +286,7 @@ class _DrawnAhead:
 
     def _draw(self, stream: int) -> None:
         with torch.cuda.stream(self._side):
-            self._next[stream] = self._weights.draw(self._seed, stream)
+            self._next[stream] = self._weights.sample(self._seed, stream)
 
 
 def _fused_net(net: nn.Module, precision: torch.dtype, training: bool) -> FusedNet:
@@ -303,13 +303,13 @@ def _lay_out_channels_last(model: nn.Module) -> None:
             parameter.data = parameter.data.to(memory_format=torch.channels_last)
 
 
-def _weights_of(loss: RobustLoss, precision: torch.dtype, compiled: bool) -> FixedWeights | DrawnWeights:
+def _weights_of(loss: RobustLoss, precision: torch.dtype, compiled: bool) -> FixedWeights | SampledWeights:
     model = loss.model
-    if not isinstance(model, Bayesian):
+    if not isinstance(model, RandomNetwork):
         return FixedWeights(dict(model.named_parameters()), precision)
     inside = set(names_in_scope(model, loss.objective.kl_scope))
     weight = loss.objective.alpha / loss.examples
-    return DrawnWeights(model, precision, lambda name: weight if name in inside else 0.0, compiled)
+    return SampledWeights(model, precision, lambda name: weight if name in inside else 0.0, compiled)
 
 
 def _has_frozen_parts(model: nn.Module) -> bool:
@@ -327,8 +327,8 @@ def _check_supported(loss: RobustLoss, defense: Defense) -> None:
         "an attack other than PGD": attack is not None and not isinstance(attack, PGD),
         "an attack that compares candidates": attack is not None and (attack.restarts > 1 or attack.pick != "last"),
         "an attack on averaged outputs": attack is not None and attack.eot > 1 and attack.average != "loss",
-        "a model with several Bayesian parts": not isinstance(loss.model, Bayesian)
-        and any(isinstance(part, Bayesian) for part in loss.model.modules()),
+        "a model with several random parts": bool(random_parts(inner_network(loss.model))),
+        "random weights without a Gaussian posterior": bool(random_parts(loss.model)) and not loss.is_bayesian,
         "a prior over weights that are not random": loss.prior is not None and not loss.is_bayesian,
         "normalisation without a momentum, which looks at its count of batches": any(
             isinstance(part, _BatchNorm) and part.momentum is None and part.track_running_stats

@@ -194,7 +194,7 @@ class _Divergence(nn.Module):
         self.first = 0
 
     def forward(self, x: Tensor) -> Tensor:
-        divergence = self.likelihood.divergence(self.outputs[self.first :][: len(x)], self.model(x))
+        divergence = self.likelihood.kl(self.outputs[self.first :][: len(x)], self.model(x))
         return torch.stack([torch.zeros_like(divergence), divergence], dim=1)
 
 
