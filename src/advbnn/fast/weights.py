@@ -95,7 +95,7 @@ class SampledWeights:
         return weights
 
     def backward(self, grads: Mapping[str, Tensor], seed: Tensor, stream: int, factor: Tensor, first: bool) -> None:
-        """Add the gradients of one sample (eq. 11) to the parameters; the first includes `factor` times those of the KL."""
+        """Add the gradients of one sample (eq. 11) to the parameters; the first adds `factor` times the KL gradient."""
         self._fixed.backward(grads, seed, stream, factor, first)
         for group in self._groups:
             group.backward([grads[name] for name in group.names], seed, stream, factor, first)
@@ -149,7 +149,7 @@ class _Group:
         return (self._mu + self._s.exp() * self._noise(seed, stream)).to(self.dtype)
 
     def prepare_scaled_samples(self, first_scale: Mapping[str, int], rounded: _Rounding) -> None:
-        """Round for the samples of a step; `first_scale` has the scale's index of the first row of each scaled matrix."""
+        """Round for the samples of a step; `first_scale` is the scale index of each scaled matrix's first row."""
         self._rounded = rounded(self._mu, self._s, self.dtype)
         if self._rows is None:
             shapes = {name: (len(mu), mu.numel() // len(mu)) for name, mu in zip(self.names, self._means, strict=True)}
