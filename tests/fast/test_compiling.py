@@ -1,4 +1,4 @@
-"""Compiling many functions that were made by the same lines of code."""
+"""Compiling many functions that share their code."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ def scaling(factor: float) -> Callable[..., torch.Tensor]:
     return scaled
 
 
-def test_there_is_no_limit_to_the_number_of_twins() -> None:
+def test_functions_of_the_same_code_do_not_share_the_recompilation_limit() -> None:
     x = torch.arange(3.0)
     with torch._dynamo.config.patch(recompile_limit=2):
         for factor in range(4):

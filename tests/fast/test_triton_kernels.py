@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from advbnn.bayes.rand_layer import rand_layer
+from advbnn.bayes.sampling import rand_layer
 from advbnn.fast.philox import normals
 
 pytest.importorskip("triton", reason="Triton is not installed")

@@ -192,7 +192,7 @@ def with_history(net: nn.Module) -> nn.Module:
         (bayesianize, {"objective": RobustELBO(likelihood=Gaussian())}, "Gaussian likelihood"),
         (bayesianize, {"attack": PGD(Threat(), pick="best")}, "compares candidates"),
         (lambda net: bayesianize(net, prior=ScaleMixturePrior()), {}, "no closed form"),
-        (lambda net: nn.Sequential(bayesianize(net)), {}, "several Bayesian parts"),
+        (lambda net: nn.Sequential(bayesianize(net)), {}, "several random parts"),
         (lambda net: nn.Sequential(net, nn.BatchNorm1d(10, momentum=None)), {}, "without a momentum"),
         (with_history, {}, "cannot be copied"),
     ],

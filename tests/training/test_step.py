@@ -18,6 +18,7 @@ from advbnn.defenses.optimizers import SGD, set_learning_rate
 from advbnn.modules import evaluating
 from advbnn.randomness import derive_seed, seeded
 from advbnn.training.awp import perturbed
+from advbnn.training.hidden_biases import HiddenBiases
 from advbnn.training.objective import RobustLoss
 from advbnn.training.step import EagerStep, StepRecord, attacked, step_seed
 
@@ -78,7 +79,7 @@ def test_step_is_algorithm_1() -> None:
     model, n = reference.loss.model, EXAMPLES
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x_adv = ATTACK(model, x, y, derive_seed(seed, "attack"))
-    with seeded(derive_seed(seed, "update")):
+    with seeded(derive_seed(seed, "update")), HiddenBiases(model).without_gradients():
         loss_ce = functional.cross_entropy(model(x_adv), y)
     loss = loss_ce + 0.5 / n * kl_divergence(model)
     loss.backward()

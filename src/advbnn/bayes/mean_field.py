@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from advbnn.bayes.functional import module_tree
 from advbnn.bayes.priors import GaussianPrior, PerParameter, Prior, check_names, std_for
 from advbnn.bayes.protocol import RandomNetwork, Weights, check_plain
-from advbnn.bayes.rand_layer import Workspace, sample_all, split_like
+from advbnn.bayes.sampling import Workspace, sample_all, split_like
 from advbnn.errors import ArgumentError, ArgumentTypeError
 
 Choice = Callable[[str, nn.Parameter], bool]

@@ -95,7 +95,7 @@ class RandomNetwork(nn.Module, ABC):
 
     @property
     def scratch(self) -> object:
-        """Memory that `sample` writes to and may replace; who captures `sample` in a CUDA graph must keep it alive."""
+        """Memory that `sample` writes to and may replace; a CUDA graph that captures `sample` must keep it alive."""
         return None
 
     def posterior(self) -> Iterator[tuple[str, nn.Parameter, nn.Parameter]]:

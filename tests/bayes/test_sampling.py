@@ -12,7 +12,7 @@ from torch.nn import functional
 from advbnn.bayes.kl import kl_divergence
 from advbnn.bayes.mean_field import bayesianize
 from advbnn.bayes.priors import GaussianPrior
-from advbnn.bayes.rand_layer import rand_layer
+from advbnn.bayes.sampling import rand_layer
 
 
 def parameters(shape: tuple[int, ...] = (4, 3)) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
