@@ -46,6 +46,20 @@ def test_prior_mean_one_takes_the_batchnorm_scales_out_of_the_kl() -> None:
     assert share > 0.5 * plain.item()
 
 
+def test_a_prior_may_be_a_module_with_parameters() -> None:
+    class LearnedStd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.log_std = nn.Parameter(torch.zeros(()))
+
+        def kl(self, name: str, mu: torch.Tensor, log_std: torch.Tensor) -> torch.Tensor:
+            return torch.distributions.kl_divergence(Normal(mu, log_std.exp()), Normal(0.0, self.log_std.exp())).sum()
+
+    bnn = bayesianize(nn.Linear(2, 2), prior=LearnedStd())
+    kl_divergence(bnn).backward()
+    assert bnn.prior.log_std.grad.abs() > 0 and "prior.log_std" in bnn.state_dict()
+
+
 def test_unknown_scopes_and_models_without_random_weights_are_refused() -> None:
     bnn = bayesianize(nn.Linear(2, 2))
     with pytest.raises(ValueError, match="scope='clasifier'.*'classifier'"):

@@ -92,16 +92,6 @@ def test_a_deterministic_checkpoint_loads_strictly_as_the_means() -> None:
     assert all(torch.equal(mu, trained[name]) for name, mu, _ in bnn.posterior())
 
 
-def test_tied_weights_are_sampled_once() -> None:
-    net = Tied()
-    bnn = bayesianize(net)
-    assert bnn.noise_size == 28
-    seen = []
-    net.head.register_forward_hook(lambda module, *_: seen.append((module.weight, net.embed.weight)))
-    bnn(torch.zeros(1, 2, dtype=torch.long))
-    assert seen[0][0] is seen[0][1]
-
-
 def test_training_mode_updates_batchnorm_statistics_as_a_plain_network_does() -> None:
     bnn = bayesianize(conv_net()).train()
     plain = copy.deepcopy(bnn.net)

@@ -62,19 +62,24 @@ class ScaleMixturePrior:
     samples: int = 1
 
     def __post_init__(self) -> None:
-        _check_mixture(self.weight, self.samples)
+        _check_mixture("weight", self.weight, self.samples)
         _check_std("std", self.std)
         _check_std("narrow_std", self.narrow_std)
         _check_mean(self.mean)
 
     def kl(self, name: str, mu: Tensor, log_std: Tensor) -> Tensor:
         """Monte Carlo estimate of E_q[log q(w) - log p(w)] from `samples` weight samples."""
-        scales = (
-            std_for("prior std", self.std, name, mu),
-            std_for("prior narrow_std", self.narrow_std, name, mu),
-        )
+        scales = [std_for("prior std", std, name, mu) for std in (self.std, self.narrow_std)]
         mean = choose(self.mean, name, mu, default=0.0)
-        return _mixture_kl(mu, log_std, self.weight, scales, mean, self.samples)
+        mu, log_std = _at_least_float32(mu), _at_least_float32(log_std)
+        expected_log_prior = mu.new_zeros(())
+        for _ in range(self.samples):
+            deviation = mu + log_std.exp() * torch.randn_like(mu) - mean
+            wide, narrow = (_log_normal(deviation, scale) for scale in scales)
+            log_prior = torch.logaddexp(wide + math.log(self.weight), narrow + math.log1p(-self.weight))
+            expected_log_prior = expected_log_prior + log_prior.sum() / self.samples
+        negative_entropy = -(log_std + 0.5 * math.log(2 * math.pi * math.e)).sum()
+        return negative_entropy - expected_log_prior
 
 
 @dataclass(frozen=True)
@@ -92,19 +97,15 @@ class SpikeAndSlabPrior:
     samples: int = 1
 
     def __post_init__(self) -> None:
-        _check_mixture(self.spike_weight, self.samples)
+        _check_mixture("spike_weight", self.spike_weight, self.samples)
         _check_std("std", self.std)
         _check_std("spike_std", self.spike_std)
         _check_mean(self.mean)
 
     def kl(self, name: str, mu: Tensor, log_std: Tensor) -> Tensor:
         """Monte Carlo estimate of E_q[log q(w) - log p(w)] from `samples` weight samples."""
-        scales = (
-            std_for("prior spike_std", self.spike_std, name, mu),
-            std_for("prior std", self.std, name, mu),
-        )
-        mean = choose(self.mean, name, mu, default=0.0)
-        return _mixture_kl(mu, log_std, self.spike_weight, scales, mean, self.samples)
+        mixture = ScaleMixturePrior(self.spike_std, self.std, self.spike_weight, self.mean, self.samples)
+        return mixture.kl(name, mu, log_std)
 
 
 def unit_norm_scales(net: nn.Module) -> dict[str, float]:
@@ -163,26 +164,6 @@ def std_for(argument: str, value: PerParameter, name: str, parameter: Tensor) ->
     return std
 
 
-def _mixture_kl(
-    mu: Tensor,
-    log_std: Tensor,
-    weight: float,
-    scales: tuple[float | Tensor, float | Tensor],
-    mean: float | Tensor,
-    samples: int,
-) -> Tensor:
-    mu, log_std = _at_least_float32(mu), _at_least_float32(log_std)
-    std = log_std.exp()
-    expected_log_prior = mu.new_zeros(())
-    for _ in range(samples):
-        deviation = mu + std * torch.randn_like(mu) - mean
-        first, second = (_log_normal(deviation, scale) for scale in scales)
-        log_prior = torch.logaddexp(first + math.log(weight), second + math.log1p(-weight))
-        expected_log_prior = expected_log_prior + log_prior.sum() / samples
-    negative_entropy = -(log_std + 0.5 * math.log(2 * math.pi * math.e)).sum()
-    return negative_entropy - expected_log_prior
-
-
 def _log_normal(deviation: Tensor, std: float | Tensor) -> Tensor:
     return -((deviation / std) ** 2) / 2 - _log(std) - 0.5 * math.log(2 * math.pi)
 
@@ -215,10 +196,8 @@ def _numbers(value: PerParameter) -> Iterable[float]:
     return value.values() if isinstance(value, Mapping) else () if callable(value) else (value,)
 
 
-def _check_mixture(weight: float, samples: int) -> None:
+def _check_mixture(argument: str, weight: float, samples: int) -> None:
     if not 0 < weight < 1:
-        raise ArgumentError(
-            f"the mixture weight must lie strictly between 0 and 1, got {weight}; for one component use GaussianPrior"
-        )
+        raise ArgumentError(f"{argument} must lie between 0 and 1, got {weight}; for one component use GaussianPrior")
     if samples < 1:
         raise ArgumentError(f"samples must be at least 1, got {samples}")

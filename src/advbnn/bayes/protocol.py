@@ -39,12 +39,13 @@ class RandomNetwork(nn.Module, ABC):
     """
 
     net: nn.Module
-    prior: Prior | None = None
+    prior: Prior | None
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
         check_plain(net)
         self.net = net
+        self.prior = None
         self.training = net.training
         self._paths = parameter_paths(net)
         self._frozen: Weights | None = None

@@ -49,25 +49,37 @@ class SGLD(Optimizer):
             data_size: N, the number of training examples.
             temperature: 1 samples the posterior, a smaller value a sharper ("cold") one, 0 is plain descent.
         """
-        _check_dynamics(lr, data_size, temperature)
+        if not 0 < lr < math.inf:
+            raise ArgumentError(f"lr must be positive and finite, got {lr}")
+        if data_size < 1:
+            raise ArgumentError(f"data_size must be the number of training examples, at least 1; got {data_size}")
+        if not 0 <= temperature < math.inf:
+            raise ArgumentError(
+                f"temperature must be finite and not negative, got {temperature}; 1 is the posterior"
+            )
         super().__init__(params, {"lr": lr, "data_size": data_size, "temperature": temperature})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One update; `closure`, if given, recomputes the loss and its gradients."""
-        loss = _evaluate(closure)
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
         for group in self.param_groups:
-            parameters, gradients = _with_gradients(group)
-            if not parameters:
-                continue
-            torch._foreach_add_(parameters, gradients, alpha=-group["lr"])
-            scale = _noise_scale(group)
-            if scale > 0:
-                torch._foreach_add_(parameters, _noise_like(parameters), alpha=scale)
+            parameters = [p for p in group["params"] if p.grad is not None]
+            if parameters:
+                noise_scale = math.sqrt(2 * group["lr"] * group["temperature"] / group["data_size"])
+                self._update(group, parameters, [p.grad for p in parameters], noise_scale)
         return loss
 
+    def _update(self, group: dict[str, Any], parameters: list[Tensor], grads: list[Tensor], noise_scale: float) -> None:
+        torch._foreach_add_(parameters, grads, alpha=-group["lr"])
+        if noise_scale > 0:
+            torch._foreach_add_(parameters, _noise_like(parameters), alpha=noise_scale)
 
-class PSGLD(Optimizer):
+
+class PSGLD(SGLD):
     """SGLD whose step adapts to each weight by RMSprop's preconditioner (Li et al., 2016).
 
         V <- alpha * V + (1 - alpha) * g^2,    G = 1 / (sqrt(V) + eps)
@@ -105,33 +117,26 @@ class PSGLD(Optimizer):
             alpha: decay of V, an average over about 1 / (1 - alpha) updates.
             eps: bounds the preconditioner by 1 / eps; lambda in the paper.
         """
-        _check_dynamics(lr, data_size, temperature)
         if burn_in is not None and burn_in < 1:
             raise ArgumentError(f"burn_in must be at least 1, or None to adapt always; got {burn_in}")
         if not 0 <= alpha < 1:
             raise ArgumentError(f"alpha must lie in [0, 1), got {alpha}; 0.99 is usual")
         if not 0 < eps < math.inf:
             raise ArgumentError(f"eps must be positive and finite, got {eps}; 1e-5 is usual")
-        defaults = {"lr": lr, "data_size": data_size, "temperature": temperature}
-        super().__init__(params, {**defaults, "burn_in": burn_in, "alpha": alpha, "eps": eps})
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One update; `closure`, if given, recomputes the loss and its gradients."""
-        loss = _evaluate(closure)
+        super().__init__(params, lr, data_size=data_size, temperature=temperature)
+        own = {"burn_in": burn_in, "alpha": alpha, "eps": eps}
+        self.defaults.update(own)
         for group in self.param_groups:
-            parameters, gradients = _with_gradients(group)
-            if not parameters:
-                continue
-            self._adapt(group["burn_in"], group["alpha"], parameters, gradients)
-            roots = torch._foreach_sqrt([self.state[p]["square_avg"] for p in parameters])
-            torch._foreach_add_(roots, group["eps"])
-            torch._foreach_addcdiv_(parameters, gradients, roots, value=-group["lr"])
-            scale = _noise_scale(group)
-            if scale > 0:
-                torch._foreach_sqrt_(roots)
-                torch._foreach_addcdiv_(parameters, _noise_like(parameters), roots, value=scale)
-        return loss
+            group.update({**own, **group})
+
+    def _update(self, group: dict[str, Any], parameters: list[Tensor], grads: list[Tensor], noise_scale: float) -> None:
+        self._adapt(group["burn_in"], group["alpha"], parameters, grads)
+        roots = torch._foreach_sqrt([self.state[p]["square_avg"] for p in parameters])
+        torch._foreach_add_(roots, group["eps"])
+        torch._foreach_addcdiv_(parameters, grads, roots, value=-group["lr"])
+        if noise_scale > 0:
+            torch._foreach_sqrt_(roots)
+            torch._foreach_addcdiv_(parameters, _noise_like(parameters), roots, value=noise_scale)
 
     def _adapt(self, burn_in: int | None, alpha: float, parameters: list[Tensor], gradients: list[Tensor]) -> None:
         adapting = []
@@ -173,31 +178,6 @@ def negative_log_prior(net: nn.Module, prior: GaussianPrior) -> Tensor:
     if not terms:
         raise ArgumentError("net has no trainable parameter, so no prior; see net.requires_grad_()")
     return torch.stack([term.to(terms[0].device) for term in terms]).sum()
-
-
-def _check_dynamics(lr: float, data_size: int, temperature: float) -> None:
-    if not 0 < lr < math.inf:
-        raise ArgumentError(f"lr must be positive and finite, got {lr}")
-    if data_size < 1:
-        raise ArgumentError(f"data_size must be the number of training examples, at least 1; got {data_size}")
-    if not 0 <= temperature < math.inf:
-        raise ArgumentError(f"temperature must be finite and not negative, got {temperature}; 1 samples the posterior")
-
-
-def _evaluate(closure: Callable[[], Any] | None) -> Any:
-    if closure is None:
-        return None
-    with torch.enable_grad():
-        return closure()
-
-
-def _with_gradients(group: dict[str, Any]) -> tuple[list[Tensor], list[Tensor]]:
-    parameters = [p for p in group["params"] if p.grad is not None]
-    return parameters, [p.grad for p in parameters]
-
-
-def _noise_scale(group: dict[str, Any]) -> float:
-    return math.sqrt(2 * group["lr"] * group["temperature"] / group["data_size"])
 
 
 def _noise_like(parameters: list[Tensor]) -> list[Tensor]:

@@ -26,16 +26,8 @@ def conv_relu(
 
 
 @conv_relu.register_fake
-def _shape(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-) -> Tensor:
-    return functional.conv2d(x, weight, bias, tuple(stride), tuple(padding), tuple(dilation), groups)
+def _shape(x: Tensor, weight: Tensor, bias: Tensor, *geometry: Any) -> Tensor:
+    return functional.conv2d(x, weight, bias, *geometry)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -148,15 +148,7 @@ def sample_scaled(
 ) -> Tensor:
     """w = scale_row * (mu + std * eps) for matrices side by side in flat memory, with the noise of `sample`.
 
-    Args:
-        mu: means, in any precision.
-        std: standard deviations, not their logarithms.
-        scale: the scales, float32.
-        blocks: from `blocks_of`.
-        seed: as for `sample`.
-        stream: as for `sample`.
-        start: as for `sample`.
-        dtype: type of the result.
+    Takes standard deviations, not their logarithms, scales in float32, and the result of `blocks_of`.
     """
     out = torch.empty_like(mu, dtype=dtype)
     _sample_scaled[(len(blocks),)](mu, std, scale, out, blocks, seed, stream, start, BLOCK=_BLOCK)
@@ -181,19 +173,12 @@ def sample_backward(
 ) -> None:
     """RandLayer's backward pass (appendix B) into `grad_mu` and `grad_s`, recomputing the noise of `sample`.
 
+    All tensors are in the memory order of mu; `seed`, `stream` and `start` as for `sample`.
+
     Args:
-        grad: the gradient of the sampled weight, in the memory order of mu like all others.
-        mu: means.
-        s: log standard deviations.
-        grad_mu: receives the gradient of mu.
-        grad_s: receives the gradient of s.
-        seed: as for `sample`.
-        stream: as for `sample`.
-        start: as for `sample`.
+        grad: the gradient of the sampled weight.
         weight: factor of the KL gradient, which is added; 0 for none.
         factor: another factor of it, a float32 tensor of one number on the device.
-        prior_std: standard deviation of the prior.
-        prior_mean: mean of the prior.
         add: add to `grad_mu` and `grad_s` instead of overwriting them.
     """
     _sample_backward[_grid(mu)](
