@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from advbnn.bayes.mean_field import Choice
-from advbnn.bayes.protocol import GaussianParameter, gaussian_parameters
+from advbnn.bayes.protocol import Choice, GaussianParameter, gaussian_parameters
 from advbnn.errors import ArgumentError, unknown
 
 

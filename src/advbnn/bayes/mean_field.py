@@ -15,12 +15,9 @@ from torch import Tensor, nn
 
 from advbnn.bayes.functional import module_tree
 from advbnn.bayes.priors import GaussianPrior, PerParameter, Prior, check_names, std_for
-from advbnn.bayes.protocol import RandomNetwork, Weights, check_plain
+from advbnn.bayes.protocol import Choice, RandomNetwork, Weights, check_plain
 from advbnn.bayes.sampling import Workspace, sample_all, split_like
 from advbnn.errors import ArgumentError, ArgumentTypeError
-
-Choice = Callable[[str, nn.Parameter], bool]
-"""A predicate that chooses parameters by name and value."""
 
 _RANDOM_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 

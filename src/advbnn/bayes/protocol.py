@@ -5,7 +5,7 @@ evaluation and the fast passes use the methods of this file alone.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Self
@@ -21,6 +21,9 @@ from advbnn.randomness import seeded
 
 Weights = dict[str, Tensor]
 """One weight sample: tensors by the names they have in `net`."""
+
+Choice = Callable[[str, nn.Parameter], bool]
+"""A predicate that chooses parameters by name and value."""
 
 _CHECKPOINTING = ("gradient_checkpointing", "grad_checkpointing", "use_checkpoint", "with_cp", "memory_efficient")
 """Attributes by which transformers, timm, torchvision and others switch on activation checkpointing."""

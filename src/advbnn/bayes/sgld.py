@@ -54,9 +54,7 @@ class SGLD(Optimizer):
         if data_size < 1:
             raise ArgumentError(f"data_size must be the number of training examples, at least 1; got {data_size}")
         if not 0 <= temperature < math.inf:
-            raise ArgumentError(
-                f"temperature must be finite and not negative, got {temperature}; 1 is the posterior"
-            )
+            raise ArgumentError(f"temperature must be finite and not negative, got {temperature}; 1 is the posterior")
         super().__init__(params, {"lr": lr, "data_size": data_size, "temperature": temperature})
 
     @torch.no_grad()
