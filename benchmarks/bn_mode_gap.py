@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from advbnn import data
 from advbnn.attacks import paper_pgd
 from advbnn.bayes.mean_field import Bayesian
+from advbnn.bayes.protocol import gaussian_parameters
 from advbnn.evaluation.transfer import transfer_matrix
 from advbnn.randomness import seeded
 from advbnn.training.averaging import refresh_batchnorm
@@ -49,7 +50,7 @@ def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     trained, splits = load_trained(options.run, device=device), data.load("cifar10", options.root).to(device)
     nets: dict[str, nn.Module] = {"as trained": trained.model}
-    if isinstance(trained.model, Bayesian):
+    if gaussian_parameters(trained.model):
         options.out.mkdir(parents=True, exist_ok=True)
         text = json.dumps(
             {"command": command, "spread": asdict(posterior_scale(trained.model)), "layers": layers(trained.model)},

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from advbnn.bayes.kl import kl_divergence
-from advbnn.bayes.mean_field import Choice
+from advbnn.bayes.protocol import Choice
 from advbnn.defenses.profiles import defense
 from advbnn.training.loading import load_trained
 

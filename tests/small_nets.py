@@ -1,4 +1,4 @@
-"""Networks that answer in no time, and images for them."""
+"""Tiny networks, and images for them."""
 
 import torch
 from torch import nn

@@ -11,7 +11,7 @@ _PUBLIC = {
     "bayes.mean_field": "Bayesian bayesianize",
     "bayes.prediction": "Ensemble Prediction predict",
     "bayes.priors": "GaussianPrior ScaleMixturePrior SpikeAndSlabPrior",
-    "bayes.rand_layer": "rand_layer",
+    "bayes.sampling": "rand_layer",
     "bayes.sample_bank": "SampleBank",
     "bayes.sgld": "PSGLD SGLD",
     "defenses.defense": "Defense",
@@ -69,8 +69,8 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors
     from advbnn.bayes.priors import GaussianPrior as GaussianPrior
     from advbnn.bayes.priors import ScaleMixturePrior as ScaleMixturePrior
     from advbnn.bayes.priors import SpikeAndSlabPrior as SpikeAndSlabPrior
-    from advbnn.bayes.rand_layer import rand_layer as rand_layer
     from advbnn.bayes.sample_bank import SampleBank as SampleBank
+    from advbnn.bayes.sampling import rand_layer as rand_layer
     from advbnn.bayes.sgld import PSGLD as PSGLD
     from advbnn.bayes.sgld import SGLD as SGLD
     from advbnn.defenses.defense import Defense as Defense

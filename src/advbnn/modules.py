@@ -1,25 +1,23 @@
-"""What every room needs of an `nn.Module`: its mode, device and dtype, and why it refused its inputs."""
+"""Helpers for any `nn.Module`: its mode, device and dtype, and explanations of inputs that it cannot take."""
 
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from advbnn.errors import InputError
+from advbnn.errors import ArgumentError, InputError
 
-_AS_TRAINED = "use inputs like those that it was trained on"
+_AS_TRAINED = "use inputs like those it was trained on"
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode within the block; every submodule gets its own flag back afterwards.
 
-    A model that is in evaluation mode already stays as its owner has arranged it, with the parts that he keeps in
-    training mode: the dropout of a network that drops units at test time is its randomness.
-
-    `model.train()` would not do at the end: it also switches on the parts that the caller keeps in evaluation mode.
+    A model in evaluation mode is left as it is, including submodules kept in training mode, such as dropout at test
+    time.
     """
     with _modes_restored(model):
         if model.training:
@@ -32,8 +30,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 def training(model: nn.Module) -> Iterator[None]:
     """Training mode within the block; every submodule gets its own flag back afterwards.
 
-    A model that is in training mode already stays as its owner has arranged it, with the parts that he keeps in
-    evaluation mode: a normalisation that is frozen stays so.
+    A model in training mode is left as it is, including submodules kept in evaluation mode, such as frozen BatchNorm.
     """
     with _modes_restored(model):
         if not model.training:
@@ -43,7 +40,7 @@ def training(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def without_parameter_gradients(model: nn.Module) -> Iterator[None]:
-    """No parameter of `model` asks for a gradient within the block, so none is computed, compiled or not."""
+    """No parameter of `model` requires a gradient within the block, so none is computed, compiled or not."""
     flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     try:
         for parameter, _ in flags:
@@ -56,6 +53,7 @@ def without_parameter_gradients(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _modes_restored(model: nn.Module) -> Iterator[None]:
+    # `model.train()` would also switch on the submodules that the caller keeps in evaluation mode
     modes = [(module, module.training) for module in model.modules()]
     try:
         yield
@@ -75,48 +73,77 @@ def dtype_of(model: nn.Module) -> torch.dtype:
 
 
 @contextmanager
-def explain_input_errors(model: nn.Module, argument: str, shape: Sequence[int], dtype: torch.dtype) -> Iterator[None]:
-    """Within the block an error of torch is explained, if the inputs do not suit the network's first layer.
+def explain_input_errors(
+    model: nn.Module, argument: str, shape: Sequence[int], dtype: torch.dtype, device: torch.device | None = None
+) -> Iterator[None]:
+    """Within the block, an error of torch becomes an `InputError` if the inputs do not fit the network.
 
-    Nothing is looked at before: what a network does with its inputs is its own affair, as long as it can.
+    Nothing is checked before: a network may change its inputs before its first layer.
 
     Args:
         model: the network.
-        argument: what the inputs are called by the caller.
-        shape: theirs, that of the batch included.
+        argument: the caller's name for the inputs.
+        shape: shape of the inputs, with the batch dimension.
         dtype: their type.
+        device: their device; not checked when None.
     """
     try:
         yield
     except (RuntimeError, InputError) as error:
-        weights = dtype_of(model)
-        reason = _shape_mismatch(model, shape)
-        if dtype != weights and "type" in str(error):  # tokens are rightly of another type
-            scaled = " / 255, for images of 0 to 255" if dtype == torch.uint8 else ""
-            reason = f"of the network's own type, {weights}, got {dtype}; convert it: .to({weights}){scaled}"
-        if reason is None or isinstance(error, torch.OutOfMemoryError):
+        reason = (
+            None if isinstance(error, torch.OutOfMemoryError) else _mismatch(model, shape, dtype, device, str(error))
+        )
+        if reason is None:
             raise
-        raise InputError(f"{argument} must be {reason}") from error
+        raise InputError(f"{argument} must {reason}") from (error.__cause__ or error)
 
 
-def _shape_mismatch(model: nn.Module, shape: Sequence[int]) -> str | None:
-    first = next((part for part in model.modules() if isinstance(part, nn.Conv2d | nn.Linear)), None)
+def all_finite(x: Tensor) -> Tensor:
+    """Whether all inputs are finite, one bool; sparse tensors and 8-bit floats cannot be checked, and pass."""
+    can_be_checked = x.layout == torch.strided and x.is_floating_point() and x.dtype.itemsize > 1
+    return x.isfinite().all() if can_be_checked else torch.ones((), dtype=torch.bool, device=x.device)
+
+
+def not_finite_error(x: Tensor) -> ArgumentError:
+    """The error for inputs that hold NaN or infinity."""
+    bad = int((~x.isfinite()).reshape(len(x), -1).any(1).sum())
+    return InputError(
+        f"x must hold finite numbers, got NaN or infinity in {bad} of {len(x)} inputs; leave these out, or look for "
+        "their cause, such as a division by zero"
+    )
+
+
+def _mismatch(
+    model: nn.Module, shape: Sequence[int], dtype: torch.dtype, device: torch.device | None, message: str
+) -> str | None:
+    """What the inputs must be where they do not fit the weights; None if they seem to fit."""
+    # the message decides, since token ids rightly have another type than the weights
+    weights_device = device_of(model, torch.device("cpu") if device is None else device)
+    if device is not None and device != weights_device and "device" in message:
+        return (
+            f"be on the device of the weights, {weights_device}, got {device}; move it: x.to({str(weights_device)!r})"
+        )
+    weights_dtype = dtype_of(model)
+    if dtype != weights_dtype and "type" in message:
+        scaled = " / 255, for images of 0 to 255" if dtype == torch.uint8 else ""
+        return f"be of the type of the weights, {weights_dtype}, got {dtype}; convert it: .to({weights_dtype}){scaled}"
+    first = next((part for part in model.modules() if isinstance(part, nn.Conv2d | nn.Linear | nn.Embedding)), None)
     if isinstance(first, nn.Conv2d):
         fits, expected = len(shape) == 4 and shape[1] == first.in_channels, f"[n, {first.in_channels}, height, width]"
-        remedy = _remedy(first.in_channels, shape)
+        remedy = _image_remedy(first.in_channels, shape)
     elif isinstance(first, nn.Linear):
         fits, expected = first.in_features in (*shape[-1:], math.prod(shape[1:])), f"[n, {first.in_features}] when flat"
         remedy = _AS_TRAINED
-    if first is None or fits:
+    else:
         return None
-    return f"of shape {expected}, for the network's first layer, got {list(shape)}; {remedy}"
+    return None if fits else f"be of shape {expected}, for the network's first layer, got {list(shape)}; {remedy}"
 
 
-def _remedy(channels: int, shape: Sequence[int]) -> str:
+def _image_remedy(channels: int, shape: Sequence[int]) -> str:
     if len(shape) == 3:
         return "[None] makes a batch of a single image"
     if len(shape) == 4 and shape[3] == channels:
-        return "channels come last there, and .permute(0, 3, 1, 2) puts them second"
+        return "its channels come last, and .permute(0, 3, 1, 2) moves them to the second place"
     if len(shape) == 4 and shape[1] == 1:
-        return f".expand(-1, {channels}, -1, -1) makes grey images look like coloured ones"
+        return f".expand(-1, {channels}, -1, -1) repeats the channel of grey images"
     return _AS_TRAINED

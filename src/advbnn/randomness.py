@@ -1,6 +1,6 @@
-"""Seeds: a block of code with its own random state, and a seed of its own for every purpose.
+"""Seeds: a block of code with its own random state, and a separate seed for every purpose.
 
-What crafts an attack and what scores it never share a random number.
+Crafting an attack and scoring it never share random numbers.
 """
 
 import hashlib
@@ -21,8 +21,8 @@ def _default_generator(device: torch.device) -> torch.Generator:
 def seeded(seed: int | None, device: torch.device | str = "cpu") -> Iterator[None]:
     """Within the block, torch's default generators of the CPU and of `device` follow `seed`.
 
-    Afterwards both are as they were, also when the block raises. With `seed=None` nothing is
-    seeded and nothing is restored: the block draws from the caller's stream, as any torch code does.
+    Afterwards both are restored, also when the block raises. With `seed=None` the block has no effect: random numbers
+    come from the caller's generators.
     """
     if seed is None:
         yield
@@ -39,22 +39,22 @@ def seeded(seed: int | None, device: torch.device | str = "cpu") -> Iterator[Non
 
 
 def derive_seed(seed: int, purpose: str, index: int = 0) -> int:
-    """A seed in [0, 2^63) of its own for every (seed, purpose, index), by hashing the three.
+    """A seed in [0, 2^63) for every (seed, purpose, index), by hashing the three.
 
     Args:
         seed: the evaluation seed.
-        purpose: a word for what it is used for.
-        index: tells apart what has the same purpose, such as batches.
+        purpose: what the seed is used for.
+        index: distinguishes uses with the same purpose, such as batches.
     """
     key = hashlib.blake2b(f"{purpose} {seed} {index}".encode(), digest_size=8).digest()
     return int.from_bytes(key, "big") >> 1
 
 
 def crafting_seed(seed: int, batch: int) -> int:
-    """The randomness of an attack on a batch."""
+    """The seed of an attack on a batch."""
     return derive_seed(seed, "craft", batch)
 
 
 def scoring_seed(seed: int) -> int:
-    """The draws of the classifier: the same for every batch and attack, so that they are one ensemble."""
+    """The seed of the classifier's weight samples: the same ensemble for every batch and attack."""
     return derive_seed(seed, "score")

@@ -1,4 +1,4 @@
-"""Tensors of a network, by name and by place."""
+"""Running a network with other tensors in place of its own."""
 
 import torch
 from torch import nn
@@ -7,14 +7,14 @@ from advbnn.bayes.functional import call_with, module_tree, parameter_paths
 from zoo import Tied
 
 
-def test_a_tied_weight_has_several_places_and_all_of_them_are_filled() -> None:
+def test_a_tied_weight_has_several_paths_and_all_of_them_are_replaced() -> None:
     net = Tied()
-    places = parameter_paths(dict(net.named_parameters()), net)
-    assert places["embed.weight"] == ("embed.weight", "head.weight")
+    paths = parameter_paths(net)
+    assert paths["embed.weight"] == ("embed.weight", "head.weight")
     seen = []
     net.head.register_forward_hook(lambda module, *_: seen.append((module.weight, net.embed.weight)))
     tensors = {name: torch.zeros_like(p) for name, p in net.named_parameters()}
-    assert not call_with(net, tensors, places, (torch.zeros(1, 2, dtype=torch.long),), {}).any()
+    assert not call_with(net, tensors, paths, (torch.zeros(1, 2, dtype=torch.long),), {}).any()
     assert seen[0][0] is seen[0][1] is tensors["embed.weight"]
     assert net.head.weight is net.embed.weight is not tensors["embed.weight"]
 

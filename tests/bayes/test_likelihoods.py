@@ -22,10 +22,10 @@ def test_categorical_likelihood(smoothing: float) -> None:
     torch.testing.assert_close(nll, -(spread * logits.log_softmax(1)).sum(1))
 
 
-def test_categorical_divergence_mean_and_score() -> None:
+def test_categorical_kl_mean_and_score() -> None:
     p, q = torch.randn(8, 3, dtype=torch.float64), torch.randn(8, 3, dtype=torch.float64)
     exact = distributions.kl_divergence(distributions.Categorical(logits=p), distributions.Categorical(logits=q))
-    torch.testing.assert_close(Categorical().divergence(p, q), exact)
+    torch.testing.assert_close(Categorical().kl(p, q), exact)
     mean = Categorical().mean(torch.stack([p, q])).exp()
     torch.testing.assert_close(mean, (p.softmax(1) + q.softmax(1)) / 2)
     assert torch.equal(Categorical().score(p, p.argmax(1)), torch.ones(8, dtype=torch.float64))
@@ -37,7 +37,7 @@ def test_gaussian_likelihood(std: float) -> None:
     normal, other = distributions.Normal(f, std), distributions.Normal(y, std)
     likelihood = Gaussian(noise_std=std)
     torch.testing.assert_close(likelihood.nll(f, y), -normal.log_prob(y).sum(1))
-    torch.testing.assert_close(likelihood.divergence(f, y), distributions.kl_divergence(normal, other).sum(1))
+    torch.testing.assert_close(likelihood.kl(f, y), distributions.kl_divergence(normal, other).sum(1))
     learned = torch.tensor(math.log(std), dtype=torch.float64)
     torch.testing.assert_close(Gaussian().nll(f, y, learned), likelihood.nll(f, y))
     torch.testing.assert_close(likelihood.score(f, y), (f - y).square().mean(1))

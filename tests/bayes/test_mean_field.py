@@ -1,19 +1,21 @@
-"""Any network becomes a Bayesian one, keeps what it was, and says what it cannot become."""
+"""Mean-field networks: conversion of any network, weight samples and their gradients, function transforms."""
 
 import copy
 import math
-import pickle
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_model, save_model
-from torch import nn
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from advbnn.bayes.mean_field import bayesianize
-from advbnn.bayes.priors import GaussianPrior, ScaleMixturePrior, SpikeAndSlabPrior, unit_norm_scales
+from advbnn.bayes.priors import GaussianPrior, ScaleMixturePrior, unit_norm_scales
+from advbnn.models import build
+from advbnn.modules import without_parameter_gradients
 from advbnn.randomness import seeded
 from small_nets import conv_net, images
 from zoo import ZOO, Tied
@@ -22,50 +24,46 @@ zoo = pytest.mark.parametrize("kind", ZOO)
 
 
 @zoo
-def test_any_module_converts_and_is_random(kind: str) -> None:
+def test_any_network_converts_and_is_random(kind: str) -> None:
     case = ZOO[kind]
     net, x = case.net(), case.x()
+    before = {name: (p, p.detach().clone()) for name, p in net.named_parameters(remove_duplicate=False)}
     bnn = bayesianize(net)
     assert bnn.net is net
     assert bnn.noise_size == sum(p.numel() for p in net.parameters())
     assert bnn(x).shape == net(x).shape
     assert not torch.equal(bnn(x), bnn(x))
+    for name, p in net.named_parameters(remove_duplicate=False):  # a pass leaves the network as it was
+        assert p is before[name][0] and torch.equal(p, before[name][1])
 
 
 @zoo
-def test_without_spread_it_is_the_plain_network_bit_for_bit(kind: str) -> None:
+def test_with_zero_std_it_equals_the_plain_network_bit_for_bit(kind: str) -> None:
     case = ZOO[kind]
-    # torch chooses other recurrent kernels for weights that ask for gradients, so let neither network ask
+    # torch uses other recurrent kernels for weights that require gradients
     bnn, x = bayesianize(case.net()).eval().requires_grad_(False), case.x()
-    with torch.no_grad():
-        for log_std in bnn.log_std.parameters():
-            log_std.fill_(-math.inf)
-        assert torch.equal(bnn(x), bnn.net(x))
-        with bnn.frozen(seed=0):
-            assert torch.equal(bnn(x), bnn.net(x))
+    for log_std in bnn.log_std.parameters():
+        log_std.fill_(-math.inf)
+    assert torch.equal(bnn(x), bnn.net(x))
 
 
 @zoo
-def test_state_dict_deepcopy_pickle_and_safetensors_keep_the_network(kind: str, tmp_path) -> None:
+def test_all_ways_to_use_a_noise_vector_give_the_same_bits(kind: str) -> None:
     case = ZOO[kind]
     bnn, x = bayesianize(case.net()).eval(), case.x()
-    with seeded(5):
-        bnn(x)  # scratch memory exists and must not be stored
-    with bnn.frozen(seed=1):
-        expected = bnn(x)
-        copies = {"deepcopy": copy.deepcopy(bnn), "pickle": pickle.loads(pickle.dumps(bnn))}
-    assert all("eps" not in key and "workspace" not in key for key in bnn.state_dict())
-    fresh = bayesianize(case.net()).eval()
-    fresh.load_state_dict(bnn.state_dict())
-    copies["state dict"] = fresh
-    save_model(bnn, str(tmp_path / "weights.safetensors"))
-    stored = bayesianize(case.net()).eval()
-    load_model(stored, str(tmp_path / "weights.safetensors"))
-    copies["safetensors"] = stored
-    for how, twin in copies.items():
-        assert not torch.equal(twin(x), twin(x)), f"{how} is frozen"
-        with twin.frozen(seed=1):
-            assert torch.equal(twin(x), expected), how
+    eps = bnn.noise(seed=3)[0]
+    with torch.no_grad():
+        first = bnn.run(bnn.sample(eps), x)
+        with bnn.frozen(seed=3):
+            assert torch.equal(bnn(x), first)
+        with seeded(3):
+            assert torch.equal(bnn(x), first)
+    with seeded(3):
+        differentiable = bnn.sample()
+    with seeded(3), without_parameter_gradients(bnn):
+        bare = bnn.sample()
+    for name, weight in bnn.sample(eps).items():
+        assert torch.equal(differentiable[name], weight) and torch.equal(bare[name], weight)
 
 
 def test_where_chooses_and_the_rest_stays_deterministic() -> None:
@@ -73,18 +71,14 @@ def test_where_chooses_and_the_rest_stays_deterministic() -> None:
     bnn = bayesianize(net, where=lambda name, p: name.startswith("4.") and p.dim() == 2)
     assert [name for name, _, _ in bnn.posterior()] == ["4.weight"]
     assert bnn.noise_size == net[4].weight.numel()
-    features = net[:4]
-    assert torch.equal(features(images()), features(images()))
-    assert not torch.equal(bnn(images()), bnn(images()))
     bnn(images()).sum().backward()
     assert net[0].weight.grad is not None  # deterministic, still trained
 
 
-def test_initial_spread_may_differ_between_parameters() -> None:
+def test_initial_std_may_differ_between_parameters() -> None:
     bnn = bayesianize(conv_net(), init_std={"*": 0.1, "4.weight": 0.2})
-    spread = {name: s.exp().unique().item() for name, _, s in bnn.posterior()}
-    assert spread["4.weight"] == pytest.approx(0.2)
-    assert spread["0.weight"] == pytest.approx(0.1)
+    std = {name: s.exp().unique().item() for name, _, s in bnn.posterior()}
+    assert std["4.weight"] == pytest.approx(0.2) and std["0.weight"] == pytest.approx(0.1)
     by_function = bayesianize(conv_net(), init_std=lambda name, p: 0.01 + 0.1 * p.abs())
     _, mu, s = next(iter(by_function.posterior()))
     torch.testing.assert_close(s.exp(), 0.01 + 0.1 * mu.abs())
@@ -95,29 +89,7 @@ def test_a_deterministic_checkpoint_loads_strictly_as_the_means() -> None:
     trained = conv_net().state_dict()
     bnn = bayesianize(conv_net())
     bnn.net.load_state_dict(trained, strict=True)
-    for name, mu, _ in bnn.posterior():
-        assert torch.equal(mu, trained[name])
-
-
-def test_tied_weights_are_drawn_once() -> None:
-    net = Tied()
-    bnn = bayesianize(net)
-    assert bnn.noise_size == 28
-    seen = []
-    net.head.register_forward_hook(lambda module, *_: seen.append((module.weight, net.embed.weight)))
-    bnn(torch.zeros(1, 2, dtype=torch.long))
-    assert seen[0][0] is seen[0][1]
-
-
-@zoo
-def test_a_forward_pass_leaves_the_network_as_it_was(kind: str) -> None:
-    case = ZOO[kind]
-    net = case.net().eval()
-    before = {name: (p, p.detach().clone()) for name, p in net.named_parameters(remove_duplicate=False)}
-    bayesianize(net)(case.x())
-    for name, p in net.named_parameters(remove_duplicate=False):
-        assert p is before[name][0]
-        assert torch.equal(p, before[name][1])
+    assert all(torch.equal(mu, trained[name]) for name, mu, _ in bnn.posterior())
 
 
 def test_training_mode_updates_batchnorm_statistics_as_a_plain_network_does() -> None:
@@ -132,90 +104,110 @@ def test_training_mode_updates_batchnorm_statistics_as_a_plain_network_does() ->
     assert bnn.net[1].num_batches_tracked == 1
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_converting_keeps_the_mode(training: bool) -> None:
-    assert bayesianize(conv_net().train(training)).training is training
+def test_samples_have_the_posterior_mean_and_std_and_are_independent() -> None:
+    n = 2000
+    bnn = bayesianize(conv_net(), init_std=0.3)
+    torch.manual_seed(0)
+    flat = torch.stack([torch.cat([w.flatten() for w in bnn.sample().values()]) for _ in range(n)]).detach()
+    mean = torch.cat([mu.flatten() for _, mu, _ in bnn.posterior()]).detach()
+    # six standard errors of a mean, a standard deviation and a correlation
+    assert (flat.mean(0) - mean).abs().max() < 6 * 0.3 / math.sqrt(n)
+    assert (flat.std(0) / 0.3 - 1).abs().max() < 6 / math.sqrt(2 * n)
+    assert (torch.corrcoef(flat.T[:60]) - torch.eye(60)).abs().max() < 6 / math.sqrt(n)
 
 
-@pytest.mark.parametrize("std", [0.0, -0.1, math.nan, math.inf])
-def test_refuses_a_spread_that_is_none(std: float) -> None:
-    with pytest.raises(ValueError, match="init_std.*positive"):
-        bayesianize(nn.Linear(2, 2), init_std=std)
+@pytest.mark.parametrize("passes", [2, 30])
+def test_many_forward_passes_before_one_backward_give_exact_gradients(passes: int) -> None:
+    bnn, x = bayesianize(nn.Linear(3, 2, dtype=torch.float64)), torch.rand(4, 3, dtype=torch.float64)
+    with seeded(7):
+        torch.stack([bnn(x).square().sum() for _ in range(passes)]).mean().backward()
+    grads = {name: (mu.grad, s.grad) for name, mu, s in bnn.posterior()}
+    bnn.zero_grad()
+    rows = bnn.noise(passes, seed=7)
+    torch.stack([functional_call(bnn.net, bnn.sample(e), (x,)).square().sum() for e in rows]).mean().backward()
+    for name, mu, s in bnn.posterior():
+        torch.testing.assert_close(grads[name], (mu.grad, s.grad), rtol=1e-12, atol=1e-12)
+
+
+def test_gradients_equal_the_reparameterisation_formula() -> None:
+    """Eq. 11: d/dmu = dh/dw and d/ds = exp(s) * eps * dh/dw."""
+    bnn, x = bayesianize(conv_net().double()), images().double()
+    eps = bnn.noise(seed=2)[0]
+    with seeded(2):
+        bnn(x).square().sum().backward()
+    weights = {name: w.detach().requires_grad_() for name, w in bnn.sample(eps).items()}
+    by_weight = torch.autograd.grad(functional_call(bnn.net, weights, (x,)).square().sum(), list(weights.values()))
+    pieces = eps.split([w.numel() for w in weights.values()])
+    for (_, mu, s), grad, piece in zip(bnn.posterior(), by_weight, pieces, strict=True):
+        torch.testing.assert_close(mu.grad, grad)
+        torch.testing.assert_close(s.grad, s.exp() * piece.view(s.shape).double() * grad)
+
+
+def test_noise_rows_and_antithetic_pairs() -> None:
+    bnn = bayesianize(conv_net())
+    before = torch.get_rng_state()
+    assert torch.equal(bnn.noise(5, seed=1)[:3], bnn.noise(3, seed=1))
+    assert not torch.equal(bnn.noise(seed=1), bnn.noise(seed=2))
+    eps = bnn.noise(6, seed=0, antithetic=True)
+    assert eps.shape == (6, bnn.noise_size)
+    assert torch.equal(eps[0::2], -eps[1::2]) and not torch.equal(eps[0], eps[2])
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_precisions(dtype: torch.dtype) -> None:
+    bnn, x = bayesianize(conv_net().to(dtype)), images().to(dtype)
+    with seeded(0):
+        out = bnn(x)
+    assert out.dtype == dtype
+    out.float().square().sum().backward()
+    assert all(s.grad is not None and s.grad.dtype == dtype for s in bnn.log_std.parameters())
+    with bnn.frozen(seed=0):
+        assert torch.equal(bnn(x), out)
+
+
+def test_one_network_may_have_parameters_of_several_precisions() -> None:
+    net = nn.Sequential(nn.Linear(4, 4).bfloat16(), nn.Linear(4, 2).bfloat16())
+    net[1].bias = nn.Parameter(net[1].bias.float())
+    dtypes = {name: w.dtype for name, w in bayesianize(net).sample().items()}
+    assert dtypes["1.bias"] == torch.float32 and dtypes["0.weight"] == torch.bfloat16
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"init_std": {"wieght": 1.0, "*": 0.1}}, "init_std names the parameter 'wieght'.*did you mean 'weight'"),
-        ({"init_std": {"wieght": 1.0}}, "did you mean 'weight'"),
-        ({"prior": GaussianPrior(mean={"wieght": 1.0})}, r"prior\.mean names the parameter 'wieght'.*'weight'"),
-        ({"prior": GaussianPrior(std={"bais": 1.0, "*": 0.1})}, r"prior\.std names.*did you mean 'bias'"),
-        ({"prior": ScaleMixturePrior(narrow_std={"b": 1.0, "*": 0.1})}, r"prior\.narrow_std names the parameter 'b'"),
-        (
-            {"prior": SpikeAndSlabPrior(spike_std={"weights": 1.0, "*": 0.1})},
-            r"prior\.spike_std.*mean 'weight'",
-        ),
+        ({"init_std": 0.0}, "init_std.*positive"),
+        ({"init_std": {"wieght": 1.0}}, "init_std.*'wieght'.*'weight'"),
+        ({"prior": GaussianPrior(mean={"wieght": 1.0})}, r"prior\.mean.*'wieght'.*'weight'"),
+        ({"prior": ScaleMixturePrior(narrow_std={"bais": 1.0, "*": 0.1})}, r"prior\.narrow_std.*'bais'.*'bias'"),
+        ({"where": lambda name, p: False}, "no parameter is chosen.*weight, bias"),
     ],
 )
-def test_refuses_a_misspelt_name_of_a_parameter(options: dict[str, Any], message: str) -> None:
+def test_options_that_do_not_fit_the_network_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         bayesianize(nn.Linear(2, 2), **options)
 
 
-def test_a_name_may_be_that_of_a_parameter_which_is_not_random_or_has_two() -> None:
+def test_names_of_deterministic_and_tied_parameters_are_accepted() -> None:
     net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
-    prior = GaussianPrior(mean=unit_norm_scales(net))
-    bnn = bayesianize(net, prior=prior, init_std={"2.weight": 0.1, "2.bias": 0.1, "0.bias": 0.3}, where=_of_last_layer)
+    prior, std = GaussianPrior(mean=unit_norm_scales(net)), {"2.weight": 0.1, "2.bias": 0.1, "0.bias": 0.3}
+    bnn = bayesianize(net, prior=prior, init_std=std, where=lambda name, p: name.startswith("2."))
     assert [name for name, _, _ in bnn.posterior()] == ["2.weight", "2.bias"]
     assert bayesianize(Tied(), init_std={"head.weight": 0.1, "*": 0.2}).noise_size == 28
 
 
-def _of_last_layer(name: str, parameter: nn.Parameter) -> bool:
-    return name.startswith("2.")
-
-
-def test_a_prior_of_another_kind_may_map_what_it_likes() -> None:
-    @dataclass(frozen=True)
-    class Grouped:
-        groups: Mapping[str, float]
-
-        def kl(self, name: str, mu: torch.Tensor, log_std: torch.Tensor) -> torch.Tensor:
-            return self.groups["weights"] * mu.square().sum()
-
-    assert bayesianize(nn.Linear(2, 2), prior=Grouped({"weights": 1.0})).prior.groups == {"weights": 1.0}
-
-
-def test_refuses_what_is_no_network() -> None:
-    with pytest.raises(TypeError, match="net must be"):
-        bayesianize("vgg16")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="no parameters"):
-        bayesianize(nn.ReLU())
+def test_networks_that_cannot_be_converted_are_refused() -> None:
+    broken = conv_net()
+    with torch.no_grad():
+        broken[4].bias[1] = math.nan
+    for net, message in ((nn.ReLU(), "no parameters"), (nn.LazyLinear(3), "lazy"), (broken, r"'4\.bias'.*NaN")):
+        with pytest.raises(ValueError, match=message):
+            bayesianize(net)
     with pytest.raises(TypeError, match="prior must"):
         bayesianize(nn.Linear(2, 2), prior=0.05)  # type: ignore[arg-type]
 
 
-def test_refuses_to_convert_twice() -> None:
-    bnn = bayesianize(nn.Linear(2, 2))
-    with pytest.raises(ValueError, match="converted already"):
-        bayesianize(bnn)
-    with pytest.raises(ValueError, match="its part '1'"):
-        bayesianize(nn.Sequential(nn.Linear(2, 2), bnn))
-
-
-def test_refuses_means_that_are_not_numbers_and_names_them() -> None:
-    net = conv_net()
-    with torch.no_grad():
-        net[4].bias[1] = math.nan
-    with pytest.raises(ValueError, match=r"'4\.bias'.*NaN"):
-        bayesianize(net)
-
-
-def test_refuses_a_lazy_network() -> None:
-    with pytest.raises(ValueError, match="lazy"):
-        bayesianize(nn.LazyLinear(3))
-
-
-def test_leaves_complex_and_integer_parameters_alone_and_says_so() -> None:
+def test_complex_and_integer_parameters_stay_deterministic_with_a_warning() -> None:
     net = nn.Linear(2, 2)
     net.phase = nn.Parameter(torch.ones(2, dtype=torch.complex64))
     net.steps = nn.Parameter(torch.ones(2, dtype=torch.int64), requires_grad=False)
@@ -224,26 +216,69 @@ def test_leaves_complex_and_integer_parameters_alone_and_says_so() -> None:
     assert [name for name, _, _ in bnn.posterior()] == ["weight", "bias"]
 
 
-def test_refuses_a_choice_of_nothing() -> None:
-    with pytest.raises(ValueError, match="no parameter is chosen.*weight, bias"):
-        bayesianize(nn.Linear(2, 2), where=lambda name, p: False)
+def test_noise_of_another_length_is_refused() -> None:
+    bnn = bayesianize(nn.Linear(2, 2))
+    with pytest.raises(ValueError, match=r"eps.*6 random weights.*\(5,\)"):
+        bnn.sample(torch.zeros(5))
+    with pytest.raises(ValueError, match="k must be at least 1"):
+        bnn.noise(0)
+    with pytest.raises(ValueError, match="even"):
+        bnn.noise(3, antithetic=True)
 
 
-@pytest.mark.parametrize(
-    ("x", "message"),
-    [
-        (torch.rand(1, 1, 8, 8, dtype=torch.float64), r"input 0 is torch.float64.*x.to\(torch.float32\)"),
-        (torch.zeros(1, 1, 8, 8, dtype=torch.uint8), r"input 0 is torch.uint8.*in \[0, 1\]"),
-        (torch.rand(1, 1, 8, 8, device="meta"), "input 0 is on meta.*cpu"),
-    ],
-)
-def test_an_input_of_another_type_or_device_is_explained(x: torch.Tensor, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        bayesianize(conv_net())(x)
+def test_vmap_over_noise_equals_the_loop() -> None:
+    bnn, x = bayesianize(conv_net().double()), images().double()
+    eps = bnn.noise(4, seed=0)
+    at_once = vmap(lambda e: bnn.run(bnn.sample(e), x))(eps)
+    torch.testing.assert_close(at_once, torch.stack([bnn.run(bnn.sample(e), x) for e in eps]), rtol=1e-12, atol=1e-12)
+    fresh = vmap(lambda _: bnn(x), randomness="different")(torch.arange(3))
+    assert not torch.equal(fresh[0], fresh[1])
 
 
-def test_other_errors_of_the_network_pass_unchanged() -> None:
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        bayesianize(nn.Linear(3, 2))(torch.rand(1, 4))
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        bayesianize(nn.Sequential(nn.Embedding(5, 3), nn.Linear(4, 2)))(torch.zeros(1, 1, dtype=torch.long))
+def test_function_transforms_differentiate_the_input() -> None:
+    bnn, x = bayesianize(conv_net().double()), images().double()
+    with bnn.frozen(seed=0):
+        by_transform = torch.func.grad(lambda z: bnn(z).square().sum())(x)
+        leaf = x.clone().requires_grad_()
+        torch.testing.assert_close(by_transform, torch.autograd.grad(bnn(leaf).square().sum(), leaf)[0])
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_compiles_into_one_graph(training: bool) -> None:
+    bnn, x = bayesianize(conv_net()).train(training), images()
+    compiled = torch.compile(bnn, fullgraph=True, backend="aot_eager")
+    assert not torch.equal(compiled(x), compiled(x))
+    assert bnn.net[1].num_batches_tracked == (2 if training else 0)
+    compiled(x).square().sum().backward()
+    assert all(p.grad is not None for p in bnn.parameters())
+    with bnn.frozen(seed=1):
+        torch.testing.assert_close(compiled(x), bnn(x), rtol=1e-5, atol=1e-5)
+
+
+class CountOps(TorchDispatchMode):
+    """Counts all operations of torch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.counts[func.name()] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def attack_iteration(model: nn.Module) -> int:
+    x: Tensor = torch.rand(1, 3, 32, 32, requires_grad=True)
+    with CountOps() as ops:
+        loss = functional.cross_entropy(model(x), torch.zeros(1, dtype=torch.long), reduction="sum")
+        torch.autograd.grad(loss, x)
+    return ops.counts.total()
+
+
+def test_an_attack_iteration_costs_few_operations_more_than_the_plain_network() -> None:
+    net = build("vgg16", classes=10, image_size=32).eval()
+    plain, bnn = attack_iteration(net), bayesianize(net)
+    attack_iteration(bnn)  # allocates the noise vector
+    assert attack_iteration(bnn) - plain <= 10
+    with without_parameter_gradients(bnn):
+        assert attack_iteration(bnn) - plain <= 10

@@ -1,13 +1,14 @@
 """Ensemble prediction: the paper's two rules, the vote, and the decomposition of uncertainty."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import nn
 
 from advbnn.bayes.mean_field import bayesianize
-from advbnn.bayes.prediction import Ensemble, all_finite, predict
+from advbnn.bayes.prediction import Ensemble, predict
 
 
 class Scripted(nn.Module):
@@ -31,14 +32,14 @@ X = torch.linspace(-1, 1, 24).reshape(6, 4)
 
 
 def test_the_three_rules_by_hand() -> None:
-    # two draws choose class 1 narrowly, one chooses class 0 with confidence
+    # two samples choose class 1 narrowly, one chooses class 0 with confidence
     rows = ((0.90, 0.05, 0.05), (0.25, 0.55, 0.20), (0.25, 0.55, 0.20))
     means = torch.tensor([[1.40 / 3, 1.15 / 3, 0.45 / 3]])
     for rule, label in (("probability", 0), ("vote", 1)):
         prediction = predict(Scripted(*rows), torch.zeros(1, 1), samples=3, rule=rule)
         assert prediction.label.item() == label
         torch.testing.assert_close(prediction.probs, means)
-    # one draw all but excludes class 0: a loss that no other draw makes good
+    # one sample all but excludes class 0, a loss that the other does not outweigh
     rows = ((0.001, 0.5, 0.499), (0.9, 0.09, 0.01))
     assert predict(Scripted(*rows), torch.zeros(1, 1), samples=2, rule="probability").label.item() == 0
     assert predict(Scripted(*rows), torch.zeros(1, 1), samples=2, rule="loss").label.item() == 1
@@ -67,13 +68,13 @@ def test_entropy_is_the_sum_of_its_parts_and_bounded() -> None:
     torch.testing.assert_close(p.probs.sum(-1), torch.ones(6))
 
 
-def test_is_the_mean_over_the_seeded_draws() -> None:
+def test_is_the_mean_over_the_seeded_samples() -> None:
     model = bnn().eval()
     expected = torch.stack([model.run(model.sample(e), X).softmax(-1) for e in model.noise(5, seed=2)]).mean(0)
     torch.testing.assert_close(predict(model, X, samples=5, seed=2).probs, expected)
 
 
-def test_mode_statistics_and_random_state_are_left_alone() -> None:
+def test_mode_statistics_and_random_state_are_restored() -> None:
     model = bnn().train()
     model.net[1].eval()
     before, statistics = torch.get_rng_state(), model.net[1].running_mean.clone()
@@ -104,53 +105,47 @@ def test_ensemble_has_the_gradient_of_the_mean_probability() -> None:
     torch.testing.assert_close(ours, torch.autograd.grad(mean[:, 0].log().sum(), x)[0])
 
 
-@pytest.mark.parametrize("samples", [0, -1])
-def test_refuses_no_samples(samples: int) -> None:
-    with pytest.raises(ValueError, match="samples must be at least 1"):
-        predict(bnn(), X, samples=samples)
-    with pytest.raises(ValueError, match="samples must be at least 1"):
-        Ensemble(bnn(), samples=samples)
-
-
-def test_refuses_an_unknown_rule_and_a_model_that_returns_no_logits() -> None:
-    with pytest.raises(ValueError, match="rule='votes'.*did you mean 'vote'"):
-        predict(bnn(), X, rule="votes")
-    with pytest.raises(ValueError, match="logits"):
-        predict(nn.Flatten(0), X)
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: predict(bnn(), X, samples=0), "samples"),
+        (lambda: Ensemble(bnn(), samples=0), "samples"),
+        (lambda: predict(bnn(), X, rule="votes"), "rule='votes'.*'vote'"),
+        (lambda: predict(nn.Flatten(0), X), "logits"),
+        (lambda: predict(nn.Linear(4, 1), X), r"two classes.*advbnn\.regress"),
+        (lambda: predict(bnn(), X.clone().index_fill_(0, torch.tensor([1, 4]), math.nan)), "x .*finite.* 2 of 6"),
+    ],
+)
+def test_bad_arguments_are_refused(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_refuses_probabilities_whose_softmax_it_would_take(dtype: torch.dtype) -> None:
     model = nn.Sequential(bnn(), nn.Softmax(1)).to(dtype)
-    with pytest.raises(ValueError, match=r"returned probabilities .*remove the softmax, or return its logarithm"):
+    with pytest.raises(ValueError, match="probabilities.*remove the softmax"):
         predict(model, X.to(dtype), samples=3)
-    with pytest.raises(ValueError, match="returned probabilities"):
+    with pytest.raises(ValueError, match="probabilities"):
         Ensemble(model.eval(), samples=3)(X.to(dtype))
     logs = nn.Sequential(model[0], nn.LogSoftmax(1))
-    assert torch.equal(predict(logs, X.to(dtype), 3, seed=0).label, predict(model[0], X.to(dtype), 3, seed=0).label)
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_refuses_inputs_that_are_not_finite(value: float) -> None:
-    x = X.clone()
-    x[1, 2] = x[4, 0] = x[4, 3] = value
-    with pytest.raises(ValueError, match="x must hold finite numbers, got NaN or infinity in 2 of 6 inputs; leave"):
-        predict(bnn(), x, samples=2)
+    found, expected = (predict(net, X.to(dtype), 3, seed=0).probs for net in (logs, model[0]))
+    # rounding logits of size L by eps changes a probability by up to L eps
+    torch.testing.assert_close(found, expected, rtol=0, atol=20 * torch.finfo(dtype).eps)
 
 
 def test_inputs_may_be_tokens_or_sparse() -> None:
     tokens = torch.arange(6).reshape(2, 3)
     assert predict(nn.Sequential(nn.Embedding(6, 2), nn.Flatten()), tokens, samples=1).probs.shape == (2, 6)
     model = nn.Sequential(nn.Linear(4, 3))
-    assert torch.equal(predict(model, X.to_sparse(), samples=1).label, predict(model, X, samples=1).label)
-    assert bool(all_finite(X.to(torch.float8_e4m3fn)))
+    torch.testing.assert_close(predict(model, X.to_sparse(), samples=1).probs, predict(model, X, samples=1).probs)
 
 
 def test_takes_an_empty_batch() -> None:
     assert predict(bnn(), X[:0], samples=2).probs.shape == (0, 3)
 
 
-def test_dropout_that_its_owner_keeps_on_is_randomness() -> None:
+def test_dropout_in_training_mode_inside_an_evaluated_network_is_randomness() -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(12, 64), nn.ReLU(), nn.Dropout(0.5), nn.Linear(64, 3))
     x = torch.rand(4, 3, 2, 2)
     assert predict(net.train(), x, samples=5, seed=0).mutual_information.max() < 1e-6  # in evaluation mode, as a whole

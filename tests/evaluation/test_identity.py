@@ -87,12 +87,14 @@ def test_models_that_keep_everything_in_their_state_dict_keep_their_identity() -
 def test_a_network_frozen_to_a_draw_is_another_one() -> None:
     model = nn.Sequential(bayesianize(small()))
     bank = SampleBank(small())
-    bank.add(), bank.add()
+    bank.add()
+    next(bank.net.parameters()).data.add_(1)
+    bank.add()
     found = [digest(model), digest(bank)]
     for seed in (0, 1):
         with model[0].frozen(seed):
             found.append(digest(model))
-        with bank.frozen(index=seed):
+        with bank.frozen(weights=bank.sample(seed)):
             found.append(digest(bank))
     assert len(set(found)) == 6
     assert [digest(model), digest(bank)] == found[:2]

@@ -1,10 +1,10 @@
-"""Compiling many functions that were made by the same lines of code."""
+"""Compiling many functions that share their code."""
 
 from collections.abc import Callable
 
 import torch
 
-from advbnn.fast.compiling import compiled_apart
+from advbnn.fast.compiling import compile_separately
 
 
 def scaling(factor: float) -> Callable[..., torch.Tensor]:
@@ -14,10 +14,10 @@ def scaling(factor: float) -> Callable[..., torch.Tensor]:
     return scaled
 
 
-def test_there_is_no_limit_to_the_number_of_twins() -> None:
+def test_functions_of_the_same_code_do_not_share_the_recompilation_limit() -> None:
     x = torch.arange(3.0)
     with torch._dynamo.config.patch(recompile_limit=2):
         for factor in range(4):
-            function = compiled_apart(scaling(factor), fullgraph=True, backend="eager")
+            function = compile_separately(scaling(factor), fullgraph=True, backend="eager")
             assert torch.equal(function(x), factor * x + 1)
             assert torch.equal(function(x, shift=2.0), factor * x + 2)

@@ -1,4 +1,4 @@
-"""Contracts of every network that `build` knows."""
+"""The networks of `build`: layers, parameter counts, outputs, gradients, and refusals."""
 
 import pickle
 
@@ -24,32 +24,72 @@ COUNTS = {
     ("small_cnn", 10, 8, 1): 15_498,
     ("mlp", 10, 8, 1): 85_002,
 }
-SETTINGS = pytest.mark.parametrize(("name", "classes", "image_size", "channels"), COUNTS, ids=lambda value: str(value))
+
+VGG16 = (
+    "c64 bn64 relu c64 bn64 relu max2 c128 bn128 relu c128 bn128 relu max2 "
+    "c256 bn256 relu c256 bn256 relu c256 bn256 relu max2 "
+    "c512 bn512 relu c512 bn512 relu c512 bn512 relu max2 "
+    "c512 bn512 relu c512 bn512 relu c512 bn512 relu max2 avg{} flatten"
+)
+LAYOUTS = {
+    ("vgg16", 32): VGG16.format(1),
+    ("vgg16", 64): VGG16.format(2),
+    ("model_a", 96): "c32 bn32 relu max2 c64 bn64 relu max2 c128 bn128 relu max2 c256 bn256 relu max2 "
+    "c256p0 bn256 relu c512p0 bn512 relu avg2 flatten",
+    ("model_a_playground", 96): "c32 bn32fixed relu max2 c64 bn64fixed relu max2 c128 bn128fixed relu max2 "
+    "c128 bn128fixed relu max2 c256p0 bn256fixed relu c256p0 bn256fixed relu max2 flatten",
+}
 
 
-@SETTINGS
-def test_parameters_shapes_and_layout(name: str, classes: int, image_size: int, channels: int) -> None:
-    net = models.build(name, classes=classes, image_size=image_size, channels=channels)
-
-    assert sum(parameter.numel() for parameter in net.parameters()) == COUNTS[name, classes, image_size, channels]
-    assert list(dict(net.named_children())) == ["features", "classifier"]
-    assert list(net.modules())[-1] is net.classifier
-    assert isinstance(net.classifier, nn.Linear)
-
-    net.eval()
-    logits = net(torch.rand(2, channels, image_size, image_size))
-    assert logits.shape == (2, classes)
-    assert logits.isfinite().all()
-
-
-@SETTINGS
-def test_an_image_alone_as_in_a_batch(name: str, classes: int, image_size: int, channels: int) -> None:
+@pytest.mark.parametrize(("name", "classes", "image_size", "channels"), COUNTS, ids=lambda value: str(value))
+def test_parameters_outputs_and_independence_of_the_batch(
+    name: str, classes: int, image_size: int, channels: int
+) -> None:
     with seeded(0):
         net = models.build(name, classes=classes, image_size=image_size, channels=channels).double().eval()
         images = torch.rand(3, channels, image_size, image_size, dtype=torch.float64)
+    assert sum(parameter.numel() for parameter in net.parameters()) == COUNTS[name, classes, image_size, channels]
+    assert list(dict(net.named_children())) == ["features", "classifier"]
+    assert isinstance(net.classifier, nn.Linear) and list(net.modules())[-1] is net.classifier
     with torch.no_grad():
         together, alone = net(images), net(images[1:2])
+    assert together.shape == (3, classes) and together.isfinite().all()
     torch.testing.assert_close(together[1:2], alone, rtol=1e-10, atol=1e-10)
+
+
+def shorthand(module: nn.Module) -> str:
+    match module:
+        case nn.Conv2d():
+            assert module.kernel_size == (3, 3) and module.stride == (1, 1) and module.bias is not None
+            return f"c{module.out_channels}" + ("" if module.padding == (1, 1) else f"p{module.padding[0]}")
+        case nn.BatchNorm2d():
+            assert module.eps == 1e-5 and module.momentum == 0.1 and module.track_running_stats
+            return f"bn{module.num_features}" + ("" if module.affine else "fixed")
+        case nn.MaxPool2d():
+            return f"max{module.kernel_size}"
+        case nn.AvgPool2d():
+            return f"avg{module.kernel_size}"
+        case _:
+            return type(module).__name__.lower()
+
+
+@pytest.mark.parametrize(("name", "image_size"), LAYOUTS)
+def test_layers_in_the_shorthand_of_architecture_tables(name: str, image_size: int) -> None:
+    net = models.build(name, image_size=image_size)
+    assert " ".join(map(shorthand, net.features)) == LAYOUTS[name, image_size]
+
+
+@pytest.mark.parametrize("name", ["resnet18", "preact_resnet18"])
+def test_residual_networks_have_a_small_stem_and_take_any_size(name: str) -> None:
+    net = models.build(name, channels=1).eval()
+    convolutions = [module for module in net.modules() if isinstance(module, nn.Conv2d)]
+    assert len(convolutions) == 1 + 16 + 3  # the stem, two per block, three projections
+    assert all(module.bias is None for module in convolutions)
+    assert convolutions[0].kernel_size == (3, 3) and convolutions[0].stride == (1, 1)
+    assert not any(isinstance(module, nn.MaxPool2d) for module in net.modules())
+    assert net.features[:-2](torch.rand(2, 1, 32, 32)).shape == (2, 512, 4, 4)
+    for size in (8, 28, 40):
+        assert net(torch.rand(2, 1, size, size)).shape == (2, 10)
 
 
 @pytest.mark.parametrize("name", ["vgg11", "resnet18", "preact_resnet18", "small_cnn", "mlp"])
@@ -60,40 +100,21 @@ def test_every_parameter_and_the_image_get_a_gradient(name: str) -> None:
         net(images).square().sum().backward()
     assert images.grad is not None and images.grad.any()
     for label, parameter in net.named_parameters():
-        assert parameter.grad is not None, label
-        assert parameter.grad.isfinite().all(), label
+        assert parameter.grad is not None and parameter.grad.isfinite().all(), label
 
 
-@pytest.mark.parametrize("name", ["resnet18", "preact_resnet18"])
-@pytest.mark.parametrize("image_size", [8, 28, 40])
-def test_residual_nets_take_other_sizes(name: str, image_size: int) -> None:
-    net = models.build(name, channels=1, image_size=image_size).eval()
-    assert net(torch.rand(2, 1, image_size, image_size)).shape == (2, 10)
-
-
-def test_sizes_may_be_integers_of_numpy() -> None:
-    net = models.build("mlp", classes=np.int64(4), image_size=np.int32(8), channels=np.uint8(1))
-    assert net(torch.rand(2, 1, 8, 8)).shape == (2, 4)
+def test_integers_of_numpy_seeds_and_pickles() -> None:
+    with seeded(3):
+        net = models.build("mlp", classes=np.int64(4), image_size=np.int32(8), channels=np.uint8(1))
+    with seeded(3):
+        again = models.build("mlp", classes=4, image_size=8, channels=1)
     assert type(net.classifier.out_features) is int
-
-
-def test_same_seed_same_network() -> None:
-    with seeded(3):
-        first = models.build("small_cnn")
-    with seeded(3):
-        second = models.build("small_cnn")
-    for one, other in zip(first.parameters(), second.parameters(), strict=True):
-        assert torch.equal(one, other)
-
-
-def test_networks_pickle() -> None:
-    net = models.build("preact_resnet18").eval()
-    images = torch.rand(1, 3, 32, 32)
-    assert torch.equal(pickle.loads(pickle.dumps(net))(images), net(images))
+    x = torch.rand(2, 1, 8, 8)
+    assert torch.equal(net(x), again(x)) and torch.equal(pickle.loads(pickle.dumps(net))(x), net(x))
 
 
 def test_small_cnn_learns_in_seconds() -> None:
-    """Bright quarter of an 8x8 image: which one? The smallest task that needs position and intensity."""
+    """Which quarter of an 8x8 image is bright? The smallest task that needs position and intensity."""
     with seeded(0):
         net = models.build("small_cnn", classes=4, image_size=8, channels=1)
         labels = torch.arange(256) % 4
@@ -107,53 +128,39 @@ def test_small_cnn_learns_in_seconds() -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        assert (net.eval()(images).argmax(1) == labels).float().mean() > 0.95
+        assert (net.eval()(images).argmax(1) == labels).float().mean() > 0.9
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"name": "vgg17"}, r"name='vgg17' is unknown.*did you mean 'vgg1\d'"),
-        ({"name": "VGG16"}, "name='VGG16' is unknown"),
-        ({"name": "vgg16", "image_size": 48}, "image_size must be a multiple of 32.*got 48.*Resize"),
-        ({"name": "vgg11", "image_size": 8}, "image_size must be a multiple of 32"),
-        ({"name": "model_a"}, "image_size must be 96.*got 32.*Pass image_size=96"),
-        ({"name": "model_a_playground", "image_size": 64}, "image_size must be 96.*got 64"),
-        ({"name": "small_cnn", "image_size": 10}, "image_size must be a multiple of 4.*got 10"),
-        ({"name": "vgg16", "classes": 0}, "classes must be a positive whole number, got 0"),
-        ({"name": "mlp", "channels": -1}, "channels must be a positive whole number, got -1"),
-        ({"name": "mlp", "classes": True}, "classes must be a positive whole number, got True"),
-        ({"name": "mlp", "classes": np.bool_(True)}, "classes must be a positive whole number, got .*True"),
-        ({"name": "mlp", "channels": torch.tensor(True)}, "channels must be a positive whole number, got tensor"),
-        ({"name": "mlp", "image_size": 8.0}, "image_size must be a positive whole number, got 8.0"),
+        ({"name": "vgg17"}, r"name='vgg17'.*'vgg1\d'"),
+        ({"name": "vgg16", "image_size": 48}, "image_size.*32.*got 48.*Resize"),
+        ({"name": "model_a"}, "image_size.*96.*got 32"),
+        ({"name": "small_cnn", "image_size": 10}, "image_size.*multiple of 4.*got 10"),
+        ({"name": "vgg16", "classes": 0}, "classes.*positive.*got 0"),
+        ({"name": "mlp", "classes": True}, "classes.*positive.*got True"),
+        ({"name": "mlp", "channels": torch.tensor(True)}, "channels.*positive.*got tensor"),
+        ({"name": "mlp", "image_size": 8.0}, "image_size.*whole number.*got 8.0"),
     ],
 )
-def test_bad_input(arguments: dict[str, object], message: str) -> None:
+def test_bad_arguments_are_refused(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         models.build(**arguments)  # type: ignore[arg-type]
 
 
-def test_uniform_norm_scales() -> None:
-    net = models.build("vgg16")
+@pytest.mark.parametrize(("name", "image_size", "scales"), [("vgg16", 32, 4224), ("model_a_playground", 96, 0)])
+def test_uniform_norm_scales_changes_batchnorm_scales_only(name: str, image_size: int, scales: int) -> None:
+    net = models.build(name, image_size=image_size)
     before = {name: value.clone() for name, value in net.state_dict().items()}
     with seeded(0):
         assert models.uniform_norm_scales_(net) is net
-
-    scales = [module.weight for module in net.modules() if isinstance(module, nn.BatchNorm2d)]
-    values = torch.cat([scale.detach() for scale in scales])
-    assert values.numel() == 4224
-    assert values.min() >= 0 and values.max() <= 1
-    # four standard errors of the mean of 4,224 uniform draws
-    assert abs(values.mean().item() - 0.5) < 4 * 0.2887 / 4224**0.5
-    assert abs(values.std().item() - 0.2887) < 0.01
-
-    changed = {name for name, value in net.state_dict().items() if not torch.equal(value, before[name])}
-    owners = {name: module for name, module in net.named_modules() if isinstance(module, nn.BatchNorm2d)}
-    assert changed == {f"{name}.weight" for name in owners}
-
-
-def test_uniform_norm_scales_of_a_net_without_any() -> None:
-    net = models.build("model_a_playground", image_size=96)
-    before = [parameter.clone() for parameter in net.parameters()]
-    models.uniform_norm_scales_(net)
-    assert all(torch.equal(one, other) for one, other in zip(before, net.parameters(), strict=True))
+    changed = {name: value for name, value in net.state_dict().items() if not torch.equal(value, before[name])}
+    owners = {path for path, module in net.named_modules() if isinstance(module, nn.BatchNorm2d)}
+    assert {name.removesuffix(".weight") for name in changed} <= owners
+    values = torch.cat([torch.zeros(0), *changed.values()])
+    assert values.numel() == scales
+    if scales:  # the mean and the standard deviation of U(0, 1), within five standard errors
+        assert values.min() >= 0 and values.max() <= 1
+        assert abs(values.mean().item() - 0.5) < 5 * 0.2887 / scales**0.5
+        assert abs(values.std().item() - 0.2887) < 5 * 0.13 / scales**0.5

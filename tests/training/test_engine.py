@@ -15,7 +15,7 @@ from advbnn.bayes.mean_field import bayesianize
 from advbnn.bayes.priors import ScaleMixturePrior
 from advbnn.defenses.defense import Defense
 from advbnn.fast.cuda_graph import make_capturable
-from advbnn.fast.weights import DrawnWeights
+from advbnn.fast.weights import SampledWeights
 from advbnn.training.engine import FallbackStep, make_step
 from advbnn.training.fast_step import FastStep
 from advbnn.training.objective import RobustLoss
@@ -45,7 +45,7 @@ def test_the_precision_of_a_fast_step() -> None:
     for precision, expected in (("auto", torch.float32), ("full", torch.float32), ("bf16", torch.bfloat16)):
         step = make_step("compile", *parts(), precision=precision)
         assert isinstance(step, FallbackStep)
-        assert isinstance(step._fast.weights, DrawnWeights)
+        assert isinstance(step._fast.weights, SampledWeights)
         assert step._fast.weights.matrices.dtype == expected, precision
 
 

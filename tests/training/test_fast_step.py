@@ -20,9 +20,9 @@ from advbnn.defenses.objective import RobustELBO
 from advbnn.defenses.rse import add_noise
 from advbnn.errors import UnsupportedError
 from advbnn.fast.philox import normals
-from advbnn.models.conv_bn import hidden_biases
 from advbnn.training import fast_step as fast_step_module
 from advbnn.training.fast_step import FastStep
+from advbnn.training.hidden_biases import hidden_biases
 from advbnn.training.objective import RobustLoss
 from advbnn.training.step import EagerStep
 
@@ -66,7 +66,7 @@ def algorithm_1(bnn: Bayesian, x, y, *, scope: str, samples: int, kl_factor: flo
     bnn.train(mode == "train")
     x_adv = x
     for stream in range(ATTACK.steps):
-        with bnn.frozen(eps=counted_noise(bnn, stream)):
+        with bnn.frozen(weights=bnn.sample(counted_noise(bnn, stream))):
             leaf = x_adv.clone().requires_grad_()
             (gradient,) = torch.autograd.grad(functional.cross_entropy(bnn(leaf), y, reduction="sum"), leaf)
         x_adv = x_adv + 0.05 * gradient.sign()
@@ -182,7 +182,7 @@ def with_history(net: nn.Module) -> nn.Module:
         (bayesianize, {"objective": RobustELBO(likelihood=Gaussian())}, "Gaussian likelihood"),
         (bayesianize, {"attack": PGD(Threat(), pick="best")}, "compares candidates"),
         (lambda net: bayesianize(net, prior=ScaleMixturePrior()), {}, "no closed form"),
-        (lambda net: nn.Sequential(bayesianize(net)), {}, "several Bayesian parts"),
+        (lambda net: nn.Sequential(bayesianize(net)), {}, "several random parts"),
         (lambda net: nn.Sequential(net, nn.BatchNorm1d(10, momentum=None)), {}, "without a momentum"),
         (with_history, {}, "cannot be copied"),
     ],

@@ -81,8 +81,8 @@ def make_attack(name: str, threat: "Threat", model: "nn.Module | None" = None, *
     if not entry.on_mean:
         return attack
     from advbnn.attacks.transfer import Transfer
-    from advbnn.bayes.mean_field import Bayesian
+    from advbnn.bayes.protocol import posterior_mean
 
-    if not isinstance(model, Bayesian):
+    if model is None or posterior_mean(model) is None:
         raise ArgumentError(f"attack {name!r} needs a Bayesian network, got {type(model).__name__}; leave it out")
     return Transfer.from_mean(model, attack)

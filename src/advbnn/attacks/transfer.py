@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from advbnn.attacks.base import Attack, AttackResult
 from advbnn.attacks.threat import Threat
-from advbnn.bayes.mean_field import Bayesian
+from advbnn.bayes.protocol import posterior_mean
 from advbnn.errors import ArgumentTypeError
 
 
@@ -23,13 +23,14 @@ class Transfer:
     attack: Attack
 
     @classmethod
-    def from_mean(cls, bnn: Bayesian, attack: Attack) -> "Transfer":
+    def from_mean(cls, bnn: nn.Module, attack: Attack) -> "Transfer":
         """Craft on the posterior-mean network, which is deterministic, so that noise cannot mask its gradients."""
-        if not isinstance(bnn, Bayesian):
+        mean = posterior_mean(bnn)
+        if mean is None:
             raise ArgumentTypeError(
                 f"bnn must be a Bayesian network, got {type(bnn).__name__}; another source: Transfer(source, attack)"
             )
-        return cls(bnn.net, attack)
+        return cls(mean, attack)
 
     @property
     def threat(self) -> Threat:

@@ -1,12 +1,12 @@
 """Variational layers: a `Bayesian` around one module, with three estimators of the same posterior (section 3).
 
-`"weight"` draws one weight for the whole batch, as the paper does. `"local"` (local reparameterization,
-Kingma et al. 2015) draws the outputs instead, from the Gaussian that the weights induce on them. `"flipout"`
-(Wen et al. 2018) draws one deviation from the mean and flips its signs per example. The last two give every
-example of a batch noise of its own, and so gradients of lower variance, for twice the arithmetic.
+`"weight"` samples one weight for the whole batch, as the paper does. `"local"` (local reparameterization,
+Kingma et al. 2015) samples the outputs instead, from the Gaussian that the weights induce on them. `"flipout"`
+(Wen et al. 2018) samples one deviation from the mean and flips its signs per example. With the last two every
+example of a batch has its own noise, so gradients have lower variance, for twice the arithmetic.
 
-A network of such layers and one converted by `bayesianize` have the same posterior, the same divergence and,
-for the same noise, the same outputs.
+A network of such layers and one converted by `bayesianize` have the same posterior, the same KL and, for the same
+noise, the same outputs.
 """
 
 from abc import ABC, abstractmethod
@@ -24,9 +24,9 @@ ESTIMATORS = ("weight", "local", "flipout")
 
 
 class VariationalLayer(Bayesian):
-    """A layer of torch with random weights. Positional and further keyword arguments are those of torch's layer.
+    """A layer of torch with random weights. Positional and further keyword arguments are passed to torch's layer.
 
-    Inside a `frozen` block the layer uses the frozen weights, whatever its estimator: one network is one weight.
+    Inside a `frozen` block the layer uses the frozen weights, whatever its estimator.
     """
 
     plain: ClassVar[type[nn.Module]]
@@ -56,13 +56,13 @@ class VariationalLayer(Bayesian):
 
 
 class _Product(VariationalLayer, ABC):
-    """One whose output is linear in its weights, so that all three estimators apply."""
+    """A layer whose output is linear in its weights, so all three estimators apply."""
 
     estimators = ESTIMATORS
 
     def forward(self, x: Tensor) -> Tensor:
         """The layer's output for fresh noise."""
-        if self.estimator == "weight" or self._frozen is not None:
+        if self.estimator == "weight" or self.frozen_sample is not None:
             output: Tensor = super().forward(x)
             return output
         mean, std = self._moments()
@@ -73,13 +73,13 @@ class _Product(VariationalLayer, ABC):
         return means, {name: s.exp() for name, _, s in self.posterior()}
 
     def _local(self, x: Tensor, mean: dict[str, Tensor], std: dict[str, Tensor]) -> Tensor:
-        """y ~ N(W_mu x, W_sigma^2 x^2), drawn apart for every element of the output.
+        """y ~ N(W_mu x, W_sigma^2 x^2), independent for every element of the output.
 
-        For a convolution this drops the correlation that one shared weight causes between positions.
+        For a convolution this ignores the correlation between positions that share a weight.
         """
         location = self._operation(x, mean)
         variance = self._operation(x**2, {name: value**2 for name, value in std.items()})
-        # the square root has an infinite slope at 0, where an input is all zero: no noise and no gradient there
+        # for an input of zeros the slope of the square root is infinite: no noise and no gradient there
         positive = variance > 0
         scale = torch.where(positive, torch.where(positive, variance, 1.0).sqrt(), 0.0)
         return location + scale * torch.randn_like(location)
@@ -87,7 +87,7 @@ class _Product(VariationalLayer, ABC):
     def _flipout(self, x: Tensor, mean: dict[str, Tensor], std: dict[str, Tensor]) -> Tensor:
         """y = W_mu x + r_out * ((sigma * eps) (r_in * x)) with signs r per example.
 
-        Only the deviation from the mean is flipped. Flipping the drawn weight itself would flip the mean too.
+        Only the deviation from the mean is flipped. Flipping the sampled weight would flip the mean too.
         """
         deviation = {name: value * torch.randn_like(value) for name, value in std.items()}
         location = self._operation(x, mean)
@@ -96,7 +96,7 @@ class _Product(VariationalLayer, ABC):
 
     @abstractmethod
     def _operation(self, x: Tensor, weights: dict[str, Tensor]) -> Tensor:
-        """What torch's layer does, with these weights."""
+        """The output of torch's layer with these weights."""
 
     @abstractmethod
     def _signs(self, like: Tensor) -> Tensor:
@@ -112,7 +112,7 @@ class Linear(_Product):
         return functional.linear(x, weights["weight"], weights.get("bias"))
 
     def _signs(self, like: Tensor) -> Tensor:
-        # positions of a sequence belong to one example and share its signs
+        # all positions of a sequence share the signs of their example
         shape = (like.shape[0], *[1] * (like.dim() - 2), like.shape[-1]) if like.dim() > 1 else like.shape
         return _random_signs(like, shape)
 

@@ -16,7 +16,7 @@ class Categorical:
     """p(y | x, w) = softmax(f(x; w))[y]: classification.
 
     Args:
-        label_smoothing: the share of a label's weight that is spread evenly over all classes.
+        label_smoothing: the probability mass that is spread evenly over all classes.
     """
 
     label_smoothing: float = 0.0
@@ -34,14 +34,14 @@ class Categorical:
         """-log p(y | x, w) of each example, [n]."""
         return functional.cross_entropy(outputs, y, reduction="none", label_smoothing=self.label_smoothing)
 
-    def divergence(self, outputs: Tensor, others: Tensor, log_noise: Tensor | None = None) -> Tensor:
+    def kl(self, outputs: Tensor, others: Tensor, log_noise: Tensor | None = None) -> Tensor:
         """KL(p(. | outputs) || p(. | others)) of each example, [n]."""
         log_p, log_q = outputs.log_softmax(-1), others.log_softmax(-1)
         return (log_p.exp() * (log_p - log_q)).sum(-1)
 
-    def mean(self, draws: Tensor) -> Tensor:
-        """The outputs that stand for the mean probability over the draws [k, n, classes] (eq. 18)."""
-        return draws.log_softmax(-1).logsumexp(0) - math.log(len(draws))
+    def mean(self, samples: Tensor) -> Tensor:
+        """The log of the mean probability over the samples [k, n, classes] (eq. 18)."""
+        return samples.log_softmax(-1).logsumexp(0) - math.log(len(samples))
 
     def score(self, outputs: Tensor, y: Tensor) -> Tensor:
         """1 for each example that is classified correctly, else 0, [n]."""
@@ -53,7 +53,7 @@ class Gaussian:
     """y = f(x; w) + zeta with zeta ~ N(0, noise_std^2), the same for all inputs: regression.
 
     Args:
-        noise_std: the standard deviation of the noise; if it is learned, where it starts.
+        noise_std: the standard deviation of the noise, or its initial value if it is learned.
         learned: fit its logarithm together with the weights.
     """
 
@@ -74,14 +74,14 @@ class Gaussian:
         z = (_same_shape(outputs, y) - outputs) * (-log_std).exp()
         return (z.square() / 2 + log_std + math.log(2 * math.pi) / 2).reshape(len(y), -1).sum(1)
 
-    def divergence(self, outputs: Tensor, others: Tensor, log_noise: Tensor | None = None) -> Tensor:
+    def kl(self, outputs: Tensor, others: Tensor, log_noise: Tensor | None = None) -> Tensor:
         """KL(p(. | outputs) || p(. | others)) of each example, [n]."""
         z = (outputs - others) * (-self._log_std(outputs, log_noise)).exp()
         return z.square().reshape(len(outputs), -1).sum(1) / 2
 
-    def mean(self, draws: Tensor) -> Tensor:
-        """The mean output over the draws [k, n, ...]."""
-        return draws.mean(0)
+    def mean(self, samples: Tensor) -> Tensor:
+        """The mean output over the samples [k, n, ...]."""
+        return samples.mean(0)
 
     def score(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The squared error of each example, averaged over its outputs, [n]."""

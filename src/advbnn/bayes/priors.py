@@ -1,11 +1,11 @@
-"""Priors over weights, and their divergence from a Gaussian posterior (eq. 5 and 6).
+"""Priors over weights, and the KL of a Gaussian posterior (eq. 5 and 6).
 
-A prior is anything with `kl(name, mu, log_std) -> scalar`: the divergence of the factorised Gaussian
-with means `mu` and standard deviations `exp(log_std)` from the prior, summed over one parameter tensor.
+A prior is anything with `kl(name, mu, log_std) -> scalar`: the KL between the factorised Gaussian with means `mu`
+and standard deviations `exp(log_std)` and the prior, summed over one parameter tensor.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Protocol, runtime_checkable
 
@@ -21,7 +21,7 @@ PerParameter = float | Mapping[str, float] | Callable[[str, Tensor], float | Ten
 
 @runtime_checkable
 class Prior(Protocol):
-    """What `Bayesian` asks of a prior."""
+    """What `Bayesian` needs of a prior."""
 
     def kl(self, name: str, mu: Tensor, log_std: Tensor) -> Tensor:
         """KL(N(mu, exp(log_std)^2) || prior), summed over the tensor."""
@@ -51,8 +51,8 @@ class GaussianPrior:
 class ScaleMixturePrior:
     """p(w) = weight * N(mean, std^2) + (1 - weight) * N(mean, narrow_std^2), after Blundell et al. (2015).
 
-    The divergence has no closed form: the entropy of the posterior is exact and E[log p(w)] is estimated
-    from `samples` draws, so the estimate is unbiased and its variance falls as 1 / samples.
+    The KL has no closed form. The entropy of the posterior is exact and E[log p(w)] is estimated from `samples`
+    weight samples, so the estimate is unbiased and its variance is proportional to 1 / samples.
     """
 
     std: PerParameter = 1.0
@@ -62,28 +62,32 @@ class ScaleMixturePrior:
     samples: int = 1
 
     def __post_init__(self) -> None:
-        _check_mixture(self.weight, self.samples)
+        _check_mixture("weight", self.weight, self.samples)
         _check_std("std", self.std)
         _check_std("narrow_std", self.narrow_std)
         _check_mean(self.mean)
 
     def kl(self, name: str, mu: Tensor, log_std: Tensor) -> Tensor:
-        """Monte-Carlo estimate of E_q[log q(w) - log p(w)] with `samples` fresh draws."""
-        scales = (
-            std_for("prior std", self.std, name, mu),
-            std_for("prior narrow_std", self.narrow_std, name, mu),
-        )
+        """Monte Carlo estimate of E_q[log q(w) - log p(w)] from `samples` weight samples."""
+        scales = [std_for("prior std", std, name, mu) for std in (self.std, self.narrow_std)]
         mean = choose(self.mean, name, mu, default=0.0)
-        return _mixture_kl(mu, log_std, self.weight, scales, mean, self.samples)
+        mu, log_std = _at_least_float32(mu), _at_least_float32(log_std)
+        expected_log_prior = mu.new_zeros(())
+        for _ in range(self.samples):
+            deviation = mu + log_std.exp() * torch.randn_like(mu) - mean
+            wide, narrow = (_log_normal(deviation, scale) for scale in scales)
+            log_prior = torch.logaddexp(wide + math.log(self.weight), narrow + math.log1p(-self.weight))
+            expected_log_prior = expected_log_prior + log_prior.sum() / self.samples
+        negative_entropy = -(log_std + 0.5 * math.log(2 * math.pi * math.e)).sum()
+        return negative_entropy - expected_log_prior
 
 
 @dataclass(frozen=True)
 class SpikeAndSlabPrior:
     """p(w) = spike_weight * N(mean, spike_std^2) + (1 - spike_weight) * N(mean, std^2).
 
-    The spike is a narrow Gaussian. A true point mass would do nothing here: a Gaussian posterior gives it
-    probability zero, so it would add the constant -log(1 - spike_weight) and no gradient. Estimated as in
-    `ScaleMixturePrior`.
+    The spike is a narrow Gaussian. A point mass would have no effect: a Gaussian posterior gives it probability
+    zero, so it would add the constant -log(1 - spike_weight) and no gradient. Estimated as in `ScaleMixturePrior`.
     """
 
     std: PerParameter = 0.15
@@ -93,26 +97,22 @@ class SpikeAndSlabPrior:
     samples: int = 1
 
     def __post_init__(self) -> None:
-        _check_mixture(self.spike_weight, self.samples)
+        _check_mixture("spike_weight", self.spike_weight, self.samples)
         _check_std("std", self.std)
         _check_std("spike_std", self.spike_std)
         _check_mean(self.mean)
 
     def kl(self, name: str, mu: Tensor, log_std: Tensor) -> Tensor:
-        """Monte-Carlo estimate of E_q[log q(w) - log p(w)] with `samples` fresh draws."""
-        scales = (
-            std_for("prior spike_std", self.spike_std, name, mu),
-            std_for("prior std", self.std, name, mu),
-        )
-        mean = choose(self.mean, name, mu, default=0.0)
-        return _mixture_kl(mu, log_std, self.spike_weight, scales, mean, self.samples)
+        """Monte Carlo estimate of E_q[log q(w) - log p(w)] from `samples` weight samples."""
+        mixture = ScaleMixturePrior(self.spike_std, self.std, self.spike_weight, self.mean, self.samples)
+        return mixture.kl(name, mu, log_std)
 
 
 def unit_norm_scales(net: nn.Module) -> dict[str, float]:
     """Prior means that centre every normalisation layer's scale on 1 and all else on 0.
 
-    With mean 0 and sigma_0 = 0.05 the BatchNorm scales of VGG16, a small fraction of its weights, carry most of the
-    divergence at the start, and training pulls them to zero. `GaussianPrior(mean=unit_norm_scales(net))` does not.
+    With mean 0 and sigma_0 = 0.05 the BatchNorm scales of VGG16, a small fraction of its weights, make up most of
+    the initial KL, and training pulls them to zero. `GaussianPrior(mean=unit_norm_scales(net))` avoids that.
     """
     norms = (
         nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.LayerNorm, nn.GroupNorm,
@@ -126,10 +126,9 @@ def unit_norm_scales(net: nn.Module) -> dict[str, float]:
 
 
 def check_names(net: nn.Module, prior: Prior, init_std: PerParameter) -> None:
-    """Refuse mappings that name a parameter which `net` does not have: a misspelt name would choose nothing.
+    """Refuse mappings with a name that is no parameter of `net`: a misspelt name would have no effect.
 
-    A name of a parameter that stays deterministic is right, as is any name of one that has several. What a prior of
-    another kind than those here does with its fields is its own affair.
+    Names of deterministic parameters and all names of a tied one are fine. Fields of custom priors are not checked.
     """
     given: dict[str, object] = {"init_std": init_std}
     if isinstance(prior, GaussianPrior | ScaleMixturePrior | SpikeAndSlabPrior):
@@ -145,7 +144,7 @@ def check_names(net: nn.Module, prior: Prior, init_std: PerParameter) -> None:
 
 
 def choose(value: PerParameter, name: str, parameter: Tensor, default: float | None = None) -> float | Tensor:
-    """The number that `value` holds for this parameter; `default` where a mapping is silent."""
+    """The number that `value` holds for this parameter; `default` if a mapping has no entry for it."""
     if callable(value):
         return value(name, parameter)
     if isinstance(value, Mapping):
@@ -165,26 +164,6 @@ def std_for(argument: str, value: PerParameter, name: str, parameter: Tensor) ->
     return std
 
 
-def _mixture_kl(
-    mu: Tensor,
-    log_std: Tensor,
-    weight: float,
-    scales: tuple[float | Tensor, float | Tensor],
-    mean: float | Tensor,
-    samples: int,
-) -> Tensor:
-    mu, log_std = _at_least_float32(mu), _at_least_float32(log_std)
-    std = log_std.exp()
-    expected_log_prior = mu.new_zeros(())
-    for _ in range(samples):
-        deviation = mu + std * torch.randn_like(mu) - mean
-        first, second = (_log_normal(deviation, scale) for scale in scales)
-        log_prior = torch.logaddexp(first + math.log(weight), second + math.log1p(-weight))
-        expected_log_prior = expected_log_prior + log_prior.sum() / samples
-    negative_entropy = -(log_std + 0.5 * math.log(2 * math.pi * math.e)).sum()
-    return negative_entropy - expected_log_prior
-
-
 def _log_normal(deviation: Tensor, std: float | Tensor) -> Tensor:
     return -((deviation / std) ** 2) / 2 - _log(std) - 0.5 * math.log(2 * math.pi)
 
@@ -194,13 +173,12 @@ def _log(value: float | Tensor) -> float | Tensor:
 
 
 def _at_least_float32(tensor: Tensor) -> Tensor:
-    # sums over millions of half-precision terms lose everything
+    # a half-precision sum over millions of terms is useless
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
 def _check_std(argument: str, value: PerParameter) -> None:
-    numbers = value.values() if isinstance(value, Mapping) else () if callable(value) else (value,)
-    for number in numbers:
+    for number in _numbers(value):
         if not 0 < number < math.inf:
             raise ArgumentError(
                 f"{argument} must be a positive, finite standard deviation, got {number}; "
@@ -209,16 +187,17 @@ def _check_std(argument: str, value: PerParameter) -> None:
 
 
 def _check_mean(value: PerParameter) -> None:
-    numbers = value.values() if isinstance(value, Mapping) else () if callable(value) else (value,)
-    for number in numbers:
+    for number in _numbers(value):
         if not math.isfinite(number):
             raise ArgumentError(f"mean must be finite, got {number}")
 
 
-def _check_mixture(weight: float, samples: int) -> None:
+def _numbers(value: PerParameter) -> Iterable[float]:
+    return value.values() if isinstance(value, Mapping) else () if callable(value) else (value,)
+
+
+def _check_mixture(argument: str, weight: float, samples: int) -> None:
     if not 0 < weight < 1:
-        raise ArgumentError(
-            f"the mixture weight must lie strictly between 0 and 1, got {weight}; for one component use GaussianPrior"
-        )
+        raise ArgumentError(f"{argument} must lie between 0 and 1, got {weight}; for one component use GaussianPrior")
     if samples < 1:
         raise ArgumentError(f"samples must be at least 1, got {samples}")

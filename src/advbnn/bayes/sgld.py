@@ -1,8 +1,7 @@
-"""Sampling the posterior instead of fitting one: stochastic gradient Langevin dynamics (section 2.2).
+"""Sampling the posterior by stochastic gradient Langevin dynamics (section 2.2).
 
-Descend the loss with noise of just the right size, and the weights wander through the posterior. The optimizers
-make the chain, `keep` says which of its states count, and a `SampleBank` is the network that redraws its weights
-from them at every call:
+Gradient descent with noise of the right scale samples from the posterior. The optimizers produce a chain of weights,
+`keep` chooses the states that count as samples, and a `SampleBank` stores them and uses one of them at every call:
 
     bank, optimizer = SampleBank(net), SGLD(net.parameters(), lr=0.1, data_size=n)
     for step, (x, y) in enumerate(batches, start=1):
@@ -30,15 +29,15 @@ class SGLD(Optimizer):
         w <- w - lr * g + sqrt(2 * lr * temperature / N) * xi,    xi ~ N(0, I)
 
     where g is the gradient of the mean negative log-likelihood per example plus 1/N times the negative log prior,
-    estimated on a mini-batch. As lr -> 0 the states are draws from p(w | data)^(1/temperature); the paper's step
-    is 2 lr / N in these units. So `lr` means what it means to SGD, and at temperature 0 the update is SGD's.
+    estimated on a mini-batch. As lr -> 0 the states are samples from p(w | data)^(1/temperature); the paper's step
+    is 2 lr / N in these units. So `lr` has the scale it has in SGD, and at temperature 0 the update is SGD's.
 
-    A fixed lr leaves a bias of its own order: a direction in which the loss has curvature h comes out too wide by
-    the factor 1 / (1 - lr h / 2) in variance, and mini-batches add the variance of their gradients on top.
+    A fixed lr leaves a bias of order lr: where the loss has curvature h, the variance is too large by the factor
+    1 / (1 - lr h / 2), and mini-batches add the variance of their gradients.
 
     Noise comes from torch's default generator, for parameters that have a gradient. Processes that train one
-    network together must step with equal noise: `with seeded(seed, device): optimizer.step()`, where they share a
-    seed that is new at every step.
+    network together must use the same noise: `with seeded(seed, device): optimizer.step()`, with a shared seed that
+    changes at every step.
     """
 
     def __init__(self, params: ParamsT, lr: float, *, data_size: int, temperature: float = 1.0) -> None:
@@ -48,42 +47,50 @@ class SGLD(Optimizer):
             params: parameters or parameter groups.
             lr: step size, as for SGD on the mean loss.
             data_size: N, the number of training examples.
-            temperature: 1 samples the posterior, less a sharper ("cold") one, 0 only descends.
+            temperature: 1 samples the posterior, a smaller value a sharper ("cold") one, 0 is plain descent.
         """
-        _check_dynamics(lr, data_size, temperature)
+        if not 0 < lr < math.inf:
+            raise ArgumentError(f"lr must be positive and finite, got {lr}")
+        if data_size < 1:
+            raise ArgumentError(f"data_size must be the number of training examples, at least 1; got {data_size}")
+        if not 0 <= temperature < math.inf:
+            raise ArgumentError(f"temperature must be finite and not negative, got {temperature}; 1 is the posterior")
         super().__init__(params, {"lr": lr, "data_size": data_size, "temperature": temperature})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One update; `closure`, if given, computes the loss and its gradients anew."""
-        loss = _evaluate(closure)
+        """One update; `closure`, if given, recomputes the loss and its gradients."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
         for group in self.param_groups:
-            parameters, gradients = _with_gradients(group)
-            if not parameters:
-                continue
-            torch._foreach_add_(parameters, gradients, alpha=-group["lr"])
-            scale = _noise_scale(group)
-            if scale > 0:
-                torch._foreach_add_(parameters, _noise_like(parameters), alpha=scale)
+            parameters = [p for p in group["params"] if p.grad is not None]
+            if parameters:
+                noise_scale = math.sqrt(2 * group["lr"] * group["temperature"] / group["data_size"])
+                self._update(group, parameters, [p.grad for p in parameters], noise_scale)
         return loss
 
+    def _update(self, group: dict[str, Any], parameters: list[Tensor], grads: list[Tensor], noise_scale: float) -> None:
+        torch._foreach_add_(parameters, grads, alpha=-group["lr"])
+        if noise_scale > 0:
+            torch._foreach_add_(parameters, _noise_like(parameters), alpha=noise_scale)
 
-class PSGLD(Optimizer):
+
+class PSGLD(SGLD):
     """SGLD whose step adapts to each weight by RMSprop's preconditioner (Li et al., 2016).
 
         V <- alpha * V + (1 - alpha) * g^2,    G = 1 / (sqrt(V) + eps)
         w <- w - lr * G * g + sqrt(2 * lr * temperature / N * G) * xi,    xi ~ N(0, I)
 
-    with g and N as for `SGLD`; at temperature 0 and `burn_in=None` the update is RMSprop's. V begins as the mean of
-    the first g^2 over each parameter tensor: from zero, a weight whose first gradient happens to be small would be
-    thrown far away by noise of size 1 / |g|^(1/2).
+    with g and N as for `SGLD`; at temperature 0 and `burn_in=None` the update is RMSprop's. V starts at the mean of
+    the first g^2 over each parameter tensor. If it started at zero, a weight whose first gradient is small would get
+    noise of size 1 / |g|^(1/2).
 
-    A preconditioner that depends on w calls for a drift Gamma = sum_j dG_ij / dw_j, which needs second derivatives.
-    It is not computed here, because it is made to vanish: G adapts during the first `burn_in` updates of a
-    parameter and is constant from then on, so that Gamma = 0 and the later states follow the posterior. The
-    original algorithm adapts for ever and drops Gamma as small. That is so where the noise of mini-batches rules
-    V, but where V has the time to follow the gradient at w, a Gaussian posterior comes out with up to twice its
-    variance.
+    A preconditioner that depends on w requires a drift Gamma = sum_j dG_ij / dw_j, which needs second derivatives.
+    Here G adapts during the first `burn_in` updates of a parameter and is constant afterwards, so Gamma = 0 and later
+    states follow the posterior. The original algorithm always adapts and drops Gamma as small. This holds if V is
+    dominated by mini-batch noise; if V follows the gradient at w, a Gaussian posterior gets up to twice its variance.
     """
 
     def __init__(
@@ -103,43 +110,36 @@ class PSGLD(Optimizer):
             params: parameters or parameter groups.
             lr: step size, as for RMSprop on the mean loss.
             data_size: N, the number of training examples.
-            burn_in: updates during which the preconditioner adapts; keep samples only after them. None for ever.
-            temperature: 1 samples the posterior, less a sharper ("cold") one, 0 only descends.
-            alpha: how much of V an update keeps; it averages over some 1 / (1 - alpha) updates.
+            burn_in: updates during which the preconditioner adapts; keep samples only after them. None: always.
+            temperature: 1 samples the posterior, a smaller value a sharper ("cold") one, 0 is plain descent.
+            alpha: decay of V, an average over about 1 / (1 - alpha) updates.
             eps: bounds the preconditioner by 1 / eps; lambda in the paper.
         """
-        _check_dynamics(lr, data_size, temperature)
         if burn_in is not None and burn_in < 1:
-            raise ArgumentError(f"burn_in must be at least 1, or None to adapt for ever; got {burn_in}")
+            raise ArgumentError(f"burn_in must be at least 1, or None to adapt always; got {burn_in}")
         if not 0 <= alpha < 1:
             raise ArgumentError(f"alpha must lie in [0, 1), got {alpha}; 0.99 is usual")
         if not 0 < eps < math.inf:
             raise ArgumentError(f"eps must be positive and finite, got {eps}; 1e-5 is usual")
-        defaults = {"lr": lr, "data_size": data_size, "temperature": temperature}
-        super().__init__(params, {**defaults, "burn_in": burn_in, "alpha": alpha, "eps": eps})
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One update; `closure`, if given, computes the loss and its gradients anew."""
-        loss = _evaluate(closure)
+        super().__init__(params, lr, data_size=data_size, temperature=temperature)
+        own = {"burn_in": burn_in, "alpha": alpha, "eps": eps}
+        self.defaults.update(own)
         for group in self.param_groups:
-            parameters, gradients = _with_gradients(group)
-            if not parameters:
-                continue
-            self._adapt(group["burn_in"], group["alpha"], parameters, gradients)
-            roots = torch._foreach_sqrt([self.state[p]["square_avg"] for p in parameters])
-            torch._foreach_add_(roots, group["eps"])
-            torch._foreach_addcdiv_(parameters, gradients, roots, value=-group["lr"])
-            scale = _noise_scale(group)
-            if scale > 0:
-                torch._foreach_sqrt_(roots)
-                torch._foreach_addcdiv_(parameters, _noise_like(parameters), roots, value=scale)
-        return loss
+            group.update({**own, **group})
+
+    def _update(self, group: dict[str, Any], parameters: list[Tensor], grads: list[Tensor], noise_scale: float) -> None:
+        self._adapt(group["burn_in"], group["alpha"], parameters, grads)
+        roots = torch._foreach_sqrt([self.state[p]["square_avg"] for p in parameters])
+        torch._foreach_add_(roots, group["eps"])
+        torch._foreach_addcdiv_(parameters, grads, roots, value=-group["lr"])
+        if noise_scale > 0:
+            torch._foreach_sqrt_(roots)
+            torch._foreach_addcdiv_(parameters, _noise_like(parameters), roots, value=noise_scale)
 
     def _adapt(self, burn_in: int | None, alpha: float, parameters: list[Tensor], gradients: list[Tensor]) -> None:
         adapting = []
         for parameter, gradient in zip(parameters, gradients, strict=True):
-            # counted for each parameter: one that gets its first gradient late still gets a preconditioner
+            # counted per parameter: one whose first gradient comes late still adapts
             state = self.state[parameter]
             if not state:
                 state["updates"] = 0
@@ -162,57 +162,20 @@ def keep(step: int, *, burn_in: int, every: int) -> bool:
     return step > burn_in and (step - burn_in) % every == 0
 
 
-def step_size(t: float, *, a: float, b: float, gamma: float = 0.55) -> float:
-    """a * (b + t)^-gamma, Welling and Teh's schedule after `t` updates; unbiased in the limit for gamma in (0.5, 1].
-
-    `torch.optim.lr_scheduler.LambdaLR(SGLD(params, lr=1, ...), lambda t: step_size(t, a=..., b=...))` follows it.
-    """
-    if not (a > 0 and b > 0 and 0.5 < gamma <= 1):
-        raise ArgumentError(f"a and b must be positive and gamma in (0.5, 1]; got a={a}, b={b}, gamma={gamma}")
-    return float(a * (b + t) ** -gamma)
-
-
 def negative_log_prior(net: nn.Module, prior: GaussianPrior) -> Tensor:
     """-log p(w) = sum (w - mean)^2 / (2 std^2) over the trainable parameters of `net`, up to a constant."""
     if not isinstance(prior, GaussianPrior):
-        raise ArgumentTypeError(
-            f"prior must be a GaussianPrior, the one whose log density is known here; got {prior!r}"
-        )
+        raise ArgumentTypeError(f"prior must be a GaussianPrior, got {prior!r}")
     terms = []
     for name, weight in net.named_parameters():
         if weight.requires_grad:
             std, mean = std_for("prior std", prior.std, name, weight), choose(prior.mean, name, weight, default=0.0)
-            # sums over millions of half-precision terms lose everything
+            # a half-precision sum over millions of terms is useless
             precise = weight.to(torch.promote_types(weight.dtype, torch.float32))
             terms.append((((precise - mean) / std) ** 2).sum() / 2)
     if not terms:
         raise ArgumentError("net has no trainable parameter, so no prior; see net.requires_grad_()")
     return torch.stack([term.to(terms[0].device) for term in terms]).sum()
-
-
-def _check_dynamics(lr: float, data_size: int, temperature: float) -> None:
-    if not 0 < lr < math.inf:
-        raise ArgumentError(f"lr must be positive and finite, got {lr}")
-    if data_size < 1:
-        raise ArgumentError(f"data_size must be the number of training examples, at least 1; got {data_size}")
-    if not 0 <= temperature < math.inf:
-        raise ArgumentError(f"temperature must be finite and not negative, got {temperature}; 1 samples the posterior")
-
-
-def _evaluate(closure: Callable[[], Any] | None) -> Any:
-    if closure is None:
-        return None
-    with torch.enable_grad():
-        return closure()
-
-
-def _with_gradients(group: dict[str, Any]) -> tuple[list[Tensor], list[Tensor]]:
-    parameters = [p for p in group["params"] if p.grad is not None]
-    return parameters, [p.grad for p in parameters]
-
-
-def _noise_scale(group: dict[str, Any]) -> float:
-    return math.sqrt(2 * group["lr"] * group["temperature"] / group["data_size"])
 
 
 def _noise_like(parameters: list[Tensor]) -> list[Tensor]:

@@ -13,8 +13,9 @@ from torch import nn
 
 from advbnn import models
 from advbnn.attacks import PGD
-from advbnn.bayes.mean_field import Bayesian, bayesianize
+from advbnn.bayes.mean_field import bayesianize
 from advbnn.bayes.priors import GaussianPrior, unit_norm_scales
+from advbnn.bayes.protocol import random_parts
 from advbnn.defenses.config_io import DERIVED
 from advbnn.defenses.objective import RobustELBO
 from advbnn.defenses.optimizers import AdamOptimizer, LangevinSampler, SGDOptimizer
@@ -73,7 +74,7 @@ class Variational:
                 raise ArgumentError(f"{name} must be a positive, finite standard deviation, got {getattr(self, name)}")
 
     def wrap(self, net: nn.Module) -> nn.Module:
-        if any(isinstance(part, Bayesian) for part in net.modules()):
+        if random_parts(net):
             return net
         return bayesianize(net, prior=self._prior(net), init_std=self.init_std)
 

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from advbnn.bayes.mean_field import Bayesian
-from advbnn.bayes.sample_bank import SampleBank
+from advbnn.bayes.protocol import random_parts
 from advbnn.data.imageset import Examples, row_numbers
 from advbnn.defenses.rse import noise_levels
 from advbnn.modules import dtype_of
@@ -137,10 +136,8 @@ def _unsaved(model: nn.Module) -> dict[str, Any]:
         if not _tells_its_attributes(module):
             attributes = {name: value for name, value in vars(module).items() if name not in _OF_EVERY_MODULE}
             found |= {f"attribute {path}.{name}": value for name, value in attributes.items() if _is_plain(value)}
-        if isinstance(module, Bayesian) and module._frozen is not None:
-            found |= {f"frozen {path}.{name}": weight for name, weight in module._frozen.items()}
-        if isinstance(module, SampleBank) and module._frozen is not None:
-            found[f"frozen {path}"] = module._frozen
+    for path, part in random_parts(model):
+        found |= {f"frozen {path}.{name}": weight for name, weight in (part.frozen_sample or {}).items()}
     return found
 
 

@@ -8,13 +8,20 @@ import torch
 from torch import Tensor, nn
 
 from advbnn.bayes.likelihoods import Gaussian
-from advbnn.bayes.prediction import all_finite, not_finite
 from advbnn.data.imageset import Examples
 from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole
 from advbnn.evaluation.accuracy import Perturbation, check_allowed, check_attack, check_model_and_examples
 from advbnn.evaluation.batchwise import Batch, batchwise
 from advbnn.evaluation.intervals import mean_interval
-from advbnn.modules import device_of, dtype_of, evaluating, explain_input_errors, without_parameter_gradients
+from advbnn.modules import (
+    all_finite,
+    device_of,
+    dtype_of,
+    evaluating,
+    explain_input_errors,
+    not_finite_error,
+    without_parameter_gradients,
+)
 from advbnn.randomness import crafting_seed, scoring_seed, seeded
 
 
@@ -87,7 +94,7 @@ def regress(
     _check_noise(noise_std)
     outputs = _sampled_outputs(model, x, positive_whole("samples", samples), seed)
     if not bool(all_finite(x)):
-        raise not_finite(x)
+        raise not_finite_error(x)
     weights_std, mean = torch.std_mean(outputs, 0, correction=0)
     noise = torch.full_like(mean, noise_std)
     return Regression(mean=mean, weights_std=weights_std, noise_std=noise, std=torch.hypot(weights_std, noise))

@@ -1,4 +1,4 @@
-"""torch.compile for functions that are made anew for every network."""
+"""torch.compile for functions that are made for each network, and the names of engines and precisions."""
 
 import types
 from collections.abc import Callable
@@ -12,11 +12,11 @@ from advbnn.names import PRECISIONS as PRECISIONS
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def compiled_apart(function: Function, **options: Any) -> Function:
-    """`function` compiled, apart from its twins: functions that were made by the same lines of code.
+def compile_separately(function: Function, **options: Any) -> Function:
+    """`function` compiled, with its own limit of recompilations.
 
-    The compiler counts how often it compiles one piece of code, and refuses when that is too often. A function made for
-    each of many networks would share this count with all others, so each gets a copy of the code for itself.
+    The compiler counts how often it compiles one code object, and gives up after a limit. A closure made for each of
+    many networks would share this count with all others, so each gets its own copy of the code.
     """
     code = function.__code__.replace()
     copy = types.FunctionType(code, function.__globals__, code.co_name, function.__defaults__, function.__closure__)

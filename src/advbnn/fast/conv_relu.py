@@ -1,4 +1,4 @@
-"""A convolution that adds its bias and clips at zero while it writes its result, on devices that can."""
+"""A convolution with fused bias and ReLU, where the device has one."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +18,7 @@ def conv_relu(
     dilation: Sequence[int],
     groups: int,
 ) -> Tensor:
-    """max(0, W * x + b) for images, differentiable in x alone: weights that are learned have no use for it."""
+    """max(0, W * x + b) for images, differentiable in x alone."""
     if x.is_cuda:
         result: Tensor = torch.ops.aten.cudnn_convolution_relu(x, weight, bias, stride, padding, dilation, groups)
         return result
@@ -26,16 +26,8 @@ def conv_relu(
 
 
 @conv_relu.register_fake
-def _shape(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-) -> Tensor:
-    return functional.conv2d(x, weight, bias, tuple(stride), tuple(padding), tuple(dilation), groups)
+def _shape(x: Tensor, weight: Tensor, bias: Tensor, *geometry: Any) -> Tensor:
+    return functional.conv2d(x, weight, bias, *geometry)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -46,9 +38,9 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     x, weight, output = ctx.saved_tensors
     stride, padding, dilation, groups = ctx.geometry
-    # one pass over memory, where torch.where would be two, one of them slow
+    # one pass over memory instead of two with torch.where
     passed = torch.ops.aten.threshold_backward(gradient, output, 0)
-    # of the three gradients, the input's alone
+    # only the gradient of the input
     by_input: Tensor = torch.ops.aten.convolution_backward(
         passed, x, weight, None, stride, padding, dilation, False, [0, 0], groups, [True, False, False]
     )[0]

@@ -1,8 +1,7 @@
-"""A network's structure without its weights, run with whatever weights and statistics it is given.
+"""A network without its own weights, run with the weights and statistics it is given, and with fused layers.
 
-The fast forms of training and attack draw weights in half precision and hand them to the structure, so the network
-itself, its parameters and its optimizer stay in single precision. The structure may then differ from the network where
-that is faster and changes nothing: see `FusedNet`.
+The fast training step and attack sample weights in half precision and pass them to a `FusedNet`, while the network
+itself, its parameters and its optimizer stay in single precision.
 """
 
 import copy
@@ -16,43 +15,43 @@ from torch.nn import functional
 
 from advbnn.bayes.functional import parameter_paths
 from advbnn.fast.conv_relu import conv_relu
-from advbnn.models.conv_bn import NormalisedConvolution, fold, normalised_convolutions
+from advbnn.models.conv_bn import ConvBN, conv_bn_pairs, fold
 
 
 class FusedNet:
     """The structure of `net`, in training or evaluation mode, computing in `precision`.
 
-    In evaluation mode, normalisation is folded into the convolution before it, and so is the ReLU after it. In training
-    mode, a bias that normalisation takes away again is not added, and goes into the running mean directly; its gradient
-    is then zero without rounding. Both happen where the network has such places and are exact up to rounding.
+    In evaluation mode, BatchNorm and the ReLU after it are fused into the convolution before it. In training mode, a
+    bias that BatchNorm cancels is not added to the activations but to the running mean directly, so its gradient is
+    exactly zero. Both are exact up to rounding.
 
     Args:
         net: the network; it is not changed and not kept.
-        precision: type of the matrix products. Normalisation, losses and whatever else needs it stays in float32, by
-            the rules of torch's autocast.
-        training: whether normalisation uses the batch, and updates the running statistics it is given.
+        precision: type of the matrix products. BatchNorm, losses and the like stay in float32, by the rules of
+            torch's autocast.
+        training: use batch statistics, and update the running statistics that are passed in.
     """
 
     def __init__(self, net: nn.Module, precision: torch.dtype, training: bool) -> None:
         self.precision = precision
-        self.places = parameter_paths({**dict(net.named_parameters()), **dict(net.named_buffers())}, net)
+        self.paths = parameter_paths(net)
         self.structure = copy.deepcopy(net).to("meta").train(training)
         _adapt_convolutions(self.structure)
-        pairs = [pair for pair in normalised_convolutions(net, training=training) if self._owns_its_tensors(pair)]
-        changes = _hidden_biases(self.structure, pairs) if training else _folded_norms(self.structure, pairs)
-        self._changes: Sequence[_Hidden | Fold] = changes
+        pairs = [pair for pair in conv_bn_pairs(net, training=training) if self._owns_its_tensors(pair)]
+        changes = _cancelled_biases(self.structure, pairs) if training else _folded_norms(self.structure, pairs)
+        self._changes: Sequence[_CancelledBias | Fold] = changes
 
     @property
     def folds(self) -> list["Fold"]:
-        """The normalisations that are folded into convolutions."""
+        """The BatchNorms that are folded into convolutions."""
         return [change for change in self._changes if isinstance(change, Fold)]
 
     def placed(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors by their places in the structure, of which a tied weight has several."""
-        return {place: tensor for name, tensor in tensors.items() for place in self.places[name]}
+        """The tensors by their paths in the structure; a tied weight has several."""
+        return {path: tensor for name, tensor in tensors.items() for path in self.paths[name]}
 
     def fold(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What the structure computes with, by its places: in evaluation mode folded, in training mode less biases."""
+        """The tensors that the structure uses, by path: with folded BatchNorm, or without cancelled biases."""
         placed = self.placed(tensors)
         for change in self._changes:
             change.place(placed)
@@ -64,7 +63,7 @@ class FusedNet:
         Args:
             tensors: parameters and buffers by name.
             x: the inputs.
-            folded: `tensors` come from `fold`, or are like such.
+            folded: `tensors` are folded already, as by `fold`.
         """
         half = self.precision != torch.float32
         with torch.autocast(x.device.type, self.precision, enabled=half, cache_enabled=False):
@@ -72,28 +71,28 @@ class FusedNet:
             outputs: Tensor = functional_call(self.structure, placed, (x,), tie_weights=False)
         return outputs.float()
 
-    def _owns_its_tensors(self, pair: NormalisedConvolution) -> bool:
-        """Whether no other module shares a tensor with the pair, and no hook computes its weight from others."""
-        if f"{pair.conv}.weight" not in self.places:
+    def _owns_its_tensors(self, pair: ConvBN) -> bool:
+        """Whether no other module shares a tensor with the pair, and no hook computes its weight."""
+        if f"{pair.conv}.weight" not in self.paths:
             return False
-        ours = [name for name in self.places if name.rpartition(".")[0] in (pair.conv, pair.norm)]
+        ours = [name for name in self.paths if name.rpartition(".")[0] in (pair.conv, pair.norm)]
         held = [name for part in _parts(self.structure, pair) for name in part.state_dict()]
-        return len(ours) == len(held) and all(len(self.places[name]) == 1 for name in ours)
+        return len(ours) == len(held) and all(len(self.paths[name]) == 1 for name in ours)
 
 
 class FusedConv2d(nn.Conv2d):
-    """A convolution of a twin.
+    """A convolution of a `FusedNet`.
 
-    If it `sees_images`, it keeps their precision where the arithmetic is bfloat16. Eight significant bits move a pixel
-    by up to 0.002, a fifteenth of the usual perturbation. So the image goes in as two numbers, x = high + low, in
-    channels of their own that share the weights. Tensor cores want the three channels padded to eight anyway, so this
-    costs nothing; in float32 they want them padded to four.
+    If it `sees_images`, it keeps their precision although the arithmetic is bfloat16. Eight significant bits change a
+    pixel by up to 0.002, a fifteenth of the usual perturbation. So the image is split into two numbers, x = high + low,
+    in separate channels that share the weights. Tensor cores need the three channels padded to eight anyway, so this
+    is free; in float32 they need them padded to four.
 
-    If it `clips`, it ends in a ReLU.
+    If `with_relu`, it ends in a ReLU.
     """
 
     sees_images = False
-    clips = False
+    with_relu = False
 
     def forward(self, x: Tensor) -> Tensor:
         """The convolution, in the type of autocast if that is on."""
@@ -106,16 +105,16 @@ class FusedConv2d(nn.Conv2d):
             x = x.to(dtype)
         elif self.sees_images and x.is_cuda:
             x, weight = _padded(x, 4), _padded(weight, 4)
-        # in half precision, for in single precision torch lets convolutions round their factors, and not products
+        # in half precision only: in single precision torch allows TF32 in convolutions, but not in products
         if x.is_cuda and weight.dtype != torch.float32 and not weight.requires_grad and self._is_dense(x):
             outputs = dense_convolution(x, weight, bias)
-            return outputs.relu() if self.clips else outputs
-        # for images of few channels, a convolution that clips is slower than one that does not and a compiled pass
-        if self.clips and bias is not None and not (self.sees_images and torch.compiler.is_compiling()):
-            clipped: Tensor = conv_relu(x, weight, bias, self.stride, self.padding, self.dilation, self.groups)
-            return clipped
+            return outputs.relu() if self.with_relu else outputs
+        # on images of few channels, a fused ReLU is slower than a convolution and a compiled ReLU
+        if self.with_relu and bias is not None and not (self.sees_images and torch.compiler.is_compiling()):
+            activations: Tensor = conv_relu(x, weight, bias, self.stride, self.padding, self.dilation, self.groups)
+            return activations
         outputs = functional.conv2d(x, weight, bias, self.stride, self.padding, self.dilation, self.groups)
-        return outputs.relu() if self.clips else outputs
+        return outputs.relu() if self.with_relu else outputs
 
     def _is_dense(self, x: Tensor) -> bool:
         """Whether every output sees every input: 3x3 kernels on 2x2 images."""
@@ -124,7 +123,7 @@ class FusedConv2d(nn.Conv2d):
 
 
 def dense_convolution(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """A padded 3x3 convolution of 2x2 images as one matrix product, without the five ninths that multiply zeros."""
+    """A padded 3x3 convolution of 2x2 images as one matrix product, without the 5/9 of products with zeros."""
     n, inputs, _, _ = x.shape
     outputs = len(weight)
     # windows [output row from below, output column from the right] of the kernel: tap = input - output + 1
@@ -134,30 +133,30 @@ def dense_convolution(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return flat.view(n, 2, 2, outputs).permute(0, 3, 1, 2)
 
 
-class _Hidden:
-    """A bias that normalisation by the batch takes away: it is left out."""
+class _CancelledBias:
+    """A bias that batch statistics cancel: it is left out."""
 
-    def __init__(self, pair: NormalisedConvolution, conv: nn.Conv2d, momentum: float) -> None:
+    def __init__(self, pair: ConvBN, conv: nn.Conv2d, momentum: float) -> None:
         self._bias, self._mean = f"{pair.conv}.bias", f"{pair.norm}.running_mean"
         self._share = momentum / (1 - momentum)
         conv.bias = None
 
     def place(self, placed: dict[str, Tensor]) -> None:
-        """Put what the bias will have added to the running mean there, before that shrinks by 1 - momentum."""
+        """Add the share of the bias to the running mean, before the update multiplies it by 1 - momentum."""
         bias = placed.pop(self._bias).detach()
         if self._mean in placed:
             placed[self._mean].add_(bias, alpha=self._share)
 
 
 class Fold:
-    """A normalisation by running statistics: the convolution before it does its work."""
+    """A BatchNorm with running statistics, folded into the convolution before it."""
 
-    def __init__(self, pair: NormalisedConvolution, conv: nn.Conv2d, norm: nn.BatchNorm2d) -> None:
+    def __init__(self, pair: ConvBN, conv: nn.Conv2d, norm: nn.BatchNorm2d) -> None:
         self.weight, self.bias, self.norm = f"{pair.conv}.weight", f"{pair.conv}.bias", pair.norm
         self.has_bias, self.affine = conv.bias is not None, norm.affine
         self.channels, self.eps = norm.num_features, norm.eps
         if conv.bias is None:
-            # a place for the shift
+            # for the shift
             conv.bias = nn.Parameter(torch.empty(norm.num_features, device="meta"))
 
     def place(self, placed: dict[str, Tensor]) -> None:
@@ -168,17 +167,17 @@ class Fold:
         placed[self.weight], placed[self.bias] = fold(placed[self.weight], placed.get(self.bias), self.eps, tensors)
 
 
-def _hidden_biases(structure: nn.Module, pairs: Sequence[NormalisedConvolution]) -> list[_Hidden]:
-    hidden = []
+def _cancelled_biases(structure: nn.Module, pairs: Sequence[ConvBN]) -> list[_CancelledBias]:
+    cancelled = []
     for pair in pairs:
         conv, norm = _parts(structure, pair)
-        # without a momentum the running mean is an equal average, which knows how many batches there were
+        # without a momentum the running mean is a cumulative average, whose share changes with every batch
         if conv.bias is not None and norm.momentum is not None and norm.momentum < 1:
-            hidden.append(_Hidden(pair, conv, norm.momentum))
-    return hidden
+            cancelled.append(_CancelledBias(pair, conv, norm.momentum))
+    return cancelled
 
 
-def _folded_norms(structure: nn.Module, pairs: Sequence[NormalisedConvolution]) -> list[Fold]:
+def _folded_norms(structure: nn.Module, pairs: Sequence[ConvBN]) -> list[Fold]:
     folded = []
     for pair in pairs:
         conv, norm = _parts(structure, pair)
@@ -187,17 +186,17 @@ def _folded_norms(structure: nn.Module, pairs: Sequence[NormalisedConvolution]) 
         folded.append(Fold(pair, conv, norm))
         structure.set_submodule(pair.norm, nn.Identity())
         if pair.relu is not None and isinstance(conv, FusedConv2d):
-            conv.clips = True
+            conv.with_relu = True
             structure.set_submodule(pair.relu, nn.Identity())
     return folded
 
 
-def _parts(structure: nn.Module, pair: NormalisedConvolution) -> tuple[nn.Conv2d, nn.BatchNorm2d]:
+def _parts(structure: nn.Module, pair: ConvBN) -> tuple[nn.Conv2d, nn.BatchNorm2d]:
     return cast(nn.Conv2d, structure.get_submodule(pair.conv)), cast(nn.BatchNorm2d, structure.get_submodule(pair.norm))
 
 
 def _adapt_convolutions(structure: nn.Module) -> None:
-    """Turn the plain convolutions of images into a twin's."""
+    """Turn the plain convolutions of images into `FusedConv2d`."""
     layers = [m for m in structure.modules() if isinstance(m, nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear)]
     for layer in layers:
         if type(layer) is nn.Conv2d and layer.padding_mode == "zeros" and not isinstance(layer.padding, str):
@@ -213,5 +212,5 @@ def _split(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _padded(x: Tensor, multiple: int) -> Tensor:
-    """`x` with channels of zeros, so that their number is a multiple."""
+    """`x` with channels of zeros up to a multiple."""
     return functional.pad(x, (0, 0, 0, 0, 0, -x.shape[1] % multiple))

@@ -1,9 +1,9 @@
 """Counter-based noise: the i-th normal of a stream is a pure function of (seed, stream, i).
 
-A generator has to be advanced; a counter has not. So a draw can be made in a fused kernel, made again in the backward
-pass instead of being kept, and made once more after a run was killed, always with the same noise. The numbers are
-those of Philox 4x32-10 (Salmon et al., 2011) with the Box-Muller transform: counter (i // 4, stream, 0, 0), key seed,
-and four normals from the four words. `advbnn.fast.triton_kernels` makes the same numbers on the GPU.
+Unlike a generator, a counter has no state. So the same noise can be computed in a fused kernel, again in the backward
+pass instead of being stored, and again when a run is resumed. The numbers are Philox 4x32-10 (Salmon et al., 2011) with
+the Box-Muller transform: counter (i // 4, stream, 0, 0), key seed, and four normals from the four words.
+`advbnn.fast.triton_kernels` computes the same numbers on the GPU.
 """
 
 import torch
@@ -27,14 +27,14 @@ def normals(
     """Normals `start` to `start + count` of a stream, in float32.
 
     Args:
-        count: how many.
-        seed: a number of up to 64 bits; as an int64 tensor of one number it need not be known to a compiler.
-        stream: one of 2^31 independent streams of the seed; or a tensor likewise.
-        start: the position of the first one; a multiple of 4.
-        device: where to make them.
+        count: the number of normals.
+        seed: a number of up to 64 bits, or an int64 tensor of one number, on which a compiler does not specialize.
+        stream: one of 2^31 independent streams of the seed; an int or a tensor, like the seed.
+        start: the position of the first normal; a multiple of 4.
+        device: where to compute them.
     """
     if start % 4:
-        raise ArgumentError(f"start must be a multiple of 4, got {start}: the four words of a counter belong together")
+        raise ArgumentError(f"start must be a multiple of 4, got {start}: a counter gives four normals")
     counter = torch.arange(start // 4, start // 4 + -(-count // 4), device=device, dtype=torch.int64)
     words = _philox(counter, stream, seed)
     first, second = _box_muller(words[0], words[1]), _box_muller(words[2], words[3])

@@ -1,8 +1,8 @@
 # ruff: noqa: N803  Triton's compile-time constants are written in capitals
-"""Drawing weights on the GPU in one pass: noise, spread, mean and rounding to the type of the computation.
+"""Weight samples on the GPU in one pass over memory: noise, standard deviation, mean, and rounding to the type.
 
-Written in Triton, which uses all four numbers of a counter where the compiler's own noise takes one. The noise is that
-of `advbnn.fast.philox`, so nothing of it has to be kept for the backward pass.
+Written in Triton, which uses all four numbers of a Philox counter, where torch's compiler uses one. The noise equals
+that of `advbnn.fast.philox`, so none of it is stored for the backward pass.
 """
 
 from collections.abc import Sequence
@@ -13,14 +13,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_BLOCK = 512  # counters a program; four normals each
+_BLOCK = 512  # counters per program; four normals each
 
 
 @triton.jit
 def _turn(u):  # type: ignore[no-untyped-def]
     """cos(2 pi u) and sin(2 pi u) for u in [0, 1), by their series within a quarter turn of 0 and 1/2.
 
-    The library's functions take angles of any size, which costs more than all the rest of a normal number.
+    The library's functions take angles of any size, which costs more than everything else here.
     """
     half = tl.floor(2 * u + 0.5)
     t = u - 0.5 * half
@@ -62,7 +62,7 @@ def _noise(seed_pointer, stream, start, position, BLOCK: tl.constexpr):  # type:
 
 
 @triton.jit
-def _draw(mu, s, out, seed, stream, start, size, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _sample(mu, s, out, seed, stream, start, size, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     position = tl.program_id(0) * BLOCK * 4
     index = position + tl.arange(0, 4 * BLOCK)
     inside = index < size
@@ -72,7 +72,7 @@ def _draw(mu, s, out, seed, stream, start, size, BLOCK: tl.constexpr):  # type: 
 
 
 @triton.jit
-def _draw_scaled(mu, std, scale, out, blocks, seed, stream, start, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _sample_scaled(mu, std, scale, out, blocks, seed, stream, start, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     block = blocks + 5 * tl.program_id(0)
     position, first, end = tl.load(block), tl.load(block + 1), tl.load(block + 2)
     row, channel = tl.load(block + 3), tl.load(block + 4)
@@ -80,7 +80,7 @@ def _draw_scaled(mu, std, scale, out, blocks, seed, stream, start, BLOCK: tl.con
     inside = (index >= first) & (index < end)
     eps = _noise(seed, stream, start, position, BLOCK)
     value = tl.load(mu + index, inside).to(tl.float32) + tl.load(std + index, inside).to(tl.float32) * eps
-    # no division of whole numbers, which is slow: rows within the block are few, so half an entry outweighs rounding
+    # float instead of slow integer division: a block has few rows, so adding half an entry outweighs rounding
     whole = (position - first) // row
     rest = (position - first - whole * row) + tl.arange(0, 4 * BLOCK)
     number = channel + whole + ((rest + 0.5) * (1.0 / row)).to(tl.int32)
@@ -89,7 +89,7 @@ def _draw_scaled(mu, std, scale, out, blocks, seed, stream, start, BLOCK: tl.con
 
 
 @triton.jit
-def _draw_backward(  # type: ignore[no-untyped-def]
+def _sample_backward(  # type: ignore[no-untyped-def]
     grad, mu, s, grad_mu, grad_s, seed, factor, stream, start, size, weight, precision, prior_mean,
     ADD: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -109,30 +109,30 @@ def _draw_backward(  # type: ignore[no-untyped-def]
     tl.store(grad_s + index, by_s, inside)
 
 
-def draw(mu: Tensor, s: Tensor, *, seed: Tensor, stream: int, start: int, dtype: torch.dtype) -> Tensor:
+def sample(mu: Tensor, s: Tensor, *, seed: Tensor, stream: int, start: int, dtype: torch.dtype) -> Tensor:
     """w = mu + exp(s) * eps in `dtype` and in the memory order of mu.
 
     Args:
         mu: means, float32, dense in memory.
         s: log standard deviations, in the same order.
-        seed: the seed, an int64 tensor of one number on the device, so that a CUDA graph can be replayed with another.
-        stream: the stream of noise: one for each draw that a seed is used for.
-        start: position of this tensor's first number in the stream; a multiple of 4.
+        seed: an int64 tensor of one number on the device, so that a CUDA graph can be replayed with another seed.
+        stream: the stream of noise: one for each sample that uses a seed.
+        start: position of the tensor's first number in the stream; a multiple of 4.
         dtype: type of the result.
     """
     out = torch.empty_like(mu, dtype=dtype)
-    _draw[_grid(mu)](mu, s, out, seed, stream, start, mu.numel(), BLOCK=_BLOCK)
+    _sample[_grid(mu)](mu, s, out, seed, stream, start, mu.numel(), BLOCK=_BLOCK)
     return out
 
 
 def blocks_of(rows: Sequence[tuple[int, int, int]], device: torch.device) -> Tensor:
-    """The division of flat memory into the blocks of `draw_scaled`, none of which writes to more than one matrix.
+    """The division of flat memory into the blocks of `sample_scaled`; each block writes to one matrix only.
 
-    A block begins with a whole counter of the noise, also where its matrix begins in the middle of one.
+    A block starts at a whole counter of the noise, even if its matrix starts in the middle of one.
 
     Args:
-        rows: of each matrix the number of rows that have a scale each, their length, and the first one's scale;
-            -1 for a matrix without.
+        rows: for each matrix the number of rows, their length, and the index of the first row's scale; -1 for a
+            matrix without scales.
         device: where the kernel will run.
     """
     table, first = [], 0
@@ -143,27 +143,19 @@ def blocks_of(rows: Sequence[tuple[int, int, int]], device: torch.device) -> Ten
     return torch.tensor(table, dtype=torch.int32, device=device)
 
 
-def draw_scaled(
+def sample_scaled(
     mu: Tensor, std: Tensor, scale: Tensor, blocks: Tensor, *, seed: Tensor, stream: int, start: int, dtype: torch.dtype
 ) -> Tensor:
-    """w = scale_row * (mu + std * eps) for matrices side by side in flat memory, with the noise of `draw`.
+    """w = scale_row * (mu + std * eps) for matrices side by side in flat memory, with the noise of `sample`.
 
-    Args:
-        mu: means, in any precision.
-        std: standard deviations, not their logarithms.
-        scale: the scales, float32.
-        blocks: from `blocks_of`.
-        seed: as for `draw`.
-        stream: as for `draw`.
-        start: as for `draw`.
-        dtype: type of the result.
+    Takes standard deviations, not their logarithms, scales in float32, and the result of `blocks_of`.
     """
     out = torch.empty_like(mu, dtype=dtype)
-    _draw_scaled[(len(blocks),)](mu, std, scale, out, blocks, seed, stream, start, BLOCK=_BLOCK)
+    _sample_scaled[(len(blocks),)](mu, std, scale, out, blocks, seed, stream, start, BLOCK=_BLOCK)
     return out
 
 
-def draw_backward(
+def sample_backward(
     grad: Tensor,
     mu: Tensor,
     s: Tensor,
@@ -179,24 +171,17 @@ def draw_backward(
     prior_mean: float,
     add: bool,
 ) -> None:
-    """RandLayer's backward pass (appendix B) into `grad_mu` and `grad_s`, the noise of `draw` made a second time.
+    """RandLayer's backward pass (appendix B) into `grad_mu` and `grad_s`, recomputing the noise of `sample`.
+
+    All tensors are in the memory order of mu; `seed`, `stream` and `start` as for `sample`.
 
     Args:
-        grad: the gradient of the drawn weight, in the memory order of mu like all others.
-        mu: means.
-        s: log standard deviations.
-        grad_mu: receives the gradient of mu.
-        grad_s: receives the gradient of s.
-        seed: as for `draw`.
-        stream: as for `draw`.
-        start: as for `draw`.
-        weight: factor of the gradient of the Gaussian KL, which is added; 0 for none.
-        factor: one more factor of it, a float32 tensor of one number on the device.
-        prior_std: standard deviation of the prior.
-        prior_mean: mean of the prior.
-        add: add to what `grad_mu` and `grad_s` hold instead of overwriting it.
+        grad: the gradient of the sampled weight.
+        weight: factor of the KL gradient, which is added; 0 for none.
+        factor: another factor of it, a float32 tensor of one number on the device.
+        add: add to `grad_mu` and `grad_s` instead of overwriting them.
     """
-    _draw_backward[_grid(mu)](
+    _sample_backward[_grid(mu)](
         grad, mu, s, grad_mu, grad_s, seed, factor, stream, start, mu.numel(), weight, prior_std**-2, prior_mean,
         ADD=add, BLOCK=_BLOCK,
     )  # fmt: skip

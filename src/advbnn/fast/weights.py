@@ -1,7 +1,7 @@
-"""Where the weights of a fast step come from: drawn anew for every pass, or the network's own, cast once.
+"""The weights of a fast training step: sampled for every pass, or the network's own, cast once.
 
-Both give the network's structure (see `advbnn.fast.fused_net`) tensors by name: matrices in the precision of the computation,
-vectors (biases, normalisation) in float32. And both bring the gradients of those tensors home to the parameters.
+Both give a `FusedNet` its tensors by name: matrices in the precision of the computation, vectors (biases, BatchNorm)
+in float32. Both return the gradients of those tensors to the parameters.
 """
 
 import itertools
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from advbnn.bayes.mean_field import Bayesian
 from advbnn.bayes.priors import GaussianPrior, choose, std_for
+from advbnn.bayes.protocol import RandomNetwork
 from advbnn.errors import UnsupportedError
-from advbnn.fast.compiling import compiled_apart
+from advbnn.fast.compiling import compile_separately
 from advbnn.fast.philox import normals
 
 _Entry = tuple[str, nn.Parameter, nn.Parameter]
@@ -22,7 +22,7 @@ _Rounding = Callable[[Tensor, Tensor, torch.dtype], tuple[Tensor, Tensor]]
 
 
 class FixedWeights:
-    """Weights that are not random: `refresh` casts them once for all passes of a step."""
+    """Deterministic weights: `refresh` casts them once for all passes of a step."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], precision: torch.dtype) -> None:
         self.parameters, self.precision = dict(parameters), precision
@@ -33,12 +33,12 @@ class FixedWeights:
         """Follow the parameters after an update."""
         self.values = {n: p.detach().to(_type_for(p, self.precision)) for n, p in self.parameters.items()}
 
-    def draw(self, seed: Tensor, stream: int) -> dict[str, Tensor]:
+    def sample(self, seed: Tensor, stream: int) -> dict[str, Tensor]:
         """The weights, the same for every seed and stream."""
         return dict(self.values)
 
     def backward(self, grads: Mapping[str, Tensor], seed: Tensor, stream: int, factor: Tensor, first: bool) -> None:
-        """Bring home the gradients of one pass; the first of an update replaces what the parameters had."""
+        """Add the gradients of one pass to the parameters; the first pass of an update replaces theirs."""
         if not self.parameters:
             return
         arrived = [grads[name] for name in self.parameters]
@@ -49,23 +49,23 @@ class FixedWeights:
         for parameter, grad in zip(self.parameters.values(), self._grads, strict=True):
             parameter.grad = grad
 
-    def divergence(self) -> Tensor | None:
-        """There is none."""
+    def kl(self) -> Tensor | None:
+        """None: deterministic weights have no KL."""
         return None
 
 
-class DrawnWeights:
-    """Weights of a `Bayesian`, drawn by counter-based noise: all matrices in one pass, all vectors in another.
+class SampledWeights:
+    """Weights with a Gaussian posterior, sampled by counter-based noise: all matrices at once, then all vectors.
 
     Args:
         bnn: the network; its prior must be a `GaussianPrior` with a number for each parameter.
         precision: type of the matrices.
-        kl_weight: alpha / N by the parameter's name, 0 for parameters outside the scope of the divergence.
-        compiled: compile the noise; on a GPU it has a kernel of its own.
+        kl_weight: alpha / N by the parameter's name, 0 for parameters outside the scope of the KL.
+        compiled: compile the noise; on a GPU it has its own kernel.
     """
 
     def __init__(
-        self, bnn: Bayesian, precision: torch.dtype, kl_weight: Callable[[str], float], compiled: bool = False
+        self, bnn: RandomNetwork, precision: torch.dtype, kl_weight: Callable[[str], float], compiled: bool = False
     ) -> None:
         random = list(bnn.posterior())
         names = {name for name, _, _ in random}
@@ -78,7 +78,7 @@ class DrawnWeights:
 
     @property
     def all_random(self) -> bool:
-        """Whether every parameter of the network is random, vectors and matrices."""
+        """Whether every parameter of the network is random, and there are both vectors and matrices."""
         return len(self._groups) == 2 and not self._fixed.parameters
 
     def refresh(self) -> None:
@@ -87,27 +87,27 @@ class DrawnWeights:
         for group in self._groups:
             group.refresh()
 
-    def draw(self, seed: Tensor, stream: int) -> dict[str, Tensor]:
-        """w = mu + exp(s) * eps with the noise of (seed, stream); what is not random, as it is."""
-        weights = self._fixed.draw(seed, stream)
+    def sample(self, seed: Tensor, stream: int) -> dict[str, Tensor]:
+        """w = mu + exp(s) * eps with the noise of (seed, stream), and the deterministic weights."""
+        weights = self._fixed.sample(seed, stream)
         for group in self._groups:
-            weights.update(group.draw(seed, stream))
+            weights.update(group.by_name(group.sample_flat(seed, stream)))
         return weights
 
     def backward(self, grads: Mapping[str, Tensor], seed: Tensor, stream: int, factor: Tensor, first: bool) -> None:
-        """Bring home the gradients of one draw (eq. 11), the first one with those of `factor` times the divergence."""
+        """Add the gradients of one sample (eq. 11) to the parameters; the first adds `factor` times the KL gradient."""
         self._fixed.backward(grads, seed, stream, factor, first)
         for group in self._groups:
             group.backward([grads[name] for name in group.names], seed, stream, factor, first)
 
-    def divergence(self) -> Tensor | None:
+    def kl(self) -> Tensor | None:
         """KL(q || p) of the parameters inside the scope, without its weight (eq. 6)."""
-        return torch.stack([group.divergence() for group in self._groups]).sum()
+        return torch.stack([group.kl() for group in self._groups]).sum()
 
 
 @dataclass(frozen=True)
 class _Run:
-    """Consecutive entries of the flat vector with one prior and one weight of the divergence."""
+    """Consecutive entries of the flat vector with the same prior and the same weight of the KL."""
 
     begin: int
     end: int
@@ -117,7 +117,7 @@ class _Run:
 
 
 class _Group:
-    """Random parameters side by side in flat memory, each in the order that it has in its own memory."""
+    """Random parameters side by side in flat memory, each in its own memory order."""
 
     def __init__(
         self, entries: Sequence[_Entry], dtype: torch.dtype, start: int, runs: list[_Run], compiled: bool
@@ -131,7 +131,7 @@ class _Group:
         self.extents = dict(zip(self.names, zip([0, *ends], ends, strict=False), strict=True))
         flat = [torch.zeros(self.size, dtype=torch.float32, device=self.device) for _ in range(4)]
         self._mu, self._s, self._grad_mu, self._grad_s = flat
-        self._normals = compiled_apart(normals, fullgraph=True) if compiled else normals
+        self._normals = compile_separately(normals, fullgraph=True) if compiled else normals
         self._rows: list[tuple[int, int, int]] | None = None
         self._blocks: Tensor | None = None
 
@@ -139,33 +139,32 @@ class _Group:
         torch.cat([_in_memory_order(mu.detach(), mu) for mu in self._means], out=self._mu)
         torch.cat([_in_memory_order(s.detach(), s) for s in self._log_stds], out=self._s)
 
-    def draw(self, seed: Tensor, stream: int) -> dict[str, Tensor]:
-        return self.by_name(self.draw_flat(seed, stream))
-
-    def draw_flat(self, seed: Tensor, stream: int) -> Tensor:
+    def sample_flat(self, seed: Tensor, stream: int) -> Tensor:
         if self._mu.is_cuda:
-            from advbnn.fast import triton_kernels as fused
+            from advbnn.fast import triton_kernels
 
-            return fused.draw(self._mu, self._s, seed=seed, stream=stream, start=self._start, dtype=self.dtype)
+            return triton_kernels.sample(
+                self._mu, self._s, seed=seed, stream=stream, start=self._start, dtype=self.dtype
+            )
         return (self._mu + self._s.exp() * self._noise(seed, stream)).to(self.dtype)
 
-    def prepare_scaled_draws(self, first_scale: Mapping[str, int], rounded: _Rounding) -> None:
-        """Round for the draws of a step; `first_scale` numbers the scale of each scaled matrix's first row."""
+    def prepare_scaled_samples(self, first_scale: Mapping[str, int], rounded: _Rounding) -> None:
+        """Round for the samples of a step; `first_scale` is the scale index of each scaled matrix's first row."""
         self._rounded = rounded(self._mu, self._s, self.dtype)
         if self._rows is None:
             shapes = {name: (len(mu), mu.numel() // len(mu)) for name, mu in zip(self.names, self._means, strict=True)}
             self._rows = [(*shapes[name], first_scale.get(name, -1)) for name in self.names]
 
-    def draw_scaled(self, scale: Tensor, seed: Tensor, stream: int) -> dict[str, Tensor]:
-        """scale * (mu + sigma * eps), with a scale for each row of each matrix that has such."""
+    def sample_scaled(self, scale: Tensor, seed: Tensor, stream: int) -> dict[str, Tensor]:
+        """scale * (mu + sigma * eps), with a scale for each row of each scaled matrix."""
         mu, std = self._rounded
         assert self._rows is not None
         if mu.is_cuda:
-            from advbnn.fast import triton_kernels as fused
+            from advbnn.fast import triton_kernels
 
             if self._blocks is None:
-                self._blocks = fused.blocks_of(self._rows, self.device)
-            flat = fused.draw_scaled(
+                self._blocks = triton_kernels.blocks_of(self._rows, self.device)
+            flat = triton_kernels.sample_scaled(
                 mu, std, scale, self._blocks, seed=seed, stream=stream, start=self._start, dtype=self.dtype
             )
             return self.by_name(flat)
@@ -187,7 +186,7 @@ class _Group:
             for parameter, view in zip(parameters, self._views(flat), strict=True):
                 parameter.grad = view
 
-    def divergence(self) -> Tensor:
+    def kl(self) -> Tensor:
         total = self._mu.new_zeros(())
         for run in self._runs:
             if run.kl_weight:
@@ -201,9 +200,9 @@ class _Group:
         mu, s, grad_mu, grad_s = self._mu[part], self._s[part], self._grad_mu[part], self._grad_s[part]
         weight = run.kl_weight if first else 0.0
         if grad.is_cuda:
-            from advbnn.fast import triton_kernels as fused
+            from advbnn.fast import triton_kernels
 
-            fused.draw_backward(
+            triton_kernels.sample_backward(
                 grad, mu, s, grad_mu, grad_s, seed=seed, stream=stream, start=self._start + run.begin, weight=weight,
                 factor=factor, prior_std=run.prior_std, prior_mean=run.prior_mean, add=not first,
             )  # fmt: skip
@@ -215,7 +214,7 @@ class _Group:
             kept.copy_(arrived if first else kept + arrived)
 
     def _noise(self, seed: Tensor, stream: int) -> Tensor:
-        # as tensors, so that a compiler does not take each seed and stream for a case of its own
+        # as tensors, so that a compiler does not specialize on each seed and stream
         which = {"seed": seed, "stream": torch.tensor(stream, device=seed.device)}
         return self._normals(self.size, start=self._start, device=self.device, **which)
 
@@ -224,10 +223,10 @@ class _Group:
         return [_as_in_memory(piece, mu) for piece, mu in zip(pieces, self._means, strict=True)]
 
 
-def _runs(bnn: Bayesian, entries: Sequence[_Entry], kl_weight: Callable[[str], float]) -> list[_Run]:
+def _runs(bnn: RandomNetwork, entries: Sequence[_Entry], kl_weight: Callable[[str], float]) -> list[_Run]:
     prior = bnn.prior
     if not isinstance(prior, GaussianPrior):
-        raise UnsupportedError(f"the divergence from a {type(prior).__name__} has no closed form")
+        raise UnsupportedError(f"the KL to a {type(prior).__name__} has no closed form")
     runs: list[_Run] = []
     position = 0
     for name, mu, _ in entries:
@@ -256,7 +255,7 @@ def _is_channels_last(parameter: Tensor) -> bool:
 
 
 def _in_memory_order(tensor: Tensor, parameter: Tensor) -> Tensor:
-    """The numbers of a tensor in the order in which the parameter's lie in memory."""
+    """A tensor flattened in the memory order of the parameter."""
     return (tensor.permute(0, 2, 3, 1) if _is_channels_last(parameter) else tensor).reshape(-1)
 
 

@@ -1,7 +1,8 @@
-"""The networks of the paper and its authors' code, two residual nets, and two small ones for quick work.
+"""The networks of the paper and of its authors' code, two residual networks, and two small ones for quick work.
 
-Each is an `nn.Sequential` of two modules: `features`, then `classifier`, a single `nn.Linear`. Each takes
-images in [0, 1], in layout NCHW and not normalised, and returns logits.
+Contract: `build(name)` returns an `nn.Sequential` of `features` and `classifier`, a single `nn.Linear`. It takes images
+[n, channels, height, width] in [0, 1], not normalised, and returns logits. `advbnn.models.conv_bn` finds and folds
+pairs of convolution and BatchNorm in any network.
 """
 
 from collections.abc import Callable
@@ -19,7 +20,7 @@ Net = TypeVar("Net", bound=nn.Module)
 
 
 def build(name: str, *, classes: int = 10, image_size: int = 32, channels: int = 3) -> nn.Sequential:
-    """A freshly initialised network, drawn from torch's default generator.
+    """A network with initial weights from torch's default generator.
 
     Args:
         name: "vgg11", "vgg13", "vgg16", "vgg19", "model_a" (the authors' network for STL-10),
@@ -48,9 +49,9 @@ def build(name: str, *, classes: int = 10, image_size: int = 32, channels: int =
 
 
 def uniform_norm_scales_(net: Net) -> Net:
-    """Re-draws every BatchNorm scale of `net`, in place, from U(0, 1), and returns `net`.
+    """Initialise every BatchNorm scale of `net`, in place, from U(0, 1), and return `net`.
 
-    PyTorch 0.4, which the authors used, started the scales like this; they start at 1 today.
+    This was the default of PyTorch 0.4, which the authors used; today scales are initialised with 1.
     """
     batch_norms = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
     for module in net.modules():

@@ -1,4 +1,4 @@
-"""The two pieces that the networks share."""
+"""Building blocks that the networks share."""
 
 from collections import OrderedDict
 
@@ -8,7 +8,7 @@ from torch import nn
 def conv_norm_relu(inputs: int, outputs: int, *, padding: int = 1, affine: bool = True) -> list[nn.Module]:
     """A 3x3 convolution with bias, BatchNorm and ReLU.
 
-    BatchNorm makes the bias redundant, but the authors keep it, and it counts in the KL.
+    BatchNorm makes the bias redundant, but the authors keep it, and the KL includes it.
     """
     return [
         nn.Conv2d(inputs, outputs, kernel_size=3, padding=padding),
@@ -18,7 +18,7 @@ def conv_norm_relu(inputs: int, outputs: int, *, padding: int = 1, affine: bool 
 
 
 def classify(features: list[nn.Module], width: int, classes: int) -> nn.Sequential:
-    """`features`, flattened to `width` numbers an image, under a linear classifier."""
+    """`features`, flattened to `width` numbers per image, and a linear classifier."""
     return nn.Sequential(
         OrderedDict(
             features=nn.Sequential(*features, nn.Flatten()),

@@ -1,8 +1,7 @@
-"""Which convolutions are followed by a batch normalisation, found by following the network's own code.
+"""Convolutions that are followed by BatchNorm, found by tracing the network with torch.fx.
 
-Such a pair has two properties that are worth knowing. By the statistics of a batch, normalisation takes away whatever
-the convolution's bias adds, so the bias has no effect and no gradient. By running statistics, it is an affine function
-of each channel, and folds into the convolution.
+With batch statistics, BatchNorm cancels the bias of the convolution before it, so this bias has no effect and no
+gradient. With running statistics, BatchNorm is an affine function of each channel and folds into the convolution.
 """
 
 import copy
@@ -21,13 +20,13 @@ _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 @dataclass(frozen=True)
-class NormalisedConvolution:
-    """A convolution whose output goes to a batch normalisation and nowhere else.
+class ConvBN:
+    """A convolution whose output is used by a BatchNorm and nothing else.
 
     Attributes:
-        conv: the convolution's name in the network.
-        norm: the name of the normalisation.
-        relu: the name of the ReLU that the normalisation goes to and nowhere else; None if it is no module, or none.
+        conv: name of the convolution in the network.
+        norm: name of the BatchNorm.
+        relu: name of the ReLU module that alone uses the output of the BatchNorm; None if there is no such module.
     """
 
     conv: str
@@ -35,31 +34,31 @@ class NormalisedConvolution:
     relu: str | None
 
 
-def normalised_convolutions(net: nn.Module, *, training: bool) -> list[NormalisedConvolution]:
-    """All such pairs; none if the network's code cannot be followed, as where it branches on its data.
+def conv_bn_pairs(net: nn.Module, *, training: bool) -> list[ConvBN]:
+    """All such pairs; none if the network cannot be traced, for example because it branches on its data.
 
     Args:
-        net: the network; neither it nor the state of torch's random numbers is changed.
-        training: follow the code that runs in training mode, or that in evaluation mode.
+        net: the network; neither it nor torch's random state is changed.
+        training: trace the network in training mode, or in evaluation mode.
     """
     kinds = {type(module) for module in net.modules()}
     if kinds.isdisjoint(_CONVOLUTIONS) or kinds.isdisjoint(_NORMS):
         return []
-    # a copy with the same tensors, since a network may keep what it sees, and here it sees no numbers
+    # a copy with the same tensors, since a network may store its activations, which are no numbers here
     shared = {id(tensor): tensor for tensor in (*net.parameters(), *net.buffers())}
     device = next(net.parameters()).device
     try:
-        # seeded, since what a network draws for itself alone, such as whether to skip a layer, is drawn here too
+        # seeded, since the network may use random numbers while it is traced, for example to skip a layer
         with warnings.catch_warnings(), seeded(0, device):
             warnings.simplefilter("ignore")
-            twin = copy.deepcopy(net, shared).train(training)
-            graph = fx.Tracer().trace(twin)
-    except Exception:  # whatever a network's code does to a stand-in for its input
+            traced = copy.deepcopy(net, shared).train(training)
+            graph = fx.Tracer().trace(traced)
+    except Exception:  # any code may fail on a proxy of its input
         return []
-    modules = dict(twin.named_modules())
+    modules = dict(traced.named_modules())
     calls = [node for node in graph.nodes if node.op == "call_module"]
     times = Counter(node.target for node in calls)
-    # of modules whose tensors the network also reads by itself, the module's call is not all
+    # modules whose tensors the network also reads directly
     read = {str(node.target).rpartition(".")[0] for node in graph.nodes if node.op == "get_attr"}
 
     def follower(node: fx.Node, kinds: tuple[type[nn.Module], ...]) -> fx.Node | None:
@@ -77,35 +76,22 @@ def normalised_convolutions(net: nn.Module, *, training: bool) -> list[Normalise
         norm = follower(node, _NORMS)
         if norm is not None and read.isdisjoint((str(node.target), str(norm.target))):
             relu = follower(norm, (nn.ReLU,))
-            found.append(
-                NormalisedConvolution(str(node.target), str(norm.target), None if relu is None else str(relu.target))
-            )
+            found.append(ConvBN(str(node.target), str(norm.target), None if relu is None else str(relu.target)))
     return found
-
-
-def hidden_biases(net: nn.Module) -> list[tuple[str, str]]:
-    """Biases without effect while their normalisation uses the statistics of a batch: (bias, normalisation), by name.
-
-    Their gradient is zero but for rounding, which Adam turns into steps of full size: the mean would wander, to no
-    harm, and so would the standard deviation of a random bias, to the harm of every pass by running statistics.
-    """
-    modules = dict(net.named_modules())
-    pairs = [(f"{pair.conv}.bias", pair.norm) for pair in normalised_convolutions(net, training=True)]
-    return [(bias, norm) for bias, norm in pairs if modules[bias.removesuffix(".bias")].bias is not None]
 
 
 def fold(
     weight: torch.Tensor, bias: torch.Tensor | None, eps: float, tensors: Mapping[str, torch.Tensor]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The convolution that does the work of a pair by running statistics.
+    """Weight and bias of the convolution that equals a pair with running statistics.
 
     gamma (W * x + b - m) / sqrt(v + eps) + beta = (f W) * x + f (b - m) + beta, with f = gamma / sqrt(v + eps).
 
     Args:
         weight: W.
-        bias: b; none when None.
-        eps: the normalisation's own.
-        tensors: `running_mean` m, `running_var` v and, if it has such, `weight` gamma and `bias` beta.
+        bias: b, or None.
+        eps: that of the BatchNorm.
+        tensors: `running_mean` m, `running_var` v and, if affine, `weight` gamma and `bias` beta.
     """
     factor = torch.rsqrt(tensors["running_var"] + eps)
     if "weight" in tensors:

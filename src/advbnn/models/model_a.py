@@ -1,7 +1,7 @@
-"""The paper's "Model A" for STL-10 (96 pixels), in the two forms in which it exists.
+"""The paper's "Model A" for STL-10 (96 pixels), in two versions.
 
-The paper's footnote points at pytorch-playground; the authors' code holds a wider network with
-trainable BatchNorm and an average in place of the last maximum.
+The paper's footnote refers to pytorch-playground. The authors' code has a wider network, with trainable BatchNorm and
+average pooling in place of the last max pooling.
 """
 
 from itertools import pairwise
@@ -20,7 +20,7 @@ def model_a(*, classes: int, image_size: int, channels: int) -> nn.Sequential:
 
 
 def model_a_playground(*, classes: int, image_size: int, channels: int) -> nn.Sequential:
-    """The network that the paper's footnote names; its BatchNorm layers have no parameters."""
+    """The network of the paper's footnote; its BatchNorm layers have no parameters."""
     _require_96(image_size)
     layers = [*_trunk((channels, 32, 64, 128, 128), (256, 256), affine=False), nn.MaxPool2d(2)]
     return classify(layers, 256, classes)

@@ -1,4 +1,4 @@
-"""ResNet-18 (He et al., 2016) in its forms for small images: a 3x3 stem, no pooling before the blocks."""
+"""ResNet-18 (He et al., 2016) for small images: a 3x3 stem, no pooling before the blocks."""
 
 import torch
 from torch import Tensor, nn

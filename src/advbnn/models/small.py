@@ -7,7 +7,7 @@ from advbnn.models.blocks import classify, conv_norm_relu
 
 
 def small_cnn(*, classes: int, image_size: int, channels: int) -> nn.Sequential:
-    """Three convolutions, averaged over the four quarters of the image."""
+    """Three convolutions, and averages over the four quarters of the image."""
     if image_size % 4:
         raise ArgumentError(
             f"image_size must be a multiple of 4 for small_cnn, got {image_size}. "

@@ -18,7 +18,7 @@ CONVOLUTIONS_PER_STAGE = {
 
 
 def vgg(depth: int, *, classes: int, image_size: int, channels: int) -> nn.Sequential:
-    """VGG of `depth` weight layers as the authors count them: the two hidden linear layers are left out."""
+    """VGG of the given depth, without the two hidden linear layers, like the authors' network."""
     if image_size % 32:
         raise ArgumentError(
             f"image_size must be a multiple of 32 for VGG, which halves it five times; got {image_size}. "

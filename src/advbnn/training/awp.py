@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from advbnn.bayes.mean_field import Bayesian
+from advbnn.bayes.protocol import gaussian_parameters
 from advbnn.errors import ArgumentError
 
 
@@ -53,9 +53,7 @@ def perturbed(model: nn.Module, loss_fn: Callable[[], Tensor], rho: float = 5e-3
 
 
 def _perturbed_weights(model: nn.Module) -> list[nn.Parameter]:
-    spreads = {
-        id(log_std) for part in model.modules() if isinstance(part, Bayesian) for log_std in part.log_std.parameters()
-    }
+    spreads = {id(parameter.log_std) for parameter in gaussian_parameters(model)}
     return [p for p in model.parameters() if p.requires_grad and p.dim() >= 2 and id(p) not in spreads]
 
 

@@ -11,7 +11,7 @@ from advbnn.attacks.losses import Objective
 from advbnn.attacks.threat import Threat
 from advbnn.defenses.defense import Defense
 from advbnn.fast.attack_weights import AttackWeights
-from advbnn.fast.compiling import compiled_apart
+from advbnn.fast.compiling import compile_separately
 from advbnn.fast.fused_net import FusedNet
 from advbnn.training.objective import RobustLoss
 
@@ -38,8 +38,8 @@ class Passes:
         self._attacked: Callable[..., Tensor] = attack_objective
         self.loss: Callable[..., tuple[Tensor, Tensor]] = update_loss
         if compiled:
-            self._attacked = compiled_apart(attack_objective, fullgraph=True)
-            self.loss = compiled_apart(update_loss, fullgraph=True)
+            self._attacked = compile_separately(attack_objective, fullgraph=True)
+            self.loss = compile_separately(update_loss, fullgraph=True)
 
     def gradient(self, tensors: Tensors, folded: bool, x: Tensor, y: Tensor) -> Tensor:
         """The gradient of the attack's objective in the input; none is computed for the weights."""
@@ -109,7 +109,7 @@ class _SampledAhead:
     def of(self, stream: int) -> Iterator[Tensors]:
         """The weight sample of a noise stream; its memory is reused after the block."""
         if self._side is None:
-            yield self._weights.draw(self._seed, stream)
+            yield self._weights.sample(self._seed, stream)
             return
         main = torch.cuda.current_stream(self._seed.device)
         if stream not in self._next:
@@ -125,4 +125,4 @@ class _SampledAhead:
 
     def _sample(self, stream: int) -> None:
         with torch.cuda.stream(self._side):
-            self._next[stream] = self._weights.draw(self._seed, stream)
+            self._next[stream] = self._weights.sample(self._seed, stream)

@@ -14,15 +14,15 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from advbnn.attacks import PGD
 from advbnn.bayes.kl import names_in_scope
 from advbnn.bayes.likelihoods import Categorical
-from advbnn.bayes.mean_field import Bayesian
+from advbnn.bayes.protocol import RandomNetwork, inner_network, random_parts
 from advbnn.defenses.defense import Defense
 from advbnn.defenses.optimizers import LangevinSampler
 from advbnn.distributed import ALONE, World
 from advbnn.errors import UnsupportedError
-from advbnn.fast.attack_weights import AttackWeights, Unfolded, attack_weights
+from advbnn.fast.attack_weights import AttackWeights, UnfoldedWeights, attack_weights
 from advbnn.fast.cuda_graph import GraphedStep, make_capturable
 from advbnn.fast.fused_net import FusedNet
-from advbnn.fast.weights import DrawnWeights, FixedWeights
+from advbnn.fast.weights import FixedWeights, SampledWeights
 from advbnn.modules import training
 from advbnn.randomness import seeded
 from advbnn.training.fast_attack import FastOracle, Passes
@@ -66,7 +66,7 @@ class FastStep:
         self._not_learned = [p for p in loss.parameters() if not p.requires_grad]
         self.captured = captured
         model = loss.model
-        net = model.net if isinstance(model, Bayesian) else model
+        net = inner_network(model)
         device = next(model.parameters()).device
         if device.type == "cuda":
             _to_channels_last(model)
@@ -79,7 +79,7 @@ class FastStep:
         if defense.attack_mode == "train":
             attacking = updating
             # its own copy of the statistics, since an attack must not change those of the network
-            self.attack_weights = Unfolded(self.weights, {name: b.clone() for name, b in self.buffers.items()})
+            self.attack_weights = UnfoldedWeights(self.weights, {name: b.clone() for name, b in self.buffers.items()})
         else:
             attacking = self._measuring
             self.attack_weights = attack_weights(self.weights, attacking, self.buffers, compiled)
@@ -137,7 +137,7 @@ class FastStep:
         passes = self.passes if passes is None else passes
         self.weights.refresh()
         self.attack_weights.refresh()
-        kl = self.weights.divergence()
+        kl = self.weights.kl()
         kl = torch.zeros_like(self.share) if kl is None else kl
         attack, samples = self.defense.attack, self.loss.objective.samples
         gradients = 0 if attack is None else attack.steps * attack.eot
@@ -146,7 +146,7 @@ class FastStep:
         nll, score = torch.zeros_like(self.share), torch.zeros_like(self.share)
         for sample in range(samples):
             stream = oracle.streams + sample
-            weights = {name: w.requires_grad_() for name, w in self.weights.draw(self.seed, stream).items()}
+            weights = {name: w.requires_grad_() for name, w in self.weights.sample(self.seed, stream).items()}
             term, correct = passes.loss(weights, self.buffers, x_adv, y)
             # a bias cancelled by BatchNorm is unused and has gradient zero
             grads = torch.autograd.grad(term * self.share / samples, list(weights.values()), materialize_grads=True)
@@ -173,7 +173,7 @@ class FastStep:
     @torch.no_grad()
     def _clean_score(self, x: Tensor, y: Tensor) -> Tensor:
         self.weights.refresh()
-        tensors = {**self.weights.draw(self.seed, _CLEAN_STREAM), **self.buffers}
+        tensors = {**self.weights.sample(self.seed, _CLEAN_STREAM), **self.buffers}
         return self.loss.objective.likelihood.score(self._measuring(tensors, x), y).sum()
 
     def _state(self) -> list[Tensor]:
@@ -197,13 +197,13 @@ def _to_channels_last(model: nn.Module) -> None:
             parameter.data = parameter.data.to(memory_format=torch.channels_last)
 
 
-def _weights_of(loss: RobustLoss, precision: torch.dtype, compiled: bool) -> FixedWeights | DrawnWeights:
+def _weights_of(loss: RobustLoss, precision: torch.dtype, compiled: bool) -> FixedWeights | SampledWeights:
     model = loss.model
-    if not isinstance(model, Bayesian):
+    if not isinstance(model, RandomNetwork):
         return FixedWeights(dict(model.named_parameters()), precision)
     inside = set(names_in_scope(model, loss.objective.kl_scope))
     weight = loss.objective.alpha / loss.examples
-    return DrawnWeights(model, precision, lambda name: weight if name in inside else 0.0, compiled)
+    return SampledWeights(model, precision, lambda name: weight if name in inside else 0.0, compiled)
 
 
 def _has_frozen_parts(model: nn.Module) -> bool:
@@ -221,8 +221,8 @@ def _check_supported(loss: RobustLoss, defense: Defense) -> None:
         "an attack other than PGD": attack is not None and not isinstance(attack, PGD),
         "an attack that compares candidates": attack is not None and (attack.restarts > 1 or attack.pick != "last"),
         "an attack on averaged outputs": attack is not None and attack.eot > 1 and attack.average != "loss",
-        "a model with several Bayesian parts": not isinstance(loss.model, Bayesian)
-        and any(isinstance(part, Bayesian) for part in loss.model.modules()),
+        "a model with several random parts": bool(random_parts(inner_network(loss.model))),
+        "random weights without a Gaussian posterior": bool(random_parts(loss.model)) and not loss.is_bayesian,
         "a prior over weights that are not random": loss.prior is not None and not loss.is_bayesian,
         "BatchNorm without a momentum": any(
             isinstance(part, _BatchNorm) and part.momentum is None and part.track_running_stats

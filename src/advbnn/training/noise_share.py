@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from advbnn.bayes.mean_field import Bayesian
+from advbnn.bayes.protocol import gaussian_parameters
 from advbnn.errors import ArgumentError
 
 DOMINANT = 0.9
@@ -47,14 +47,11 @@ def posterior_scale(model: nn.Module) -> PosteriorScale:
     found: list[Tensor] = []
     names: list[str] = []
     weights = 0
-    for path, part in model.named_modules():
-        if not isinstance(part, Bayesian):
-            continue
-        for name, mu, log_std in part.posterior():
-            std = log_std.double().exp()
-            names.append(f"{path}.{name}" if path else name)
-            weights += std.numel()
-            found.append(torch.stack([std.sum(), std.max(), *_largest_share(mu.double(), std)]))
+    for parameter in gaussian_parameters(model):
+        std = parameter.log_std.double().exp()
+        names.append(parameter.name)
+        weights += std.numel()
+        found.append(torch.stack([std.sum(), std.max(), *_largest_share(parameter.mu.double(), std)]))
     if not found:
         raise ArgumentError("model has no Bayesian part; convert it with advbnn.bayesianize(net)")
     # one transfer, so that the device is synchronized once

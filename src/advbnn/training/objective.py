@@ -8,10 +8,11 @@ from torch import Tensor, nn
 
 from advbnn.bayes.kl import kl_divergence
 from advbnn.bayes.likelihoods import Gaussian
-from advbnn.bayes.mean_field import Bayesian
 from advbnn.bayes.priors import GaussianPrior
+from advbnn.bayes.protocol import gaussian_parameters
 from advbnn.bayes.sgld import negative_log_prior
 from advbnn.defenses.objective import RobustELBO
+from advbnn.training.hidden_biases import HiddenBiases
 
 
 class Loss(NamedTuple):
@@ -52,7 +53,8 @@ class RobustLoss(nn.Module):
         super().__init__()
         self.model, self.objective, self.examples, self.prior = model, objective, examples, prior
         self.training = model.training
-        self.is_bayesian = any(isinstance(part, Bayesian) for part in model.modules())
+        self.is_bayesian = bool(gaussian_parameters(model))
+        self._hidden_biases = HiddenBiases(model)
         likelihood = objective.likelihood
         learned = isinstance(likelihood, Gaussian) and likelihood.learned
         reference = next(model.parameters())
@@ -70,7 +72,8 @@ class RobustLoss(nn.Module):
             share: multiplies the data term: the size of this shard over the mean size of the shards, so that the mean
                 over shards is the mean over examples.
         """
-        parts = [self._data_terms(x, x_adv, y) for _ in range(self.objective.samples)]
+        with self._hidden_biases.without_gradients():
+            parts = [self._data_terms(x, x_adv, y) for _ in range(self.objective.samples)]
         nll = torch.stack([term for term, _ in parts]).mean()
         score = torch.stack([score for _, score in parts]).mean(0).sum()
         kl = self._kl()
@@ -92,5 +95,5 @@ class RobustLoss(nn.Module):
             return likelihood.nll(outputs, y, self.log_noise), likelihood.score(outputs.detach(), y)
         # one pass, so that both halves have the same weights and batch statistics
         clean, outputs = self.model(torch.cat([x, x_adv])).chunk(2)
-        term = likelihood.nll(clean, y, self.log_noise) + beta * likelihood.divergence(clean, outputs, self.log_noise)
+        term = likelihood.nll(clean, y, self.log_noise) + beta * likelihood.kl(clean, outputs, self.log_noise)
         return term, likelihood.score(outputs.detach(), y)

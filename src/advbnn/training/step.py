@@ -188,7 +188,7 @@ class _TradesLogits(nn.Module):
         self.first = 0
 
     def forward(self, x: Tensor) -> Tensor:
-        kl = self.likelihood.divergence(self.outputs[self.first :][: len(x)], self.model(x))
+        kl = self.likelihood.kl(self.outputs[self.first :][: len(x)], self.model(x))
         return torch.stack([torch.zeros_like(kl), kl], dim=1)
 
 

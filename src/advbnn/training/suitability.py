@@ -5,7 +5,7 @@ from torch import nn
 
 from advbnn.attacks.oracle import check_outputs
 from advbnn.bayes.likelihoods import Categorical
-from advbnn.bayes.mean_field import Bayesian
+from advbnn.bayes.protocol import gaussian_parameters
 from advbnn.data import Examples, Splits
 from advbnn.data.augment import to_float
 from advbnn.defenses.defense import Defense
@@ -47,7 +47,7 @@ def _check_defense(model: nn.Module, examples: Examples, defense: Defense, proce
             f"{examples.name} has {kind} as targets, which do not fit a {type(likelihood).__name__} likelihood; "
             f"set objective.likelihood to {remedy}()"
         )
-    bayesian = any(isinstance(part, Bayesian) for part in model.modules())
+    bayesian = bool(gaussian_parameters(model))
     langevin = isinstance(defense.optimizer, LangevinSampler)
     if bayesian and langevin:
         raise ArgumentError("Langevin dynamics samples the weights of a plain network, and this model is Bayesian")

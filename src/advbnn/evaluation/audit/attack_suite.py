@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from advbnn.attacks import APGD, NES, PGD, Attack, Square, Transfer, paper_pgd
 from advbnn.attacks.oracle import Oracle
 from advbnn.attacks.threat import Threat
-from advbnn.bayes.mean_field import Bayesian
+from advbnn.bayes.protocol import posterior_mean
 from advbnn.evaluation.accuracy import Perturbation
 from advbnn.evaluation.attackable import Attackable
 
@@ -162,8 +162,9 @@ def attack_suite(
     if classes >= 4:  # the targeted DLR loss compares four of them
         scale_free = {"loss": "dlr", "targets": min(level.targets, classes - 1)}
     sources = dict(transfer_from)
-    if isinstance(model.model, Bayesian):
-        sources = {"its mean network": Attackable(model.model.net, model.returns_probabilities), **sources}
+    mean = posterior_mean(model.model)
+    if mean is not None:
+        sources = {"its mean network": Attackable(mean, model.returns_probabilities), **sources}
     return (
         SuiteEntry("noise", NOISE, Noise(threat)),
         *authors,

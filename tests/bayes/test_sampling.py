@@ -1,6 +1,7 @@
-"""RandLayer: the paper's gradients, and a step with it against a step on the explicit objective."""
+"""RandLayer: the paper's gradients, and a step with it against a step on the written-out objective."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch.nn import functional
 from advbnn.bayes.kl import kl_divergence
 from advbnn.bayes.mean_field import bayesianize
 from advbnn.bayes.priors import GaussianPrior
-from advbnn.bayes.rand_layer import rand_layer
+from advbnn.bayes.sampling import rand_layer
 
 
 def parameters(shape: tuple[int, ...] = (4, 3)) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -20,7 +21,7 @@ def parameters(shape: tuple[int, ...] = (4, 3)) -> tuple[torch.Tensor, torch.Ten
     return mu.requires_grad_(), (0.3 * s).requires_grad_(), eps
 
 
-def test_draws_by_the_formula() -> None:
+def test_samples_by_the_formula() -> None:
     mu, s, eps = parameters()
     assert torch.equal(rand_layer(mu, s, eps, prior_std=0.1, weight=1.0), mu + s.exp() * eps)
     torch.manual_seed(1)
@@ -40,7 +41,7 @@ def test_gradients_are_those_of_the_papers_listing() -> None:
 
 
 @pytest.mark.parametrize("prior_mean", [0.0, 1.0])
-def test_equals_the_explicit_divergence_in_the_loss(prior_mean: float) -> None:
+def test_equals_the_kl_in_the_loss(prior_mean: float) -> None:
     mu, s, eps = parameters()
     x = torch.randn(5, 3, dtype=torch.float64)
     weight = 0.02
@@ -52,7 +53,7 @@ def test_equals_the_explicit_divergence_in_the_loss(prior_mean: float) -> None:
 
 
 def test_a_training_step_equals_a_step_on_the_objective() -> None:
-    """One SGD step of eq. 13 on a network, with RandLayer and with the divergence written out."""
+    """One SGD step of eq. 13 on a network, with RandLayer and with the KL written out."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
     explicit, implicit = bayesianize(copy.deepcopy(net)), bayesianize(net)
@@ -73,12 +74,12 @@ def test_a_training_step_equals_a_step_on_the_objective() -> None:
         torch.testing.assert_close(ours, theirs)
 
 
-def test_without_weight_it_is_the_plain_draw() -> None:
+def test_with_weight_zero_there_is_no_kl_gradient() -> None:
     mu, s, eps = parameters()
     torch.autograd.gradcheck(lambda m, t: rand_layer(m, t, eps, prior_std=1.0, weight=0.0), (mu, s))
 
 
-def test_two_draws_before_one_backward_use_their_own_noise() -> None:
+def test_two_samples_before_one_backward_use_their_own_noise() -> None:
     mu, s, eps = parameters()
     first = rand_layer(mu, s, eps, prior_std=1.0, weight=0.0)
     second = rand_layer(mu, s, -2 * eps, prior_std=1.0, weight=0.0)
@@ -86,13 +87,16 @@ def test_two_draws_before_one_backward_use_their_own_noise() -> None:
     torch.testing.assert_close(grad, -s.exp() * eps)
 
 
-def test_bad_input() -> None:
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"s": torch.zeros(2, 3)}, "mu and s"),
+        ({"eps": torch.zeros(2, 3)}, "eps"),
+        ({"prior_std": 0.0}, "prior_std"),
+        ({"weight": -1.0}, "weight.*alpha / N"),
+    ],
+)
+def test_bad_arguments_are_refused(options: dict[str, Any], message: str) -> None:
     mu, s, eps = parameters()
-    with pytest.raises(ValueError, match="one shape"):
-        rand_layer(mu, s[:2], prior_std=1.0, weight=1.0)
-    with pytest.raises(ValueError, match="eps must have the shape"):
-        rand_layer(mu, s, eps[:2], prior_std=1.0, weight=1.0)
-    with pytest.raises(ValueError, match="prior_std must be positive"):
-        rand_layer(mu, s, prior_std=0.0, weight=1.0)
-    with pytest.raises(ValueError, match="weight must not be negative"):
-        rand_layer(mu, s, prior_std=1.0, weight=-1.0)
+    with pytest.raises(ValueError, match=message):
+        rand_layer(**{"mu": mu, "s": s, "eps": eps, "prior_std": 1.0, "weight": 1.0, **options})

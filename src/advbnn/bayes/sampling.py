@@ -1,8 +1,8 @@
-"""RandLayer: draw weights, and let the backward pass carry the divergence (appendix B).
+"""RandLayer: weight samples whose backward pass includes the KL (appendix B).
 
-Two forms of the one operation w = mu + exp(s) * eps. `rand_layer` is the paper's: a single tensor, whose
-backward pass adds the gradient of the Gaussian KL. `draw_all` draws all tensors of a network from one noise
-vector with a handful of operations, because drawing tensor by tensor costs more launches than the network itself.
+Two forms of w = mu + exp(s) * eps. `rand_layer` is the paper's, for a single tensor; its backward pass adds the
+gradient of the Gaussian KL. `sample_all` samples all tensors of a network from one noise vector with a few operations,
+because sampling tensor by tensor costs more kernel launches than the network itself.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ def rand_layer(
 
     for the incoming gradient g. With weight = alpha / N and a loss averaged over the batch, one step is a step on
     the paper's objective (eq. 13) without computing the KL itself. The KL gradient enters once per backward pass
-    through a draw: with several draws per update, divide `weight` by their number.
+    through a sample: with several samples per update, divide `weight` by their number.
 
     Args:
         mu: means.
@@ -51,8 +51,8 @@ def rand_layer(
         eps = torch.randn_like(mu)
     elif eps.shape != mu.shape:
         raise ArgumentError(f"eps must have the shape of mu, {tuple(mu.shape)}, got {tuple(eps.shape)}")
-    drawn: Tensor = _RandLayer.apply(mu, s, eps, prior_std, weight, prior_mean)
-    return drawn
+    sample: Tensor = _RandLayer.apply(mu, s, eps, prior_std, weight, prior_mean)
+    return sample
 
 
 class _RandLayer(torch.autograd.Function):
@@ -79,8 +79,8 @@ class _RandLayer(torch.autograd.Function):
 class Workspace:
     """One noise vector on the device with a view of it in the shape of every parameter.
 
-    Making the views anew costs an operation per parameter and draw, so they are made once and the vector is
-    refilled. Nothing keeps a reference to it after the draw: what a backward pass needs is saved apart.
+    Making the views costs an operation per parameter and sample, so they are made once and the vector is refilled.
+    Nothing refers to it after the sample is taken: what a backward pass needs is saved separately.
     """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
@@ -92,7 +92,7 @@ class Workspace:
             self.views = split_like(self.cast, parameters)
 
     def fits(self, parameters: Sequence[Tensor]) -> bool:
-        """Whether it was made for such parameters: same places, same types, same sizes."""
+        """Whether it fits the parameters in device, type and shape."""
         return all(
             p.device == view.device and p.dtype == view.dtype and p.shape == view.shape
             for p, view in zip(parameters, self.views, strict=True)
@@ -111,14 +111,14 @@ def split_like(flat: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
     return [piece.view(p.shape) for piece, p in zip(pieces, parameters, strict=True)]
 
 
-def draw_all(means: Sequence[Tensor], log_stds: Sequence[Tensor], workspace: Workspace) -> list[Tensor]:
+def sample_all(means: Sequence[Tensor], log_stds: Sequence[Tensor], workspace: Workspace) -> list[Tensor]:
     """w = mu + exp(s) * eps for all parameters at once, with fresh noise; differentiable in mu and s.
 
-    Each call saves its own copy of the noise for its own backward pass, so any number of draws may precede one
-    backward pass. Where no gradient is asked for, as inside an attack, nothing is saved at all.
+    Each call saves its own copy of the noise, so any number of samples may precede one backward pass. Without
+    gradients, as inside an attack, nothing is saved.
     """
     if torch.is_grad_enabled() and any(t.requires_grad for t in (*means, *log_stds)):
-        return list(_DrawAll.apply(workspace, len(means), *means, *log_stds))
+        return list(_SampleAll.apply(workspace, len(means), *means, *log_stds))
     workspace.fill()
     return _combine(means, log_stds, workspace.views)
 
@@ -126,13 +126,13 @@ def draw_all(means: Sequence[Tensor], log_stds: Sequence[Tensor], workspace: Wor
 def _combine(means: Sequence[Tensor], log_stds: Sequence[Tensor], noise: list[Tensor]) -> list[Tensor]:
     # multiply, then add: a fused multiply-add rounds once instead of twice, and the same noise would no
     # longer give the same bits as mu + exp(s) * eps
-    drawn = torch._foreach_exp(list(log_stds))
-    torch._foreach_mul_(drawn, noise)
-    torch._foreach_add_(drawn, list(means))
-    return list(drawn)
+    sample = torch._foreach_exp(list(log_stds))
+    torch._foreach_mul_(sample, noise)
+    torch._foreach_add_(sample, list(means))
+    return list(sample)
 
 
-class _DrawAll(torch.autograd.Function):
+class _SampleAll(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, workspace: Workspace, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
         means, log_stds = tensors[:count], tensors[count:]

@@ -1,0 +1,190 @@
+"""What every network with random weights offers, whatever its posterior.
+
+A new posterior family is one file: a subclass of `RandomNetwork` that defines `sample`. Prediction, attacks,
+evaluation and the fast passes use the methods of this file alone.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from advbnn.bayes.functional import call_with, parameter_paths
+from advbnn.bayes.priors import Prior
+from advbnn.errors import ArgumentError, ArgumentTypeError
+from advbnn.modules import device_of, explain_input_errors
+from advbnn.randomness import seeded
+
+Weights = dict[str, Tensor]
+"""One weight sample: tensors by the names they have in `net`."""
+
+Choice = Callable[[str, nn.Parameter], bool]
+"""A predicate that chooses parameters by name and value."""
+
+_CHECKPOINTING = ("gradient_checkpointing", "grad_checkpointing", "use_checkpoint", "with_cp", "memory_efficient")
+"""Attributes by which transformers, timm, torchvision and others switch on activation checkpointing."""
+
+
+class RandomNetwork(nn.Module, ABC):
+    """A network that samples its weights anew at every call.
+
+    Activation checkpointing inside `net` is not supported: its second run during the backward pass would not see the
+    sampled weights, and gradients would be wrong. Where a module says by its attributes that it uses it, it is
+    refused. Checkpoint the whole random network instead: `checkpoint(bnn, x, use_reentrant=False)`.
+
+    Attributes:
+        net: the network whose weights are replaced by samples. It is wrapped, not copied.
+        prior: the prior of the weights in `posterior()`; None for a family that is not trained by a KL.
+    """
+
+    net: nn.Module
+    prior: Prior | None
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        check_plain(net)
+        self.net = net
+        self.prior = None
+        self.training = net.training
+        self._paths = parameter_paths(net)
+        self._frozen: Weights | None = None
+
+    @abstractmethod
+    def sample(self) -> Weights:
+        """One weight sample, with randomness from torch's default generators."""
+
+    def run(self, weights: Weights, *args: Any, **kwargs: Any) -> Any:
+        """The network's output with the given weights, such as those of `sample`; works under `torch.func.vmap`."""
+        with _explained(self.net, (*args, *kwargs.values())):
+            return call_with(self.net, weights, self._paths, args, kwargs)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The network's output with a fresh weight sample, or with the sample of the enclosing `frozen` block."""
+        return self.run(self.sample() if self._frozen is None else self._frozen, *args, **kwargs)
+
+    @contextmanager
+    def frozen(self, seed: int | None = None, *, weights: Weights | None = None) -> Iterator[Self]:
+        """Within the block every forward pass uses one weight sample: a deterministic network.
+
+        The sample is taken on entry and carries no gradient.
+
+        Args:
+            seed: use the sample of the first forward pass after seeding torch with it; a fresh one when None.
+            weights: use these weights, such as those of `sample`, instead of a seed.
+        """
+        if seed is not None and weights is not None:
+            raise ArgumentError("frozen takes a seed or weights, not both")
+        if weights is None:
+            with torch.no_grad(), seeded(seed, device_of(self, torch.device("cpu"))):
+                weights = self.sample()
+        outer, self._frozen = self._frozen, {name: weight.detach() for name, weight in weights.items()}
+        try:
+            yield self
+        finally:
+            self._frozen = outer
+
+    @property
+    def frozen_sample(self) -> Weights | None:
+        """The weight sample of the enclosing `frozen` block; None outside of one."""
+        return self._frozen
+
+    @property
+    def posterior_mean(self) -> nn.Module | None:
+        """The deterministic network with the posterior-mean weights; None for a family that does not hold one."""
+        return None
+
+    @property
+    def scratch(self) -> object:
+        """Memory that `sample` writes to and may replace; a CUDA graph that captures `sample` must keep it alive."""
+        return None
+
+    def posterior(self) -> Iterator[tuple[str, nn.Parameter, nn.Parameter]]:
+        """(name, mu, s) of every parameter with a trainable posterior N(mu, exp(s)^2); nothing for other families.
+
+        KL, training and the fast training step work on these.
+        """
+        return iter(())
+
+    def __getstate__(self) -> dict[str, Any]:
+        # a copy is not inside the `frozen` block
+        return {**self.__dict__, "_frozen": None}
+
+
+@dataclass(frozen=True)
+class GaussianParameter:
+    """A random parameter with posterior N(mu, exp(log_std)^2).
+
+    Attributes:
+        name: its name in the model.
+        local_name: its name in its own random network.
+        owner: the module that holds the mean.
+        prior: its prior.
+    """
+
+    name: str
+    local_name: str
+    mu: nn.Parameter
+    log_std: nn.Parameter
+    owner: nn.Module
+    prior: Prior
+
+    def kl(self) -> Tensor:
+        """KL(q || p), summed over the parameter (eq. 6)."""
+        return self.prior.kl(self.local_name, self.mu, self.log_std)
+
+
+def gaussian_parameters(model: nn.Module) -> list[GaussianParameter]:
+    """The parameters with a trainable Gaussian posterior in every random network that `model` contains."""
+    return [
+        GaussianParameter(
+            f"{path}.{name}" if path else name, name, mu, s, part.net.get_submodule(name.rpartition(".")[0]), part.prior
+        )
+        for path, part in random_parts(model)
+        if part.prior is not None
+        for name, mu, s in part.posterior()
+    ]
+
+
+def random_parts(model: nn.Module) -> list[tuple[str, RandomNetwork]]:
+    """Every random network in `model`, itself included, with its path."""
+    return [(path, part) for path, part in model.named_modules() if isinstance(part, RandomNetwork)]
+
+
+def inner_network(model: nn.Module) -> nn.Module:
+    """The plain network inside a random one; any other model as it is."""
+    return model.net if isinstance(model, RandomNetwork) else model
+
+
+def posterior_mean(model: nn.Module) -> nn.Module | None:
+    """The posterior-mean network of a random network that holds one; None for any other model."""
+    return model.posterior_mean if isinstance(model, RandomNetwork) else None
+
+
+def check_plain(net: nn.Module) -> None:
+    """Refuse what cannot be given random weights: no module, random already, or using activation checkpointing."""
+    if not isinstance(net, nn.Module):
+        raise ArgumentTypeError(f"net must be a torch.nn.Module, got {type(net).__name__}")
+    for path, part in net.named_modules():
+        place = f"its part {path!r}" if path else "it"
+        if isinstance(part, RandomNetwork):
+            raise ArgumentError(
+                f"net is converted already: {place} is a {type(part).__name__}; convert a plain network once"
+            )
+        for attribute in _CHECKPOINTING:
+            if getattr(part, attribute, False) is True:
+                raise ArgumentError(
+                    f"net uses activation checkpointing: {place} has {attribute}=True. Its second run during the "
+                    "backward pass would not see the sampled weights; switch it off in the network, and checkpoint "
+                    "the whole random network: checkpoint(bnn, x, use_reentrant=False)"
+                )
+
+
+def _explained(net: nn.Module, inputs: tuple[Any, ...]) -> AbstractContextManager[None]:
+    x = next((value for value in inputs if isinstance(value, Tensor)), None)
+    if x is None or torch.compiler.is_compiling():  # a compiler cannot trace the handling of errors
+        return nullcontext()
+    return explain_input_errors(net, "input", x.shape, x.dtype, x.device)
