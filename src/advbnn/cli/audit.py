@@ -87,6 +87,9 @@ def show_audit(found: "Audit") -> None:
             table.add_row(attack["name"], attack["role"], left)
         console.print(table)
     console.print(str(found), markup=False, highlight=False)
-    undecided = sum(sum(record.details["undecided"]) for record in found.records)
-    if undecided:
-        console.print(f"{undecided} images stayed undecided and count as not robust; a higher level draws more often.")
+    inconclusive = sum(sum(record.details["inconclusive"]) for record in found.records)
+    if inconclusive:
+        console.print(
+            f"{inconclusive} images were inconclusive and are counted as not robust; a higher level uses more weight "
+            "samples."
+        )

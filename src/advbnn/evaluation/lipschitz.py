@@ -63,7 +63,7 @@ def lipschitz_records(
     """The local Lipschitz value of each data set, and how much the attack really raises the loss there.
 
     The details of each record hold, as mean over the images with its standard error, and with its spread over seeds:
-    `first_order` and `per_draw`, the two values of `local_lipschitz`; `loss`, the expected loss at the images; and
+    `first_order` and `per_sample`, the two values of `local_lipschitz`; `loss`, the expected loss at the images; and
     `increase`, the exact difference that the attack makes to it (eq. 14), by the same draws, which it has not seen.
 
     All images are asked about by the same few draws, whose luck more images do not make good. So the standard error
@@ -102,7 +102,7 @@ class _Work:
         first_order, per_draw = _slopes(model, x, y, self.attack.threat, samples, draws)
         loss = _losses(model, x, y, samples, draws)
         increase = _losses(model, x_adv, y, samples, draws) - loss
-        return {"first_order": first_order, "per_draw": per_draw, "loss": loss, "increase": increase}
+        return {"first_order": first_order, "per_sample": per_draw, "loss": loss, "increase": increase}
 
 
 def _slopes(

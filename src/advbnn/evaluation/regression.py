@@ -11,8 +11,8 @@ from advbnn.bayes.likelihoods import Gaussian
 from advbnn.bayes.prediction import all_finite, not_finite
 from advbnn.data.imageset import Examples
 from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole
-from advbnn.evaluation.accuracy import Perturbation, check_allowed, check_attack, check_model_and_examples
 from advbnn.evaluation.batchwise import Batch, batchwise
+from advbnn.evaluation.checks import Perturbation, check_allowed, check_attack, check_model_and_examples
 from advbnn.evaluation.intervals import mean_interval
 from advbnn.modules import device_of, dtype_of, evaluating, explain_input_errors, without_parameter_gradients
 from advbnn.randomness import crafting_seed, scoring_seed, seeded
