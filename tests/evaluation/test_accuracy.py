@@ -15,7 +15,7 @@ from advbnn.attacks.identity import settings_of
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.prediction import predict
 from advbnn.data import to_float
-from advbnn.evaluation.accuracy import SmallSampleWarning, by_name, evaluate
+from advbnn.evaluation.accuracy import Evaluation, SmallSampleWarning, by_name, evaluate, store_of
 from advbnn.evaluation.records import Records
 from advbnn.randomness import crafting_seed, scoring_seed
 from evaluation_workers import Shift, evaluate_as_one_of_two, evaluate_until_killed, options
@@ -187,21 +187,11 @@ def test_a_killed_evaluation_resumes(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [out]
 
 
-def test_unfinished_work_of_other_settings_is_not_used(tmp_path: Path) -> None:
-    def failing(model: nn.Module, x: Tensor, y: Tensor, seed: int | None) -> Tensor:
-        calls.append(len(x))
-        if len(calls) == 5:
-            raise RuntimeError("out of power")
-        return x
-
-    calls: list[int] = []
-    out, attacks = tmp_path / "records.json", {"mine": Custom(failing)}
-    with pytest.raises(RuntimeError, match="out of power"):
-        evaluate(blank(), digits(), attacks, **options(), out=out)
-    record = evaluate(blank(), digits(), attacks, **options() | {"seeds": (5, 6)}, out=out)[0]
-    assert len(calls) == 5 + 5 * 2
-    assert record.seeds == (5, 6)
-    assert len(list((tmp_path / "records.json.unfinished").rglob("*.safetensors"))) == 2
+def test_unfinished_work_has_a_folder_for_each_choice_of_settings_and_versions(tmp_path: Path) -> None:
+    plans = [Evaluation(blank(), digits(), **options() | changes).plan for changes in ({}, {"seeds": (5, 6)})]
+    folders = [store_of(tmp_path / "r.json", [plan], {"torch": version}) for plan in plans for version in ("1", "2")]
+    assert len(set(folders)) == 4
+    assert store_of(tmp_path / "r.json", plans[:1], {"torch": "1"}) == folders[0]
 
 
 def test_two_processes_give_what_one_gives(tmp_path: Path) -> None:

@@ -44,20 +44,14 @@ def test_every_change_makes_another_model() -> None:
         weights[3].bias[7] += 1e-6
     statistics[1].running_mean[0] = 1
     wider[1].eps = 1e-3
-    models = [
-        small(),
-        weights,
-        statistics,
-        wider,
-        small().double(),
-        unsaved(1.0),
-        unsaved(2.0),
-        add_noise(small()),
-        add_noise(small(), first=0.3),
+    changed = [weights, statistics, wider, small().double(), unsaved(1.0), unsaved(2.0)]
+    noisy = [add_noise(small()), add_noise(small(), first=0.3)]
+    stds = [
         bayesianize(small()),
         bayesianize(small(), init_std=0.1),
         bayesianize(small(), prior=GaussianPrior(std=1.0)),
     ]
+    models = [small(), *changed, *noisy, *stds]
     temperatures = (1.0, 2.0, 1 + 1e-15, True, "1.0", (1.0, 2.0), (1.0, (2.0, 3.0)), [1.0, 2.0], torch.float16)
     models += [nn.Sequential(Tempered(value)) for value in temperatures]
     assert len({digest(model) for model in models}) == len(models)

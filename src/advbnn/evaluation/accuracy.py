@@ -236,7 +236,7 @@ class Evaluation:
         if (finished := self._finished(plans)) is not None:
             return finished
         versions = versions_on(self.device)
-        store = None if self.out is None else _store(Path(self.out), plans, versions)
+        store = None if self.out is None else store_of(Path(self.out), plans, versions)
         with self.explain_input_errors():
             results, seconds = batchwise(
                 work,
@@ -300,7 +300,7 @@ def by_name(attacks: Attacks) -> dict[str, Perturbation | None]:
     return {type(attacks).__name__: attacks}
 
 
-def _store(out: Path, plans: Sequence[Plan], versions: Mapping[str, str]) -> Path:
+def store_of(out: Path, plans: Sequence[Plan], versions: Mapping[str, str]) -> Path:
     """The folder of unfinished work, one for each choice of settings, software and device."""
     identity = json.dumps([[plan.settings(), dict(versions)] for plan in plans])
     return out.with_name(f"{out.name}.unfinished") / hashlib.sha256(identity.encode()).hexdigest()[:16]

@@ -21,7 +21,7 @@ from advbnn.data import ImageSet, to_float
 from advbnn.defenses.profiles import defense
 from advbnn.defenses.schedules import OneCycle
 from advbnn.evaluation.accuracy import Evaluation, SmallSampleWarning, evaluate
-from advbnn.evaluation.audit.attack_suite import LEVELS, Level
+from advbnn.evaluation.audit.attack_suite import LEVELS
 from advbnn.evaluation.audit.flags import FLAGS
 from advbnn.evaluation.audit.worst_case import Audit, audit
 from advbnn.evaluation.identity import ModelIdentity
@@ -34,20 +34,8 @@ from judged import bnn, digits, net
 pytestmark = pytest.mark.filterwarnings("ignore::advbnn.evaluation.accuracy.SmallSampleWarning")
 
 THREAT = Threat("linf", 0.15)
-TINY = Level(
-    eot=(1, 2),
-    steps=(2, 4),
-    restarts=2,
-    apgd_steps=3,
-    apgd_eot=2,
-    targets=2,
-    selection_samples=2,
-    query_eot=2,
-    square_queries=8,
-    nes_queries=12,
-    nes_directions=2,
-    max_weight_samples=60,
-)
+TINY = replace(LEVELS["quick"], eot=(1, 2), steps=(2, 4), restarts=2, apgd_steps=3, apgd_eot=2, selection_samples=2)
+TINY = replace(TINY, query_eot=2, square_queries=8, nes_queries=12, nes_directions=2, max_weight_samples=60)
 
 
 @pytest.fixture

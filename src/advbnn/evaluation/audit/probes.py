@@ -110,8 +110,8 @@ def _predictions(model: Attackable, x: Tensor, threat: Threat, seed: int) -> dic
     low, high = threat.bounds
     middle = (low + high) / 2 if math.isfinite(low + high) else 0.0
     alone = prediction(x, x)
-    moved = _moved(x, middle, _TINY * (high - low if math.isfinite(high - low) else 1.0))
-    tiny_change = _variation(alone, prediction(moved, moved))
+    nearby = moved(x, middle, _TINY * (high - low if math.isfinite(high - low) else 1.0))
+    tiny_change = _variation(alone, prediction(nearby, nearby))
     ends = []
     for other_seed in (seed, seed + 1):
         with seeded(other_seed, x.device):
@@ -140,11 +140,11 @@ def _modes(model: Attackable, x: Tensor, y: Tensor, samples: int, seed: int) -> 
     return {"evaluation_right": in_evaluation, "training_right": right(copy.deepcopy(model).train())}
 
 
-def _moved(x: Tensor, middle: float, step: float) -> Tensor:
+def moved(x: Tensor, middle: float, step: float) -> Tensor:
     """`x` with every value moved towards the middle by `step`, or else to the next number of its dtype."""
     inwards = torch.where(x > middle, -1.0, 1.0).to(x.dtype)
-    moved = x + inwards * step
-    return torch.where(moved == x, torch.nextafter(x, inwards * math.inf), moved)
+    nearby = x + inwards * step
+    return torch.where(nearby == x, torch.nextafter(x, inwards * math.inf), nearby)
 
 
 def _is_coarse(x: Tensor) -> bool:
