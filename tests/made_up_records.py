@@ -82,7 +82,7 @@ def radius_curves() -> Records:
 
 @cache
 def other_curves() -> Records:
-    """Over the size of the ensemble without and under attack, over steps, and over draws."""
+    """Over the size of the ensemble without and under attack, over steps, and over EOT samples."""
     records = []
     for label in LABELS:
         clean, robust = accuracy(label, 0), accuracy(label, 0.035)

@@ -18,7 +18,7 @@ def accuracy(right: int, n: int = 100) -> Tensor:
 def test_a_difference_counts_if_it_is_significant_and_large() -> None:
     assert below(accuracy(50), accuracy(60))
     assert not below(accuracy(60), accuracy(50))
-    assert not below(accuracy(50), accuracy(59))  # nine coins that fall alike: 1 in 512
+    assert not below(accuracy(50), accuracy(59))  # nine equal coin flips: 1 in 512
     assert not below(accuracy(5000, 10_000), accuracy(5400, 10_000))  # significant, and small
     assert below(accuracy(5000, 10_000), accuracy(5500, 10_000))
 

@@ -4,7 +4,7 @@ import functools
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -17,8 +17,8 @@ from advbnn.attacks.threat import Threat
 from advbnn.data.augment import to_float
 from advbnn.data.imageset import row_numbers
 from advbnn.evaluation.accuracy import CLEAN, Evaluation, Options, Perturbation, SmallSampleWarning, attack_settings
-from advbnn.evaluation.attackable import Attackable, attackable
-from advbnn.evaluation.audit.attack_suite import ALL, SURVIVORS, Level, SuiteEntry, attack_suite, even_change
+from advbnn.evaluation.attackable import attackable
+from advbnn.evaluation.audit.attack_suite import ALL, SURVIVORS, Level, attack_suite, even_change
 from advbnn.evaluation.audit.flags import Findings, all_flags
 from advbnn.evaluation.audit.probes import probe
 from advbnn.evaluation.audit.sequential_test import RobustSet
@@ -34,29 +34,20 @@ _FIRST_IMAGES = 16
 """Images that show whether the network is random and returns probabilities."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class AuditRunner:
-    """Runs the attack suites of all radii on a network.
+    """Runs the attack suites of all radii on the model of an evaluation.
 
-    Attributes:
-        evaluation: of the network as an `Attackable`; crafts and classifies.
-        model: that network.
+    Args:
+        evaluation: of the model.
+        options: its options.
+        threats: one per radius, the smallest first.
         level: the effort.
-        suites: the attacks, by radius, the smallest first.
-        sanity_attack: an attack at a radius at which no classifier can be robust; None if there is no such radius.
-        random: whether the network is random.
+        transfer_from: models by name, whose adversarial examples are transferred.
+        given: further attacks by name.
     """
 
-    evaluation: Evaluation
-    model: Attackable
-    level: Level
-    suites: tuple[tuple[SuiteEntry, ...], ...]
-    sanity_attack: PGD | None
-    random: bool
-
-    @classmethod
-    def prepare(
-        cls,
+    def __init__(
+        self,
         evaluation: Evaluation,
         options: Options,
         *,
@@ -64,35 +55,35 @@ class AuditRunner:
         level: Level,
         transfer_from: Mapping[str, nn.Module],
         given: Mapping[str, Perturbation],
-    ) -> "AuditRunner":
-        """The runner for the model of an evaluation with these options, after a few forward passes of it."""
+    ) -> None:
         x = _first_images(evaluation)
         with evaluation.explain_input_errors():
             model = attackable(evaluation.model, x)
         with evaluating(model):
             random = is_random(model, x)
-        suites = tuple(
+        pixels = x[0].numel()
+        self.model, self.level, self.random = model, level, random
+        self.suites = [
             attack_suite(
                 level,
                 threat,
                 model,
                 classes=len(evaluation.data.classes),
-                pixels=x[0].numel(),
+                pixels=pixels,
                 random=random,
                 transfer_from=transfer_from,
                 given={name: attack for name, attack in given.items() if attack.threat == threat},
             )
             for threat in threats
-        )
-        grey = _radius_to_grey(threats[-1], x[0].numel())
-        sanity_attack = None if grey is None else PGD(grey, steps=level.steps[0], eot=level.eot[-1] if random else 1)
+        ]
+        grey = _radius_to_grey(threats[-1], pixels)
+        # at a radius at which no classifier can be robust
+        eot = level.eot[-1] if random else 1
+        self.sanity_attack = None if grey is None else PGD(grey, steps=level.steps[0], eot=eot)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SmallSampleWarning)  # the first evaluation has warned
             samples = evaluation.samples if random else 1
-            evaluation = Evaluation(model, evaluation.data, **options | {"samples": samples})
-        return cls(
-            evaluation=evaluation, model=model, level=level, suites=suites, sanity_attack=sanity_attack, random=random
-        )
+            self.evaluation = Evaluation(model, evaluation.data, **options | {"samples": samples})
 
     def run(self, plans: Sequence[Plan]) -> Records:
         """The records of the worst case, one for each radius."""

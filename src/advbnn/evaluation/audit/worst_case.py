@@ -65,9 +65,7 @@ def audit(
             raise ArgumentError(f"attack {name!r} has {attack.threat}, this audit is at {listed}; use one of these")
     options.setdefault("seeds", 1)
     evaluation = Evaluation(model, data, **options)
-    runner = AuditRunner.prepare(
-        evaluation, options, threats=threats, level=LEVELS[level], transfer_from=sources, given=given
-    )
+    runner = AuditRunner(evaluation, options, threats=threats, level=LEVELS[level], transfer_from=sources, given=given)
     settings = {
         "name": "audit",
         "level": settings_of(LEVELS[level]),
