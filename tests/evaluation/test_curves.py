@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from advbnn.attacks import FGSM, PGD, Square, Transfer, paper_pgd
+from advbnn.attacks.identity import settings_of
 from advbnn.attacks.threat import Threat
 from advbnn.evaluation.accuracy import evaluate
 from advbnn.evaluation.curves import (
@@ -67,11 +68,11 @@ def test_ensemble_curve_attacks_once_and_may_leave_the_images_alone() -> None:
 
 def test_steps_and_eot_change_the_attack_alone() -> None:
     steps = steps_curve(bnn(), digits(), ATTACK, (1, 5), **OPTIONS)
-    assert [record.attack for record in steps] == [repr(replace(ATTACK, steps=k)) for k in (1, 5)]
+    assert [record.attack for record in steps] == [settings_of(replace(ATTACK, steps=k)) for k in (1, 5)]
     assert steps[0].accuracy > steps[1].accuracy
     through = Transfer(net(), ATTACK)
     eot = eot_curve(bnn(), digits(), through, (1, 2), **OPTIONS)
-    assert [record.attack for record in eot] == [repr(Transfer(net(), replace(ATTACK, eot=k))) for k in (1, 2)]
+    assert [record.attack["attack"] for record in eot] == [settings_of(replace(ATTACK, eot=k)) for k in (1, 2)]
     assert [record.kind for record in eot] == ["transfer", "transfer"]
 
 
