@@ -1,9 +1,9 @@
-import functools
 import json
 import math
 from dataclasses import dataclass, field, make_dataclass, replace
 
 import pytest
+import torch
 from torch import nn
 
 from advbnn.attacks import APGD, CW, FGSM, NES, PGD, Square, Threat, Transfer
@@ -55,13 +55,18 @@ def test_attacks_of_ones_own() -> None:
             return "Printed(3)"
 
     class Silent:
-        pass
+        def __init__(self, steps: int) -> None:
+            self.steps, self.threat = steps, THREAT
 
     def function() -> None:
         pass
 
+    function.threat = THREAT
     assert settings_of(Mine(0.5, [1])) == {"name": "Mine", "strength": 0.5}
     assert settings_of(Printed()) == {"name": "Printed(3)"}
-    assert settings_of(Silent()) == settings_of(Silent())
+    assert settings_of(Silent(1)) == settings_of(Silent(1)) != settings_of(Silent(2))
     assert settings_of(function)["name"].endswith("own.<locals>.function")
-    assert settings_of(functools.partial(print))["name"].startswith("functools.partial")
+    assert settings_of(function)["threat"] == BALL
+    shift = torch.zeros(5000)
+    same, other = shift.clone(), shift.index_fill(0, torch.tensor([2500]), 1.0)
+    assert settings_of(Mine(shift)) == settings_of(Mine(same)) != settings_of(Mine(other))

@@ -1,11 +1,13 @@
 """The settings of an attack as JSON values: two attacks are the same if and only if these are equal."""
 
+import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from advbnn.attacks.threat import Threat
 
@@ -13,20 +15,27 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 
-def settings_of(attack: object, identify: Callable[[nn.Module], Any] = lambda network: None) -> dict[str, Any]:
+Identify = Callable[[nn.Module], Any]
+
+
+def settings_of(attack: object, identify: Identify = lambda network: None) -> dict[str, Any]:
     """The class of an attack and every field that differs from its default.
 
     Defaults are left out, so that a new field with a default leaves stored settings valid. Fields that do not decide
     the result, such as `batch_size` and `progress`, are marked by `compare=False` and are left out too. An attack that
-    is not a dataclass is described by its `repr`, or by its qualified name where the `repr` is only an address.
+    is not a dataclass has its `repr` for a name; without one, its qualified name and its public attributes count.
 
     Args:
         attack: any attack.
         identify: describes a network that the attack uses, such as the source of a `Transfer`; its SHA-256 in records.
     """
-    if not is_dataclass(attack) or isinstance(attack, type):
-        return {"name": _description(attack)}
-    return {"name": type(attack).__name__, **_json(_changed(attack), identify)}
+    if is_dataclass(attack) and not isinstance(attack, type):
+        return {"name": type(attack).__name__, **_json(_changed(attack), identify)}
+    named = attack if hasattr(attack, "__qualname__") else type(attack)  # functions and classes have such a name
+    if named is not attack and type(attack).__repr__ is not object.__repr__:
+        return {"name": repr(attack)}
+    public = {name: value for name, value in getattr(attack, "__dict__", {}).items() if not name.startswith("_")}
+    return {"name": f"{named.__module__}.{named.__qualname__}", **_json(public, identify)}
 
 
 def _changed(settings: "DataclassInstance") -> dict[str, Any]:
@@ -35,14 +44,16 @@ def _changed(settings: "DataclassInstance") -> dict[str, Any]:
     for field in fields(settings):
         default = field.default if field.default_factory is MISSING else field.default_factory()
         value = getattr(settings, field.name)
-        if field.compare and (default is MISSING or value != default):
+        if field.compare and (isinstance(value, Tensor) or value != default):
             found[field.name] = value
     return found
 
 
-def _json(value: Any, identify: Callable[[nn.Module], Any]) -> Any:
+def _json(value: Any, identify: Identify) -> Any:
     if isinstance(value, nn.Module):
         return identify(value)
+    if isinstance(value, Tensor):  # whose repr leaves out most of its values
+        return hashlib.sha256(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data).hexdigest()
     if isinstance(value, Threat):
         value = {"norm": value.norm, "eps": value.eps, **_changed(value)}  # a radius is always stated
     if isinstance(value, Mapping):
@@ -53,11 +64,4 @@ def _json(value: Any, identify: Callable[[nn.Module], Any]) -> Any:
         return str(value)  # JSON has no infinity
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    return settings_of(value, identify) if is_dataclass(value) else _description(value)
-
-
-def _description(value: object) -> str:
-    kind = type(value)
-    if hasattr(value, "__qualname__"):
-        return f"{value.__module__}.{value.__qualname__}"
-    return f"{kind.__module__}.{kind.__qualname__}" if kind.__repr__ is object.__repr__ else repr(value)
+    return settings_of(value, identify)
