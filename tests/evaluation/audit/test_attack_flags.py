@@ -10,7 +10,7 @@ from advbnn.attacks import APGD, PGD, Square, paper_pgd
 from advbnn.attacks.threat import Threat
 from advbnn.evaluation.audit import attack_flags
 from advbnn.evaluation.audit.attack_suite import Noise, SuiteEntry
-from advbnn.evaluation.audit.flags import Findings, Outcome
+from advbnn.evaluation.audit.flags import Decision, Findings
 
 THREAT = Threat("linf", 0.1)
 ONE = PGD(THREAT, steps=10)
@@ -34,7 +34,7 @@ def right(count: int) -> Tensor:
 
 def flags(
     *, not_broken: int = 57, large_eps: int | None = 0, random: bool = True, **changes: int
-) -> dict[str, Outcome]:
+) -> dict[str, Decision]:
     names = [name for name in ENTRIES if random or "averaged" not in name]
     found = Findings(
         entries=[ENTRIES[name][0] for name in names],
@@ -49,7 +49,7 @@ def flags(
 
 
 def raised(**changes: int | None) -> set[str]:
-    return {name for name, outcome in flags(**changes).items() if outcome.raised}
+    return {name for name, decision in flags(**changes).items() if decision.raised}
 
 
 @pytest.mark.parametrize(
@@ -97,10 +97,10 @@ def test_noise_counts_where_adversarial_examples_exist() -> None:
 
 
 def test_evidence_names_attacks_and_accuracies() -> None:
-    outcome = flags(square=45, survivors=5)["black_box"]
+    decision = flags(square=45, survivors=5)["black_box"]
     for words in ("60.0 % under PGD-10 (EOT 8)", "45.0 % under Square", "masked"):
-        assert words in outcome.evidence
-    assert outcome.numbers == {"white_box": 0.60, "black_box": 0.45}  # attacks on survivors are not compared
+        assert words in decision.evidence
+    assert decision.numbers == {"white_box": 0.60, "black_box": 0.45}  # attacks on survivors are not compared
     averaged = flags(averaged_paper=30)["single_sample"].evidence
     assert "70.0 % under authors' PGD-20 and 30.0 % under authors' PGD-20 (EOT 8)" in averaged
     assert "not random" in flags(random=False)["single_sample"].evidence

@@ -48,8 +48,8 @@ def test_a_decorated_function_is_a_flag(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(flags, "FLAGS", {})
 
     @flags.flag("A title", "An advice.")
-    def mine(found: object) -> flags.Outcome:
-        return flags.Outcome(True, f"Seen in {found}.", {"number": 1.0})
+    def mine(found: object) -> flags.Decision:
+        return flags.Decision(True, f"Seen in {found}.", {"number": 1.0})
 
     (one,) = flags.all_flags("findings")
     assert one == flags.Flag("mine", True, "Seen in findings.", {"number": 1.0})

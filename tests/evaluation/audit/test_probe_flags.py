@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from advbnn.evaluation.audit import probe_flags
-from advbnn.evaluation.audit.flags import Findings, Outcome
+from advbnn.evaluation.audit.flags import Decision, Findings
 
 N = 100
 NONE = torch.zeros(N, dtype=torch.bool)
@@ -27,7 +27,7 @@ SOUND = {
 FLAGS = ("gradients", "cosine", "hidden_randomness", "discontinuity", "mode", "batch", "probabilities")
 
 
-def flags(*, random: bool = True, probabilities: bool = False, **changes: Tensor) -> dict[str, Outcome]:
+def flags(*, random: bool = True, probabilities: bool = False, **changes: Tensor) -> dict[str, Decision]:
     found = Findings(
         entries=(),
         right=torch.empty(N, 0),
@@ -41,7 +41,7 @@ def flags(*, random: bool = True, probabilities: bool = False, **changes: Tensor
 
 
 def raised(**changes) -> set[str]:
-    return {name for name, outcome in flags(**changes).items() if outcome.raised}
+    return {name for name, decision in flags(**changes).items() if decision.raised}
 
 
 def some(count: int, value: float = 1, otherwise: float = 0) -> Tensor:
@@ -51,8 +51,8 @@ def some(count: int, value: float = 1, otherwise: float = 0) -> Tensor:
 def test_a_sound_network_raises_nothing() -> None:
     assert raised() == set()
     assert raised(random=False, cosine=torch.ones(N, dtype=torch.float64)) == set()
-    for outcome in flags().values():
-        json.dumps(outcome.numbers, allow_nan=False)
+    for decision in flags().values():
+        json.dumps(decision.numbers, allow_nan=False)
 
 
 @pytest.mark.parametrize(

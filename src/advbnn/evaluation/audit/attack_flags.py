@@ -2,7 +2,7 @@
 
 from advbnn.attacks import PGD
 from advbnn.evaluation.audit.attack_suite import BLACK_BOX, NOISE, PAPER, TRANSFER, WHITE_BOX, pairs
-from advbnn.evaluation.audit.flags import SMALLEST, Findings, Outcome, below, flag, more_than, percent, share
+from advbnn.evaluation.audit.flags import SMALLEST, Decision, Findings, below, flag, more_than, percent, share
 
 _OVERSTATED = 0.25
 """The share of the accuracy under one weight sample per step that averaging must break to raise `single_sample`."""
@@ -12,42 +12,42 @@ _MEANINGLESS = "Gradient attacks say nothing about this model; its true accuracy
 
 
 @flag("More EOT samples make the attack weaker", _UNRELIABLE)
-def eot(found: Findings) -> Outcome:
+def eot(found: Findings) -> Decision:
     """Averaging the gradient over more weight samples must not weaken an attack."""
     return _more_effort(found, "eot", "EOT samples per step")
 
 
 @flag("More steps make the attack weaker", _UNRELIABLE)
-def steps(found: Findings) -> Outcome:
+def steps(found: Findings) -> Decision:
     """More steps must not weaken an attack."""
     return _more_effort(found, "steps", "steps")
 
 
 @flag("More restarts make the attack weaker", _UNRELIABLE)
-def restarts(found: Findings) -> Outcome:
+def restarts(found: Findings) -> Decision:
     """More restarts must not weaken an attack."""
     return _more_effort(found, "restarts", "restarts")
 
 
 @flag("Robust at a radius at which no classifier can be", _MEANINGLESS)
-def large_eps(found: Findings) -> Outcome:
+def large_eps(found: Findings) -> Decision:
     """At half the range of the pixels, a gradient attack must succeed."""
     if found.large_eps is None:
-        return Outcome(False, "Not measured: the inputs are not bounded.")
+        return Decision(False, "Not measured: the inputs are not bounded.")
     raised = more_than(SMALLEST, found.large_eps > 0.5)
     seen = (
         "At half the range of the pixels, where every image can be made plain grey, the accuracy under a gradient "
         f"attack is {percent(found.large_eps)}"
     )
     words = f"{seen}: the gradients miss adversarial examples that certainly exist." if raised else f"{seen}."
-    return Outcome(raised, words, {"accuracy": share(found.large_eps)})
+    return Decision(raised, words, {"accuracy": share(found.large_eps)})
 
 
 @flag(
     "Attacks without gradients are stronger",
     "Quote the lower number, and expect a better attack to find a lower one still.",
 )
-def black_box(found: Findings) -> Outcome:
+def black_box(found: Findings) -> Decision:
     """White-box attacks must not be weaker than black-box and transfer attacks."""
     inside, outside = found.strongest(PAPER, WHITE_BOX), found.strongest(TRANSFER, BLACK_BOX)
     by_gradients, without = found.under(inside), found.under(outside)
@@ -58,11 +58,11 @@ def black_box(found: Findings) -> Outcome:
         "gradients"
     )
     words = f"{seen}: the gradients are masked." if raised else f"{seen}."
-    return Outcome(raised, words, {"white_box": share(by_gradients), "black_box": share(without)})
+    return Decision(raised, words, {"white_box": share(by_gradients), "black_box": share(without)})
 
 
 @flag("Gradient attacks are no stronger than random noise", _MEANINGLESS)
-def noise(found: Findings) -> Outcome:
+def noise(found: Findings) -> Decision:
     """Where adversarial examples exist, gradient attacks must be stronger than random noise."""
     inside, outside = found.strongest(PAPER, WHITE_BOX), found.strongest(NOISE)
     by_gradients, by_noise = found.under(inside), found.under(outside)
@@ -73,38 +73,38 @@ def noise(found: Findings) -> Outcome:
     )
     words += f", though {percent(found.not_broken)} under all attacks together." if raised else "."
     numbers = {"white_box": share(by_gradients), "noise": share(by_noise), "not_broken": share(found.not_broken)}
-    return Outcome(raised, words, numbers)
+    return Decision(raised, words, numbers)
 
 
 @flag(
     "Robust only to attacks with one weight sample per step",
     "Quote the worst case, or an attack with EOT; the authors' attack overestimates the robustness of this model.",
 )
-def single_sample(found: Findings) -> Outcome:
+def single_sample(found: Findings) -> Decision:
     """EOT must not break much of what attacks with one weight sample per step leave."""
     compared = [(a, b) for a, b in pairs(found.entries, "eot") if _eot(found, a) == 1]
     if not compared:
-        return Outcome(False, "Not measured: the network is not random.")
+        return Decision(False, "Not measured: the network is not random.")
     one, many = max(compared, key=lambda pair: share(found.under(pair[0])) - share(found.under(pair[1])))
     single, averaged = found.under(one), found.under(many)
     raised = below(averaged, single) and share(averaged) <= (1 - _OVERSTATED) * share(single)
     seen = f"The {_two(found, one, many)}"
     words = f"{seen}: attacks with one weight sample per step overestimate the robustness." if raised else f"{seen}."
-    return Outcome(raised, words, {"single": share(single), "averaged": share(averaged)})
+    return Decision(raised, words, {"single": share(single), "averaged": share(averaged)})
 
 
-def _more_effort(found: Findings, field: str, effort: str) -> Outcome:
+def _more_effort(found: Findings, field: str, effort: str) -> Decision:
     """Of two attacks that differ in one field, the one with more of it must not be weaker."""
     compared = pairs(found.entries, field)
     if not compared:
-        return Outcome(False, "Not measured: the network is not random.")
+        return Decision(False, "Not measured: the network is not random.")
     less, more = max(compared, key=lambda pair: share(found.under(pair[1])) - share(found.under(pair[0])))
     before, after = found.under(less), found.under(more)
     raised, seen = below(before, after), _two(found, less, more)
     words = f"An attack with more {effort} is weaker: the {seen}."
     if not raised:
         words = f"No attack with more {effort} is significantly weaker. In the worst pair, the {seen}."
-    return Outcome(raised, words, {"less": share(before), "more": share(after)})
+    return Decision(raised, words, {"less": share(before), "more": share(after)})
 
 
 def _two(found: Findings, *numbers: int) -> str:

@@ -43,46 +43,6 @@ class Flag:
         return FLAGS[self.name].title
 
 
-class Check(NamedTuple):
-    """What a raised flag means, what to do about it, and the function that decides."""
-
-    title: str
-    advice: str
-    decide: "Callable[[Findings], Outcome]"
-
-
-FLAGS: dict[str, Check] = {}
-"""All checks by the name of their flag; `flag` adds them."""
-
-
-class Outcome(NamedTuple):
-    """What a check returns; see `Flag`."""
-
-    raised: bool
-    evidence: str
-    numbers: Mapping[str, float | None] = {}
-
-
-def flag(title: str, advice: str) -> "Callable[[Callable[[Findings], Outcome]], Callable[[Findings], Outcome]]":
-    """Make a function the check of a flag, which gets the name of the function.
-
-    Args:
-        title: what a raised flag says, in a few words.
-        advice: what a raised flag means for the reader of the numbers.
-    """
-
-    def add(decide: "Callable[[Findings], Outcome]") -> "Callable[[Findings], Outcome]":
-        FLAGS[decide.__name__] = Check(title, advice, decide)
-        return decide
-
-    return add
-
-
-def all_flags(found: "Findings") -> tuple[Flag, ...]:
-    """The flags of all checks, raised or not."""
-    return tuple(Flag(name, *check.decide(found)) for name, check in FLAGS.items())
-
-
 @dataclass(frozen=True, kw_only=True)
 class Findings:
     """What an audit has measured at one radius: for each image the share of seeds under which it is correct, [n].
@@ -113,6 +73,49 @@ class Findings:
         """The number of the strongest attack of the given roles, among those that ran on all images."""
         numbers = [n for n, entry in enumerate(self.entries) if entry.role in roles and entry.on == ALL]
         return min(numbers, key=lambda number: share(self.under(number)))
+
+
+class Decision(NamedTuple):
+    """What the function of a flag returns; see `Flag`."""
+
+    raised: bool
+    evidence: str
+    numbers: Mapping[str, float | None] = {}
+
+
+_Decide = Callable[[Findings], Decision]
+
+
+class Check(NamedTuple):
+    """What a raised flag says, what follows from it, and the function that decides."""
+
+    title: str
+    advice: str
+    decide: _Decide
+
+
+FLAGS: dict[str, Check] = {}
+"""All flags by name; `flag` adds them."""
+
+
+def flag(title: str, advice: str) -> Callable[[_Decide], _Decide]:
+    """Register the decorated function as the flag of its name.
+
+    Args:
+        title: what a raised flag says, in a few words.
+        advice: what follows for the reader of the numbers.
+    """
+
+    def add(decide: _Decide) -> _Decide:
+        FLAGS[decide.__name__] = Check(title, advice, decide)
+        return decide
+
+    return add
+
+
+def all_flags(found: Findings) -> tuple[Flag, ...]:
+    """All flags, raised or not."""
+    return tuple(Flag(name, *check.decide(found)) for name, check in FLAGS.items())
 
 
 def below(lower: Tensor, upper: Tensor) -> bool:

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from advbnn.evaluation.audit.flags import CHANCE, Findings, Outcome, below, flag, more_than, percent, share
+from advbnn.evaluation.audit.flags import CHANCE, Decision, Findings, below, flag, more_than, percent, share
 
 _NOTICEABLE = 0.001
 """The total variation from which two predictions that should be equal count as different."""
@@ -24,7 +24,7 @@ _UNCORRELATED = 0.1
     "Gradients are unreliable",
     "Look at the attacks that use no gradients, and expect the true accuracy to be below them.",
 )
-def gradients(found: Findings) -> Outcome:
+def gradients(found: Findings) -> Decision:
     """The gradient must exist, be finite, and predict what small steps do to the output."""
     zero, infinite, explained = (found.probes[name] for name in ("zero_gradient", "infinite_gradient", "explained"))
     if _not_reproducible(found):
@@ -49,20 +49,20 @@ def gradients(found: Findings) -> Outcome:
     words = "The gradient is neither zero nor infinite."
     if math.isfinite(median):
         words += f" It predicts {100 * median:.0f} % (median) of the effect of small random steps on the output."
-    return Outcome(bool(problems), " ".join(problems) or words, numbers)
+    return Decision(bool(problems), " ".join(problems) or words, numbers)
 
 
 @flag(
     "Gradients of different weight samples are nearly uncorrelated",
     "The attacks of the suite may use too few EOT samples; the true accuracy may be lower.",
 )
-def cosine(found: Findings) -> Outcome:
+def cosine(found: Findings) -> Decision:
     """Gradients of different weight samples must share a direction that an attack can find."""
     values = found.probes["cosine"]
     values = values[values.isfinite()]
     if not found.random or len(values) < 2:
         reason = "too few images have a gradient" if found.random else "the network is not random"
-        return Outcome(False, f"Not measured: {reason}.", {"mean": None})
+        return Decision(False, f"Not measured: {reason}.", {"mean": None})
     mean, error = share(values), values.std().item() / math.sqrt(len(values))
     # the mean gradient of K weight samples has cosine sqrt(K c / (1 + (K - 1) c)) with the expected gradient: 0.9
     needed = math.ceil(0.81 * (1 - mean) / (0.19 * mean)) if mean > 0 else None
@@ -72,11 +72,11 @@ def cosine(found: Findings) -> Outcome:
     if raised:
         count = "more EOT samples than are affordable" if needed is None else f"about {needed} EOT samples"
         words += f", nearly uncorrelated: an attack needs {count} per step"
-    return Outcome(raised, f"{words}.", numbers)
+    return Decision(raised, f"{words}.", numbers)
 
 
 @flag("Randomness that no seed controls", "Nobody can repeat these numbers exactly.")
-def hidden_randomness(found: Findings) -> Outcome:
+def hidden_randomness(found: Findings) -> Decision:
     """The same seed must give the same predictions, and another seed other weight samples."""
     differ = found.probes["repeat"] > _NOTICEABLE
     problems = []
@@ -89,19 +89,19 @@ def hidden_randomness(found: Findings) -> Outcome:
         problems.append("The network sets torch's seed itself: its weight samples are not independent.")
     words = " ".join(problems) or "The same seed gives the same predictions."
     numbers = {"differ": share(differ), "largest": found.probes["repeat"].max().item()}
-    return Outcome(bool(problems), words, numbers)
+    return Decision(bool(problems), words, numbers)
 
 
 @flag(
     "Invisible changes of the input change the prediction",
     "Gradient attacks cannot see such jumps; the true accuracy may be lower.",
 )
-def discontinuity(found: Findings) -> Outcome:
+def discontinuity(found: Findings) -> Decision:
     """Changes near the resolution of float32 must not change predictions."""
     change = found.probes["tiny_change"]
     if bool(change.isnan().all()):
         words = "Not measured: in less than float32, rounding changes predictions too. Audit a copy in float32."
-        return Outcome(False, words)
+        return Decision(False, words)
     seen = "A change of a millionth of the range of the pixels changes the prediction of {} images"
     return _unchanged(found, change, seen, "the output is discontinuous, possibly on purpose.")
 
@@ -110,21 +110,21 @@ def discontinuity(found: Findings) -> Outcome:
     "Training and evaluation mode differ",
     "Make sure that the network in use is the one that was evaluated.",
 )
-def mode(found: Findings) -> Outcome:
+def mode(found: Findings) -> Decision:
     """Training mode must not have another clean accuracy than evaluation mode."""
     evaluation, training = found.probes["evaluation_right"].double(), found.probes["training_right"].double()
     raised = below(evaluation, training) or below(training, evaluation)
     words = f"The clean accuracy is {percent(evaluation)} in evaluation mode, {percent(training)} in training mode."
     if raised:
         words += " The audit uses evaluation mode; without model.eval() the network behaves differently."
-    return Outcome(raised, words, {"evaluation": share(evaluation), "training": share(training)})
+    return Decision(raised, words, {"evaluation": share(evaluation), "training": share(training)})
 
 
 @flag(
     "Predictions depend on the rest of the batch",
     "These numbers hold for this batch size and order of the images only.",
 )
-def batch(found: Findings) -> Outcome:
+def batch(found: Findings) -> Decision:
     """The prediction of an image must not depend on the other images of its batch."""
     seen = "Other images in the same batch change the prediction of {} images"
     words = "the output is not a function of the image. Does the network use batch statistics in evaluation mode?"
@@ -132,25 +132,25 @@ def batch(found: Findings) -> Outcome:
 
 
 @flag("Returns probabilities", "Tools that do not notice report an accuracy that is too high.")
-def probabilities(found: Findings) -> Outcome:
+def probabilities(found: Findings) -> Decision:
     """The network should return logits."""
     if not found.probabilities:
-        return Outcome(False, "The network returns logits.")
+        return Decision(False, "The network returns logits.")
     words = (
         "The network returns probabilities. Losses of logits then have vanishing gradients, and attacks fail. The "
         "audit attacked their logarithms; let the network return logits."
     )
-    return Outcome(True, words)
+    return Decision(True, words)
 
 
-def _unchanged(found: Findings, change: Tensor, seen: str, words: str) -> Outcome:
+def _unchanged(found: Findings, change: Tensor, seen: str, words: str) -> Decision:
     """Predictions that should not change: raised, with `words`, if more than a few do."""
     if _not_reproducible(found):
-        return Outcome(False, "Not measured: predictions are not reproducible under the same seed.")
+        return Decision(False, "Not measured: predictions are not reproducible under the same seed.")
     differ = change > _NOTICEABLE
     raised, seen = more_than(_FEW, differ), seen.format(_count(differ))
     numbers = {"differ": share(differ), "largest": change.max().item()}
-    return Outcome(raised, f"{seen}: {words}" if raised else f"{seen}.", numbers)
+    return Decision(raised, f"{seen}: {words}" if raised else f"{seen}.", numbers)
 
 
 def _not_reproducible(found: Findings) -> bool:
