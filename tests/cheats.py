@@ -1,4 +1,4 @@
-"""Networks that look robust and are not, or that cannot be believed; made on purpose, for tests of the audit."""
+"""Networks that look robust and are not, or whose outputs are unreliable; made on purpose, for tests of the audit."""
 
 import hashlib
 
@@ -19,7 +19,7 @@ class Wrapped(nn.Module):
 
 
 class Scaled(Wrapped):
-    """Logits so large that the cross-entropy of a right answer is 0 in float32, and so is its gradient."""
+    """Logits so large that the cross-entropy of a correct prediction is 0 in float32, and so is its gradient."""
 
     def forward(self, x: Tensor) -> Tensor:
         return 1e4 * self.net(x)
@@ -44,7 +44,7 @@ class Jittered(Wrapped):
 
 
 class Counting(Wrapped):
-    """Noise by a seed of its own, which is the number of the call."""
+    """Noise from its own seed, the number of the call."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__(net)
@@ -57,7 +57,7 @@ class Counting(Wrapped):
 
 
 class Hashing(Wrapped):
-    """Noise by a seed that is a hash of the image: the same for the same image, another for any other."""
+    """Noise from a hash of the image: the same for the same image, different for any other."""
 
     def forward(self, x: Tensor) -> Tensor:
         noise = [torch.randn(image.shape, generator=torch.Generator().manual_seed(_hash(image))) for image in x]
@@ -65,7 +65,7 @@ class Hashing(Wrapped):
 
 
 class Reseeding(Wrapped):
-    """Random by name; it sets torch's seed at every call."""
+    """Sets torch's seed at every call."""
 
     def forward(self, x: Tensor) -> Tensor:
         torch.manual_seed(7)

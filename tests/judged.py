@@ -1,4 +1,4 @@
-"""Small networks that know the digits, for tests of evaluation; made once in a process."""
+"""Small networks trained on digits, for tests of evaluation; made once in a process."""
 
 import functools
 
@@ -35,7 +35,7 @@ def net() -> nn.Module:
 
 @functools.cache
 def bnn() -> Bayesian:
-    """The same network with noise on every weight, enough for its draws to disagree."""
+    """The same network with noise on every weight, enough for weight samples to disagree."""
     return bayesianize(net(), init_std=0.15).eval()
 
 

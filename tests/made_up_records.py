@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from advbnn.attacks import PGD, paper_pgd
+from advbnn.attacks.identity import settings_of
 from advbnn.attacks.threat import Threat
-from advbnn.evaluation.audit.flags import TITLES, Flag
+from advbnn.evaluation.audit.flags import FLAGS, Flag
 from advbnn.evaluation.curves import RADII
 from advbnn.evaluation.identity import DataIdentity, ModelIdentity
 from advbnn.evaluation.records import Record, Records
@@ -64,7 +65,7 @@ def record(label: str, share: float | None, **fields: Any) -> Record:
 def attacked(label: str, eps: float, **fields: Any) -> Record:
     """A record of the paper's attack."""
     attack = paper_pgd(eps)
-    known = {"kind": "attack", "name": "paper 20", "attack": repr(attack), "threat": attack.threat}
+    known = {"kind": "attack", "name": "paper 20", "attack": settings_of(attack), "threat": attack.threat}
     return record(label, accuracy(label, eps), **known | fields)
 
 
@@ -81,7 +82,7 @@ def radius_curves() -> Records:
 
 @cache
 def other_curves() -> Records:
-    """Over the size of the ensemble without and under attack, over steps, and over draws."""
+    """Over the size of the ensemble without and under attack, over steps, and over EOT samples."""
     records = []
     for label in LABELS:
         clean, robust = accuracy(label, 0), accuracy(label, 0.035)
@@ -92,12 +93,12 @@ def other_curves() -> Records:
             records.append(with_share(attacked(label, 0.035, **place), robust - lost))
         for steps in (3, 9, 26, 78, 234, 1000):
             share = robust * (0.93 + 0.4 / steps)
-            found = attacked(label, 0.035, curve="steps", at=float(steps), attack=repr(paper_pgd(0.035, steps)))
+            found = attacked(label, 0.035, curve="steps", at=float(steps), attack=settings_of(paper_pgd(0.035, steps)))
             records.append(with_share(replace(found, name="paper"), share))
         for eot in (1, 5, 20):
             attack = PGD(Threat("linf", 0.035), eot=eot)
             share = robust * (0.85 + 0.15 / eot)
-            place = {"curve": "eot", "at": float(eot), "name": "pgd", "attack": repr(attack)}
+            place = {"curve": "eot", "at": float(eot), "name": "pgd", "attack": settings_of(attack)}
             records.append(with_share(attacked(label, 0.035, **place), share))
     return Records(records)
 
@@ -112,8 +113,8 @@ def transfers() -> Records:
             clean, own = accuracy(target, 0), accuracy(target, 0.035)
             rho = 1.0 if source == target else 0.82 if kinship[source] == kinship[target] else 0.3
             given = record(source, None).model
-            threat = {"kind": "transfer", "name": f"from {source}", "attack": "PGD()", "threat": Threat("linf", 0.035)}
-            records.append(record(target, clean - rho * (clean - own), source=given, **threat))
+            fields = {"kind": "transfer", "name": f"from {source}", "threat": Threat("linf", 0.035), "source": given}
+            records.append(record(target, clean - rho * (clean - own), attack={"name": "PGD"}, **fields))
     return Records(records)
 
 
@@ -177,7 +178,7 @@ def steepness() -> Records:
     for label in LABELS:
         steep = 6 * (1 - accuracy(label, 0.035))
         for name, data, share in (("train", TRAIN, 0.7), ("test", TEST, 1.0)):
-            means = {"first_order": steep, "per_draw": 1.3 * steep, "loss": 0.3, "increase": 0.8 * steep}
+            means = {"first_order": steep, "per_sample": 1.3 * steep, "loss": 0.3, "increase": 0.8 * steep}
             details = {
                 key: {"mean": share * v, "sd": 0.01, "min": 0.9 * v, "max": 1.1 * v, "se": 0.05 * v}
                 for key, v in means.items()
@@ -205,7 +206,7 @@ def audits() -> Records:
     records = []
     for label in LABELS:
         for eps in BATTERY_RADII:
-            fields: dict[str, Any] = {"name": "quick", "threat": Threat("linf", eps), "attack": "Level(...)"}
+            fields: dict[str, Any] = {"name": "quick", "threat": Threat("linf", eps), "attack": {"name": "audit"}}
             fields["command"] = f"advbnn audit runs/{label} --level quick"
             robust = record(label, accuracy(label, eps, worst=True), kind="worst_case", **fields)
             records.append(replace(robust, details=_battery(label, eps, robust)))
@@ -213,26 +214,32 @@ def audits() -> Records:
 
 
 def _flag(name: str, label: str, eps: float) -> dict[str, Any]:
-    raised = (label, name) == ("rse", "black_box") or ((label, name) == ("adv_bnn", "single_draw") and eps > 0.05)
+    raised = (label, name) == ("rse", "black_box") or ((label, name) == ("adv_bnn", "single_sample") and eps > 0.05)
     seen = f"Square leaves {100 * eps:.1f} % right, PGD {200 * eps:.1f} %"
-    ending = "Who knows less does better" if raised else "That is as it should be"
+    ending = "The gradients are masked" if raised else "As expected"
     return asdict(Flag(name, raised, f"{seen}. {ending}.", {"eps": eps}))
 
 
 def _battery(label: str, eps: float, robust: Record) -> dict[str, Any]:
     entries = [
-        {"name": "clean", "role": "clean", "on": "all", "attack": "", "share": accuracy(label, 0)},
-        {"name": "PGD-20", "role": "paper", "on": "all", "attack": repr(paper_pgd(eps)), "share": accuracy(label, eps)},
+        {"name": "clean", "role": "clean", "on": "all", "attack": None, "share": accuracy(label, 0)},
+        {
+            "name": "PGD-20",
+            "role": "paper",
+            "on": "all",
+            "attack": settings_of(paper_pgd(eps)),
+            "share": accuracy(label, eps),
+        },
     ]
     attacks: list[dict[str, Any]] = []
     for entry in entries:
         share = entry.pop("share")
         attacks.append({**entry, "n": [N] * 3, "correct": list(record(label, float(str(share))).correct)})
     left = [count + 5 for count in robust.correct]
-    last = {"name": "Square", "role": "black box", "on": "survivors", "attack": "Square()"}
+    last = {"name": "Square", "role": "black box", "on": "survivors", "attack": {"name": "Square"}}
     attacks.append({**last, "n": left, "correct": list(robust.correct)})
-    facts = {"undecided": [1, 0, 2], "error": 0.01, "most_draws": 320, "mean_draws": 24.5}
-    flags = [_flag(name, label, eps) for name in TITLES]
+    facts = {"inconclusive": [1, 0, 2], "error": 0.01, "max_weight_samples": 320, "mean_weight_samples": 24.5}
+    flags = [_flag(name, label, eps) for name in FLAGS]
     return {"attacks": attacks, **facts, "random": True, "flags": flags}
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from advbnn.attacks import PGD
+from advbnn.attacks.identity import settings_of
 from advbnn.defenses.profiles import DEFENSES
 from advbnn.evaluation.identity import DataIdentity, ModelIdentity
 from advbnn.evaluation.outcomes import pack
@@ -59,9 +60,8 @@ def record(label: str, share: float | None, n: int = N, **fields: Any) -> Record
 
 def under(attack: PGD, name: str, label: str, share: float, **fields: Any) -> Record:
     """A record of an attack."""
-    return record(
-        label, share, **{"kind": "attack", "name": name, "attack": repr(attack), "threat": attack.threat, **fields}
-    )
+    known = {"kind": "attack", "name": name, "attack": settings_of(attack), "threat": attack.threat}
+    return record(label, share, **{**known, **fields})
 
 
 def knowing_images(found: Evidence, moved: int = 0) -> Evidence:
@@ -98,7 +98,7 @@ def audits(
     protocol: Protocol, accuracy: Accuracy, labels: Iterable[str] = DEFENSES, undecided: int = 0
 ) -> list[Record]:
     """Worst cases without flags."""
-    details = {"attacks": [], "flags": [], "undecided": [undecided]}
+    details = {"attacks": [], "flags": [], "inconclusive": [undecided]}
     return [
         under(protocol.authors_attack(eps), "standard", label, accuracy(label, eps), kind="worst_case", details=details)
         for label in labels
@@ -156,7 +156,7 @@ def steepness(protocol: Protocol, values: dict[tuple[str, str], float], error: f
     made = []
     for (label, part), value in values.items():
         numbers = {"mean": value, "sd": 0.0, "min": value, "max": value, "se": error}
-        details = dict.fromkeys(("first_order", "per_draw", "loss"), numbers)
+        details = dict.fromkeys(("first_order", "per_sample", "loss"), numbers)
         details["increase"] = numbers | {"mean": 1.2 * value}
         found = under(attack, part, label, 0.0, kind="lipschitz", details=details)
         made.append(replace(found, correct=()))

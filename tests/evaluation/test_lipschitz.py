@@ -71,7 +71,7 @@ def test_records_of_train_and_test() -> None:
     assert (train.name, test.name, test.kind) == ("train", "test", "lipschitz")
     assert (test.threat, test.samples) == (attack.threat, 3)
     for record in (train, test):
-        assert record.details["per_draw"]["mean"] >= record.details["first_order"]["mean"] > 0
+        assert record.details["per_sample"]["mean"] >= record.details["first_order"]["mean"] > 0
         assert record.details["increase"]["mean"] > 0
         assert all(set(value) == FIELDS for value in record.details.values())
         json.dumps(record.to_dict(), allow_nan=False)

@@ -144,7 +144,7 @@ def test_mistakes_are_said_in_one_line(run: Path, tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     bare.mkdir()
     (bare / "config.toml").write_text("")
-    (tmp_path / "empty.json").write_text('{"schema": 1, "records": []}')
+    (tmp_path / "empty.json").write_text('{"schema": 2, "records": []}')
     (tmp_path / "text.json").write_text("text")
     mistakes = {
         (tmp_path,): "is neither a run folder nor a file of records; expected the folder of a run",

@@ -6,8 +6,9 @@ import pytest
 
 import made_up_records as made_up
 from advbnn.attacks import PGD, paper_pgd
+from advbnn.attacks.identity import settings_of
 from advbnn.attacks.threat import Threat
-from advbnn.evaluation.audit.flags import TITLES
+from advbnn.evaluation.audit.flags import FLAGS
 from advbnn.evaluation.records import Record, Records
 from advbnn.evaluation.transfer import affinity
 from advbnn.report.audited import worst_cases
@@ -88,8 +89,8 @@ def test_authors_attack_is_known_by_its_settings_and_not_by_its_name() -> None:
     made = Records(
         [
             made_up.attacked("none", 0.015, name="anything"),
-            made_up.attacked("none", 0.015, name="paper 20", attack=repr(other)),
-            made_up.attacked("none", 0.015, name="long", attack=repr(paper_pgd(0.015, steps=100))),
+            made_up.attacked("none", 0.015, name="paper 20", attack=settings_of(other)),
+            made_up.attacked("none", 0.015, name="long", attack=settings_of(paper_pgd(0.015, steps=100))),
         ]
     )
     records = made_up.clean() + made
@@ -100,7 +101,7 @@ def test_authors_attack_is_known_by_its_settings_and_not_by_its_name() -> None:
 
 def test_without_the_authors_attack_the_headline_shows_what_there_is() -> None:
     attack = PGD(Threat("l2", 0.5))
-    made = made_up.attacked("adv", 0.015, name="pgd", attack=repr(attack), threat=attack.threat)
+    made = made_up.attacked("adv", 0.015, name="pgd", attack=settings_of(attack), threat=attack.threat)
     report = compose(Records([*made_up.clean(), made]))
     assert cell(report, "headline", "Adv. training", "pgd", "l2 0.5") == shown(made)
     assert cell(report, "headline", "BNN", "pgd", "l2 0.5") == (NOTHING.text, "")
@@ -211,15 +212,15 @@ def test_affinity_leaves_out_what_was_not_measured_and_marks_what_is_above_1() -
 def test_flags_are_told_in_words_with_what_follows() -> None:
     found = section(compose(made_up.audits()), "checks")
     rse, adv_bnn = found.notices
-    title = TITLES["black_box"]
+    title = FLAGS["black_box"].title
     assert rse.title == f"RSE: {title[0].lower()}{title[1:]} (linf 0.015, linf 0.035, linf 0.055, linf 0.07)"
-    assert rse.words == "Square leaves 7.0 % right, PGD 14.0 %. Who knows less does better."
-    assert "Believe the lower number" in rse.advice
+    assert rse.words == "Square leaves 7.0 % right, PGD 14.0 %. The gradients are masked."
+    assert rse.advice == FLAGS["black_box"].advice
     assert adv_bnn.title.endswith("(linf 0.055, linf 0.07)")
     report = compose(made_up.audits())
-    assert cell(report, "flags", TITLES["black_box"], "RSE") == ("raised", "")
-    assert cell(report, "flags", TITLES["single_draw"], "Adv-BNN") == ("raised", "at linf 0.055, linf 0.07")
-    assert cell(report, "flags", TITLES["probabilities"], "RSE") == ("no", "")
+    assert cell(report, "flags", FLAGS["black_box"].title, "RSE") == ("raised", "")
+    assert cell(report, "flags", FLAGS["single_sample"].title, "Adv-BNN") == ("raised", "at linf 0.055, linf 0.07")
+    assert cell(report, "flags", FLAGS["probabilities"].title, "RSE") == ("no", "")
 
 
 def test_without_raised_flags_that_is_said() -> None:
@@ -237,7 +238,7 @@ def test_battery_says_which_attacks_saw_all_images() -> None:
     ]
     assert rows[2][4].note == ""
     assert rows[1][4].note.endswith("%")
-    assert rows[3][2].note == "3 undecided"
+    assert rows[3][2].note == "3 inconclusive"
 
 
 def test_uncertainty_and_steepness_show_their_numbers() -> None:

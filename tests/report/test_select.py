@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from advbnn.attacks import paper_pgd
+from advbnn.attacks.identity import settings_of
 from advbnn.evaluation.records import Records
 from advbnn.report.audited import worst_cases
 from advbnn.report.compose import compose
@@ -13,9 +14,9 @@ from made_up_records import attacked, audits, with_share
 def test_the_authors_attack_is_known_with_its_own_step_and_with_a_scaled_one() -> None:
     scaled = replace(paper_pgd(0.15), step_size=0.0336)
     assert is_authors_attack(attacked("adv", 0.035))
-    assert is_authors_attack(attacked("adv", 0.15, attack=repr(scaled)))
-    assert not is_authors_attack(attacked("adv", 0.15, attack=repr(replace(scaled, eot=10))))
-    assert not is_authors_attack(attacked("adv", 0.15, attack=repr(replace(scaled, steps=30))))
+    assert is_authors_attack(attacked("adv", 0.15, attack=settings_of(scaled)))
+    assert not is_authors_attack(attacked("adv", 0.15, attack=settings_of(replace(scaled, eot=10))))
+    assert not is_authors_attack(attacked("adv", 0.15, attack=settings_of(replace(scaled, steps=30))))
     assert not is_authors_attack(attacked("adv", 0.035, kind="transfer"))
 
 
@@ -23,6 +24,6 @@ def test_where_the_papers_steps_fall_short_the_scaled_attack_is_shown() -> None:
     """Twenty steps of 0.007 do not reach a radius of 0.15, and the audit makes them all the same."""
     far = paper_pgd(0.15).threat
     audited = replace(worst_cases(audits()).where(label="adv")[0], threat=far)
-    scaled = with_share(attacked("adv", 0.15, attack=repr(replace(paper_pgd(0.15), step_size=0.0336))), 0.25)
+    scaled = with_share(attacked("adv", 0.15, attack=settings_of(replace(paper_pgd(0.15), step_size=0.0336))), 0.25)
     cells = {row[1].text: row[-1].text for row in compose(Records([audited, scaled])).tables()["headline"].rows}
     assert cells["authors' attack"] == "25.0"

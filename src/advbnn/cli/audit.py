@@ -77,8 +77,9 @@ def show_audit(found: "Audit") -> None:
             table.add_row(attack["name"], attack["role"], left)
         console.print(table)
     console.print(str(found), markup=False, highlight=False)
-    inconclusive = sum(sum(record.details["undecided"]) for record in found.records)
+    inconclusive = sum(sum(record.details["inconclusive"]) for record in found.records)
     if inconclusive:
         console.print(
-            f"{inconclusive} images were inconclusive and count as not robust; a higher level uses more weight samples."
+            f"{inconclusive} images were inconclusive and are counted as not robust; a higher level uses more weight "
+            "samples."
         )

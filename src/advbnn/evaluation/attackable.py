@@ -1,4 +1,4 @@
-"""Any classifier in a form that every attack can be tried on, whatever it does to its outputs and gradients."""
+"""Any classifier in a form that every attack can run on: logits as outputs, finite gradients."""
 
 from typing import Any
 
@@ -12,15 +12,15 @@ from advbnn.randomness import seeded
 
 
 class Attackable(nn.Module):
-    """`model` with logits for outputs, and with gradients that exist and are finite.
+    """`model` with logits as outputs and gradients that exist and are finite.
 
-    Probabilities become their logarithms, whose softmax they are. A gradient that autograd does not know, as of a
-    network that rounds its input, and one that is NaN or infinite becomes 0. Attacks then run to their end without
-    breaking the network, which can be compared with attacks that need no gradient.
+    Probabilities become their logarithms. A gradient that does not exist, as of a network that rounds its input, or
+    that is NaN or infinite becomes 0. Gradient attacks then run without an error, fail to break the network, and can be
+    compared with attacks that need no gradient.
 
     Args:
         model: the classifier.
-        returns_probabilities: it returns these instead of logits.
+        returns_probabilities: whether it returns probabilities instead of logits.
     """
 
     def __init__(self, model: nn.Module, returns_probabilities: bool = False) -> None:
@@ -33,33 +33,33 @@ class Attackable(nn.Module):
         return self.logits(_FiniteGradient.apply(x))
 
     def logits(self, x: Tensor) -> Tensor:
-        """Logits with the gradients that the model has; zero where it has none."""
+        """Logits with the gradients of the model; zero where it has none."""
         outputs: Tensor = self.model(x)
         if self.returns_probabilities:
             outputs = outputs.clamp_min(torch.finfo(outputs.dtype).tiny).log()
         if x.requires_grad and torch.is_grad_enabled():
-            # adds zero, so that there is a gradient to be asked for
+            # adds zero, so that the gradient exists
             outputs = outputs + 0 * x.reshape(len(x), -1).sum(1, keepdim=True)
         return outputs
 
 
 @torch.no_grad()
 def attackable(model: nn.Module, x: Tensor) -> Attackable:
-    """`model` made attackable, after a look at what it returns for a few inputs `x`."""
+    """`model` as an `Attackable`, after a forward pass on a few inputs `x` shows what it returns."""
     with evaluating(model), seeded(0, x.device):
         outputs: Any = model(x)
     return Attackable(model, isinstance(outputs, Tensor) and bool(are_probabilities(outputs)))
 
 
 def accelerated(model: nn.Module, engine: str = "auto", precision: str = "full") -> nn.Module:
-    """`accelerate(model)`; of an `Attackable`, the network within, whose structure the fast engine knows."""
+    """`accelerate(model)`; of an `Attackable`, the network inside, whose structure the fast engine knows."""
     if isinstance(model, Attackable):
         return Attackable(accelerate(model.model, engine, precision), model.returns_probabilities)
     return accelerate(model, engine, precision)
 
 
 class _FiniteGradient(torch.autograd.Function):
-    """The identity, whose gradient has 0 for what is NaN or infinite."""
+    """The identity, with NaN and infinite gradients replaced by 0."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What exactly was measured: which weights, which images, on what machine and in what precision."""
+"""Identity of a measurement: weights, images, software, device and precision."""
 
 import hashlib
 import platform
@@ -16,7 +16,7 @@ from advbnn.defenses.rse import noise_levels
 from advbnn.modules import dtype_of
 
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
-"""Attributes that are torch's own affair, or the mode."""
+"""Attributes of every module: internals of torch, and the mode."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,10 +24,10 @@ class ModelIdentity:
     """A network with its weights.
 
     Attributes:
-        label: what its owner calls it, for tables and plots.
-        kind: its class, and that of the network within.
-        sha256: over its structure, every parameter and buffer, the numbers and strings that its modules keep as
-            attributes, and the draw of an enclosing `frozen` block.
+        label: its name in tables and plots.
+        kind: its class, and the class of the network inside.
+        sha256: over its structure, all parameters and buffers, the numbers and strings among the attributes of its
+            modules, and the weight sample of an enclosing `frozen` block.
     """
 
     label: str
@@ -36,19 +36,19 @@ class ModelIdentity:
 
     @classmethod
     def of(cls, model: nn.Module, label: str | None = None) -> "ModelIdentity":
-        """The identity of `model`; its kind is its label when it is given none."""
+        """The identity of `model`; the label is its kind by default."""
         kind = _kind(model)
         return cls(label=label or kind, kind=kind, sha256=_digest(model))
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataIdentity:
-    """The images that were looked at.
+    """The images of a measurement.
 
     Attributes:
-        name: of the data set.
-        sha256: its fingerprint, that of all images.
-        n: the number of images looked at.
+        name: of the dataset.
+        sha256: the fingerprint of all its images.
+        n: the number of images used.
         rows: which ones, such as "0-99,105"; empty for all of them.
     """
 
@@ -67,12 +67,12 @@ class DataIdentity:
 
 
 def precision_of(model: nn.Module, device: torch.device, bf16: bool = False) -> str:
-    """The type of the weights, and on CUDA whether products of float32 are rounded to TF32 first.
+    """The dtype of the weights, autocast if it is on, and on CUDA whether float32 products use TF32.
 
     Args:
         model: the network.
-        device: where it is.
-        bf16: its matrix products are in bfloat16; also if torch's autocast is on, this is said.
+        device: its device.
+        bf16: its matrix products are in bfloat16.
     """
     dtype = str(dtype_of(model)).removeprefix("torch.")
     if bf16 or torch.is_autocast_enabled(device.type):
@@ -99,7 +99,7 @@ def versions_on(device: torch.device) -> dict[str, str]:
 
 
 def ranges(rows: Sequence[int]) -> str:
-    """Row numbers in their order, runs of neighbours joined: [0, 1, 2, 5] is "0-2,5"."""
+    """Row numbers in their order, consecutive ones joined: [0, 1, 2, 5] is "0-2,5"."""
     runs: list[list[int]] = []
     for row in rows:
         if runs and row == runs[-1][1] + 1:
@@ -115,7 +115,7 @@ def _kind(model: nn.Module) -> str:
 
 
 def _digest(model: nn.Module) -> str:
-    # the noise of RSE is a hook, which neither the structure nor the weights show
+    # the noise of RSE is a hook, visible in neither the structure nor the weights
     digest = hashlib.sha256(f"{model!r} {noise_levels(model)}".encode())
     for name, value in {**model.state_dict(), **_unsaved(model)}.items():
         if isinstance(value, Tensor):
@@ -127,13 +127,13 @@ def _digest(model: nn.Module) -> str:
 
 
 def _unsaved(model: nn.Module) -> dict[str, Any]:
-    """What a network computes with and its state dict lacks: unsaved buffers, plain attributes, a frozen draw."""
+    """What a network computes with beyond its state dict: unsaved buffers, plain attributes, a frozen weight sample."""
     found: dict[str, Any] = {}
     for path, module in model.named_modules():
         for name, buffer in module.named_buffers(recurse=False):
             if name in module._non_persistent_buffers_set:
                 found[f"unsaved {path}.{name}"] = buffer
-        if not _tells_its_attributes(module):
+        if not _prints_its_attributes(module):
             attributes = {name: value for name, value in vars(module).items() if name not in _OF_EVERY_MODULE}
             found |= {f"attribute {path}.{name}": value for name, value in attributes.items() if _is_plain(value)}
     for path, part in random_parts(model):
@@ -141,8 +141,8 @@ def _unsaved(model: nn.Module) -> dict[str, Any]:
     return found
 
 
-def _tells_its_attributes(module: nn.Module) -> bool:
-    """Whether its repr, which counts already, names all that it computes with: so do the layers of torch and ours."""
+def _prints_its_attributes(module: nn.Module) -> bool:
+    """Whether its repr, which is hashed already, names all attributes: layers of torch and of advbnn do."""
     known = type(module).__module__.partition(".")[0] in ("torch", "advbnn")
     return known and type(module).extra_repr is not nn.Module.extra_repr
 

@@ -57,7 +57,7 @@ def lipschitz_records(
     """The local Lipschitz value of each data set, and the increase of the loss under the attack.
 
     The details of each record hold the mean over the images, its standard error and its spread over seeds, of:
-    `first_order` and `per_draw`, the two values of `local_lipschitz`; `loss`, the expected loss; and `increase`, its
+    `first_order` and `per_sample`, the two values of `local_lipschitz`; `loss`, the expected loss; and `increase`, its
     exact increase under the attack (eq. 14), on weight samples that the attack has not seen.
 
     All images share the same few weight samples. So the standard error `se` has two parts: `se_images` from the choice
@@ -89,7 +89,7 @@ def _work(evaluation: Evaluation, attack: Perturbation) -> Work:
         first_order, per_sample = _slopes(model, x, y, attack.threat, samples, weights_seed)
         loss = _losses(model, x, y, samples, weights_seed)
         increase = _losses(model, x_adv, y, samples, weights_seed) - loss
-        return {"first_order": first_order, "per_draw": per_sample, "loss": loss, "increase": increase}
+        return {"first_order": first_order, "per_sample": per_sample, "loss": loss, "increase": increase}
 
     def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
         x, y = evaluation.prepared(x, y)

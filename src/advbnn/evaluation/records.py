@@ -1,4 +1,4 @@
-"""Records: what was measured, of which model, on which images, how, and with what certainty."""
+"""Records: what was measured, on which model and images, with which settings and uncertainty."""
 
 import csv
 import io
@@ -21,15 +21,12 @@ from advbnn.evaluation.intervals import accuracy_interval
 from advbnn.evaluation.outcomes import unpack
 from advbnn.files import read_text, write_atomically
 
-SCHEMA = 1
-
-_RESULTS = ("correct", "outcomes", "details", "seconds", "versions", "command")
-"""The fields that do not say how a measurement is made but what came of it."""
+SCHEMA = 2
 
 
 @dataclass(frozen=True)
 class Spread:
-    """How much a number varies over the evaluation seeds; the standard deviation of a single one is 0."""
+    """Variation of a number over the evaluation seeds; the standard deviation of a single seed is 0."""
 
     mean: float
     sd: float
@@ -44,42 +41,32 @@ class Spread:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
-    """One measurement.
-
-    All its settings determine the result. Its key, by which it is found, are the label of the model, kind, name, norm
-    and radius, and the place on a curve.
+class Plan:
+    """All settings that decide the result of one measurement, and nothing else.
 
     Attributes:
-        kind: what was measured, such as `"clean"` or `"attack"`.
-        name: what the attack or the measurement is called in tables.
-        model: the network that was judged.
+        kind: what is measured, such as `"clean"` or `"attack"`.
+        name: the name of the attack or the measurement in tables.
+        model: the network that is evaluated.
         data: the images.
-        attack: the attack's repr; empty if there was none.
-        threat: what the attack was allowed to do.
-        source: the network that the attack was made on, if not on the one that is judged.
+        attack: the settings of the attack, see `settings_of`; None without an attack.
+        threat: the allowed perturbations.
+        source: the network that the attack was crafted on, if it is not the evaluated one.
         against: a second set of images that the first is compared with.
-        samples: S, the draws of the network that make up the classifier.
-        rule: how they become a label, see `predict`.
-        seeds: the evaluation seeds. Each has its own randomness of the attack and its own S draws.
-        batch_size: the images attacked at a time; random starts depend on it.
+        samples: S, the number of weight samples of the classifier.
+        rule: how their outputs become a label, see `predict`.
+        seeds: the evaluation seeds. Each has its own randomness of the attack and its own S weight samples.
+        batch_size: images attacked at a time; random starts depend on it.
         precision: of the arithmetic.
-        curve: what varies along the curve that this record is a point of, such as `"radius"`; empty if of none.
-        at: the place on that curve.
-        correct: the number of images classified correctly, for each seed; empty if accuracy was not asked about.
-        outcomes: which images these are, for each seed, as `outcomes.pack` writes them; empty in records of earlier
-            versions, which counted them only.
-        details: further results, as JSON values.
-        seconds: the time that it took, of all processes together.
-        versions: of the software, and the device.
-        command: what makes this record again, if there is such a command.
+        curve: what varies along the curve that this is a point of, such as `"radius"`; empty if it is not on a curve.
+        at: the position on that curve.
     """
 
     kind: str
     name: str
     model: ModelIdentity
     data: DataIdentity
-    attack: str = ""
+    attack: Mapping[str, Any] | None = None
     threat: Threat | None = None
     source: ModelIdentity | None = None
     against: DataIdentity | None = None
@@ -90,6 +77,43 @@ class Record:
     precision: str
     curve: str = ""
     at: float | None = None
+
+    @property
+    def n(self) -> int:
+        """The number of images."""
+        return self.data.n
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Identifies a record in a collection: label, kind, name, norm and radius, and position on a curve."""
+        ball = None if self.threat is None else (self.threat.norm, self.threat.eps)
+        return (self.model.label, self.kind, self.name, ball, self.curve, self.at)
+
+    @property
+    def title(self) -> str:
+        """The key in words."""
+        ball = "" if self.threat is None else f" ({self.threat.norm} {self.threat.eps:.4g})"
+        place = f" at {self.curve} {self.at:g}" if self.curve and self.at is not None else ""
+        return f"'{self.name}'{ball}{place} of {self.model.label}"
+
+    def settings(self) -> dict[str, Any]:
+        """All settings, flat and as JSON values."""
+        return dict(_flat({f.name: _json(getattr(self, f.name)) for f in fields(Plan)}))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record(Plan):
+    """One measurement: its settings, and the result.
+
+    Attributes:
+        correct: the number of images classified correctly, for each seed; empty if accuracy was not measured.
+        outcomes: which images these are, for each seed, as `outcomes.pack` writes them; empty if only counted.
+        details: further results, as JSON values.
+        seconds: the time that it took, of all processes together.
+        versions: of the software, and the device.
+        command: the command that makes this record again, if there is one.
+    """
+
     correct: tuple[int, ...] = ()
     outcomes: tuple[str, ...] = field(default=(), repr=False)
     details: Mapping[str, Any] = field(default_factory=dict)
@@ -105,22 +129,16 @@ class Record:
                 f"{self.name}: correct must lie in 0..{self.n}, the number of images; got {self.correct}"
             )
         if self.outcomes and tuple(int(unpack(one, self.n).sum()) for one in self.outcomes) != self.correct:
-            raise ArgumentError(f"{self.name}: outcomes are of other counts than correct={self.correct}; () has none")
+            raise ArgumentError(f"{self.name}: outcomes do not have the counts of correct={self.correct}")
 
-    @property
-    def n(self) -> int:
-        """The number of images."""
-        return self.data.n
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """What tells this record from the others of a collection."""
-        ball = None if self.threat is None else (self.threat.norm, self.threat.eps)
-        return (self.model.label, self.kind, self.name, ball, self.curve, self.at)
+    @classmethod
+    def of(cls, plan: Plan, **results: Any) -> "Record":
+        """The record of a finished plan."""
+        return cls(**{f.name: getattr(plan, f.name) for f in fields(Plan)}, **results)
 
     @cached_property
     def spread(self) -> Spread:
-        """The accuracy over the evaluation seeds: what the randomness of classifier and attack makes of it."""
+        """The accuracy over the evaluation seeds: its variation due to the randomness of classifier and attack."""
         if not self.correct:
             raise ArgumentError(f"{self.name} ({self.kind}) has no accuracy; its results are {', '.join(self.details)}")
         return Spread.of(self.correct, unit=self.n)
@@ -132,58 +150,53 @@ class Record:
 
     @property
     def right(self) -> Tensor:
-        """How often each image was right, as the share of the seeds, [n]; `paired_interval` compares two of these."""
+        """The share of seeds under which each image is classified correctly, [n]; see `paired_interval`."""
         if not self.outcomes:
-            raise ArgumentError(f"{self.name} ({self.kind}) does not say which images were right; measure it anew")
+            raise ArgumentError(f"{self.name} ({self.kind}) does not say which images were right; measure it again")
         return torch.stack([unpack(one, self.n) for one in self.outcomes]).double().mean(0)
 
     @cached_property
     def interval(self) -> tuple[float, float]:
-        """The 95 % interval of the accuracy that the choice of images leaves; see `accuracy_interval`."""
+        """The 95 % interval of the accuracy due to the choice of images; see `accuracy_interval`."""
         return accuracy_interval(self.correct, self.n)
 
-    def settings(self) -> dict[str, Any]:
-        """All that determines the result, flat and as JSON values."""
-        return {name: value for name, value in _flat(self._stored()) if name.partition(".")[0] not in _RESULTS}
-
     def to_dict(self) -> dict[str, Any]:
-        """JSON values. Accuracy, interval and spread are there to be read; `from_dict` counts again."""
-        derived: dict[str, Any] = {}
+        """JSON values. Accuracy, interval and spread are included for readers; `from_dict` computes them again."""
+        stored = {f.name: _json(getattr(self, f.name)) for f in fields(self)}
+        if not self.outcomes:
+            del stored["outcomes"]
         if self.correct:
-            derived = {"accuracy": self.accuracy, "interval": list(self.interval), "spread": asdict(self.spread)}
-        return {**self._stored(), **derived}
+            stored |= {"accuracy": self.accuracy, "interval": list(self.interval), "spread": asdict(self.spread)}
+        return stored
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> "Record":
         """The record that `to_dict` wrote."""
         values = {f.name: stored[f.name] for f in fields(cls) if f.name in stored}
-        values["model"] = ModelIdentity(**stored["model"])
-        values["data"] = DataIdentity(**stored["data"])
-        for name, identity in (("source", ModelIdentity), ("against", DataIdentity)):
-            if stored.get(name) is not None:
-                values[name] = identity(**stored[name])
-        if stored.get("threat") is not None:
+        for name, identity in (
+            ("model", ModelIdentity),
+            ("data", DataIdentity),
+            ("source", ModelIdentity),
+            ("against", DataIdentity),
+        ):
+            values[name] = None if stored[name] is None else identity(**stored[name])
+        if stored["threat"] is not None:
             norm, eps, (low, high) = (stored["threat"][name] for name in ("norm", "eps", "bounds"))
             values["threat"] = Threat(norm, float(eps), (float(low), float(high)))
-        for name in ("seeds", "correct"):
-            values[name] = tuple(stored[name])
-        values["outcomes"] = tuple(stored.get("outcomes", ()))
+        for name in ("seeds", "correct", "outcomes"):
+            values[name] = tuple(stored.get(name, ()))
         return cls(**values)
-
-    def _stored(self) -> dict[str, Any]:
-        stored = {f.name: _json(getattr(self, f.name)) for f in fields(self)}
-        return stored if self.outcomes else {name: value for name, value in stored.items() if name != "outcomes"}
 
 
 class Records(Sequence[Record]):
-    """Records in order, each with a key of its own."""
+    """Records in order, with one record for each key."""
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
         self._by_key: dict[tuple[Any, ...], Record] = {}
         for record in records:
             if differing := _differing(self._by_key.get(record.key), record):
                 raise ArgumentError(
-                    f"two records {_title(record)} were made with different settings: {differing}. Leave one of them "
+                    f"two records {record.title} were made with different settings: {differing}. Leave one of them "
                     "out, or give it another name or label"
                 )
             self._by_key[record.key] = record
@@ -203,19 +216,19 @@ class Records(Sequence[Record]):
         return iter(self._by_key.values())
 
     def __add__(self, others: Iterable[Record]) -> "Records":
-        """These and the others; of two with the same key and settings the other stays."""
+        """These and the others; of two with the same key and settings the latter is kept."""
         return Records([*self, *others])
 
     def __eq__(self, other: object) -> bool:
         return list(self) == list(other) if isinstance(other, Records) else NotImplemented
 
     def __repr__(self) -> str:
-        return f"Records({', '.join(_title(record) for record in self)})"
+        return f"Records({', '.join(record.title for record in self)})"
 
     def where(self, **wanted: Any) -> "Records":
         """The records with the given values: `records.where(kind="attack", label="adv_bnn")`.
 
-        `label` is that of the model, `eps` that of the threat; any other name is a field of `Record`.
+        `label` is the label of the model, `eps` the radius of the threat; any other name is a field of `Record`.
         """
         return Records(r for r in self if all(_value(r, name) == value for name, value in wanted.items()))
 
@@ -223,16 +236,16 @@ class Records(Sequence[Record]):
         """The one record with the given values."""
         found = self.where(**wanted)
         if len(found) != 1:
-            listed = "; ".join(_title(record) for record in self) or "nothing"
+            listed = "; ".join(record.title for record in self) or "nothing"
             raise ArgumentError(f"expected one record with {wanted}, found {len(found)}; there are: {listed}")
         return found[0]
 
-    def find(self, like: Record) -> Record | None:
+    def find(self, like: Plan) -> Record | None:
         """The record with the key of `like`, if there is one."""
         return self._by_key.get(like.key)
 
     def rows(self) -> list[dict[str, Any]]:
-        """One flat row a record, all with the same columns, for tables; outcomes are not for these."""
+        """One flat row per record, all with the same columns, for tables; without outcomes."""
         flat = [{k: v for k, v in _flat(record.to_dict()) if k != "outcomes"} for record in self]
         columns = dict.fromkeys(name for row in flat for name in row)
         return [{name: row.get(name) for name in columns} for row in flat]
@@ -247,10 +260,10 @@ class Records(Sequence[Record]):
         return text.getvalue()
 
     def save(self, path: str | Path) -> None:
-        """Adds the records to the file, which is replaced as a whole or not at all.
+        """Add the records to a file, which is replaced as a whole or not at all.
 
-        Records with other keys stay in it. One that is in the file and was made with other settings is not
-        overwritten: an error says what differs.
+        Records with other keys stay in it. A stored record that was made with other settings is not overwritten: an
+        error says what differs.
         """
         path = Path(path)
         kept = Records.load(path) if path.exists() else Records()
@@ -264,18 +277,13 @@ class Records(Sequence[Record]):
         """The records of a file."""
         try:
             content = json.loads(read_text(Path(path)))
-        except ValueError as error:
-            raise ArgumentError(
-                f"{path} is not a file of records: {error}; `Records.save` writes such files"
-            ) from error
-        if not isinstance(content, dict) or not {"schema", "records"} <= content.keys():
-            raise ArgumentError(
-                f"{path} is not a file of records, which has a schema and records; `Records.save` writes such files"
-            )
-        schema, stored = content["schema"], content["records"]
+            schema, stored = content["schema"], content["records"]
+        except (ValueError, TypeError, KeyError) as error:
+            raise ArgumentError(f"{path} is not a file of records, such as `Records.save` writes") from error
         if schema != SCHEMA:
             raise ArgumentError(
-                f"{path} has records of schema {schema}, expected {SCHEMA}; use a matching advbnn version"
+                f"{path} has records of schema {schema}, this version of advbnn reads schema {SCHEMA}; measure them "
+                "again, or read them with the version that wrote them"
             )
         try:
             return cls(Record.from_dict(record) for record in stored)
@@ -283,28 +291,23 @@ class Records(Sequence[Record]):
             raise ArgumentError(f"{path} holds a damaged record: {error}") from error
 
 
-def check_same_settings(old: Record | None, new: Record, place: str) -> None:
-    """Refuses to let `new` stand for a record that was made in another way."""
+def check_same_settings(old: Record | None, new: Plan, place: str) -> None:
+    """Refuse to replace a record by one with other settings."""
     if differing := _differing(old, new):
         raise ArgumentError(
-            f"{place} holds a finished record {_title(new)} that was made with other settings: {differing}. "
+            f"{place} holds a finished record {new.title} that was made with other settings: {differing}. "
             "Write the new one to another file (--out, out=), give it another name or label, or remove the old one"
         )
 
 
-def _differing(old: Record | None, new: Record) -> str:
-    """The settings that are not the same, in words; empty if all are."""
+def _differing(old: Plan | None, new: Plan) -> str:
+    """The settings that differ, in words; empty if none does."""
     if old is None:
         return ""
     before, now = old.settings(), new.settings()
     names = [name for name in dict.fromkeys([*before, *now]) if before.get(name) != now.get(name)]
-    return ", ".join(f"{name} was {before.get(name)!r} and is now {now.get(name)!r}" for name in names)
-
-
-def _title(record: Record) -> str:
-    ball = "" if record.threat is None else f" ({record.threat.norm} {record.threat.eps:.4g})"
-    place = f" at {record.curve} {record.at:g}" if record.curve and record.at is not None else ""
-    return f"'{record.name}'{ball}{place} of {record.model.label}"
+    shown = [[repr(settings[name]) if name in settings else "not set" for settings in (before, now)] for name in names]
+    return ", ".join(f"{name} was {was} and is now {is_now}" for name, (was, is_now) in zip(names, shown, strict=True))
 
 
 def _value(record: Record, name: str) -> Any:
@@ -312,8 +315,9 @@ def _value(record: Record, name: str) -> Any:
         return record.model.label
     if name == "eps":
         return None if record.threat is None else record.threat.eps
-    if name not in {f.name for f in fields(record)}:
-        raise unknown("field", name, ["label", "eps", *(f.name for f in fields(record))])
+    known = [f.name for f in fields(record)]
+    if name not in known:
+        raise unknown("field", name, ["label", "eps", *known])
     return getattr(record, name)
 
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from advbnn.bayes.likelihoods import Gaussian
 from advbnn.data.imageset import Examples
 from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole
-from advbnn.evaluation.accuracy import Perturbation, check_allowed, check_attack, check_model_and_examples
 from advbnn.evaluation.batchwise import Batch, batchwise
+from advbnn.evaluation.checks import Perturbation, check_allowed, check_attack, check_model_and_examples
 from advbnn.evaluation.intervals import mean_interval
 from advbnn.modules import (
     all_finite,

@@ -96,11 +96,11 @@ def measurement_seconds(one: Measurement, protocol: Protocol, known: Mapping[str
 def _audit_passes(level: str, random: bool) -> tuple[float, float]:
     """Roughly the gradients and answers that an audit asks for, for each image; survivors are taken to be half."""
     how = LEVELS[level]
-    grid = sum(how.steps) * (sum(how.draws) if random else 1)
-    authors = 20 * (1 + how.draws[-1] if random else 1)
+    grid = sum(how.steps) * (sum(how.eot) if random else 1)
+    authors = 20 * (1 + how.eot[-1] if random else 1)
     restarts = how.restarts * how.steps[0]
-    apgd = how.apgd_steps * (how.apgd_draws if random else 1)
-    answers = how.query_draws * (how.square_queries + 0.5 * how.nes_queries) + 15 * 50
+    apgd = how.apgd_steps * (how.apgd_eot if random else 1)
+    answers = how.query_eot * (how.square_queries + 0.5 * how.nes_queries) + 15 * 50
     return grid + authors + restarts + apgd * (1 + 0.5 * how.targets), float(answers)
 
 

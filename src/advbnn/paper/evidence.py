@@ -196,7 +196,7 @@ class Evidence:
         """The share of images, in %, that count as fallen in the worst case since the draws could not decide."""
         found = [r for r in self._worst_cases if _is(r, defense) and _radius(r) == eps]
         judged = sum(r.data.n * len(r.seeds) for r in found)
-        return 100 * sum(sum(r.details["undecided"]) for r in found) / judged if judged else 0.0
+        return 100 * sum(sum(r.details["inconclusive"]) for r in found) / judged if judged else 0.0
 
     def paper_says(self, defense: str, eps: float) -> float | None:
         """The paper's own number, in %."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from advbnn.evaluation.audit.flags import TITLES, Flag
+from advbnn.evaluation.audit.flags import FLAGS, Flag
 from advbnn.evaluation.records import Record, Records
 from advbnn.report.audited import attacks_of, flags_of
 from advbnn.report.section import Notice, Section
@@ -16,23 +16,6 @@ _WORDS = (
     "gradients are hidden or misleading. A raised flag does not prove that, but the accuracy of its model should not "
     "be believed before the cause is known."
 )
-_BLOCKED = "Attacks along the gradient are unreliable here. The worst case rests on the other attacks alone."
-_FOLLOWS = {
-    "eot": _BLOCKED,
-    "steps": _BLOCKED,
-    "restarts": _BLOCKED,
-    "large_eps": "Attacks along the gradient say nothing about this model; its true accuracy may be far lower.",
-    "black_box": "Believe the lower number, and expect a better attack to find a lower one still.",
-    "noise": "Attacks along the gradient say nothing about this model; its true accuracy may be far lower.",
-    "gradients": "Look at the attacks that use no gradients, and expect the truth to be below them.",
-    "cosine": "The attacks of the attack_suite may have averaged too few draws; the true accuracy may be lower.",
-    "single_draw": "Quote the worst case, or an attack that averages; the authors' attack flatters this model.",
-    "hidden_randomness": "These numbers cannot be repeated exactly, by anyone.",
-    "discontinuity": "Attacks that go by small steps cannot see such jumps; the true accuracy may be lower.",
-    "mode": "Make sure that the network in use is the one that was measured.",
-    "batch": "These numbers hold for this size and order of batches only.",
-    "probabilities": "Other tools, which do not notice, will report an accuracy that is too high.",
-}
 _RAISED, _NOT_RAISED = "raised", "no"
 
 _Flags = dict[str, list[tuple[str, Flag]]]
@@ -77,17 +60,17 @@ def _flags(worst: Sequence[Record]) -> _Flags:
 
 def _notice(look: Look, name: str, raised: Sequence[tuple[str, Flag]]) -> Notice:
     return Notice(
-        title=f"{look.title}: {_lower(_title(name))} ({', '.join(where for where, _ in raised)})",
+        title=f"{look.title}: {_lower(FLAGS[name].title)} ({', '.join(where for where, _ in raised)})",
         # at the largest radius; the others are in the table of the evidence
         words=raised[-1][1].evidence,
-        advice=_FOLLOWS.get(name, ""),
+        advice=FLAGS[name].advice,
         alarming=True,
     )
 
 
 def _overview(flags: Mapping[Look, _Flags]) -> Table:
     names = list(dict.fromkeys(name for by_name in flags.values() for name in by_name))
-    rows = [[Cell(_title(name)), *(_verdict(by_name.get(name)) for by_name in flags.values())] for name in names]
+    rows = [[Cell(FLAGS[name].title), *(_verdict(by_name.get(name)) for by_name in flags.values())] for name in names]
     return Table(
         name="flags",
         caption="Signs of trouble, and whether the audit found them in a model, at any radius.",
@@ -109,7 +92,7 @@ def _evidence(flags: Mapping[Look, _Flags]) -> Table:
     rows = [
         [
             Cell(look.title),
-            Cell(_title(name)),
+            Cell(FLAGS[name].title),
             Cell(where),
             Cell(_RAISED if flag.raised else _NOT_RAISED, strong=flag.raised),
             Cell(flag.evidence),
@@ -132,22 +115,18 @@ def _battery(worst: Records, looks: Mapping[str, Look]) -> Table:
                 share = f"{percent(right / asked)} %" if entry["on"] == "all" and asked else ""
                 rows.append([*where, Cell(entry["name"]), Cell(entry["role"]), Cell(f"{right:,} of {asked:,}", share)])
             right, asked = sum(record.correct), record.n * len(record.seeds)
-            undecided = sum(record.details["undecided"])
+            inconclusive = sum(record.details["inconclusive"])
             left = Cell(f"{right:,} of {asked:,}", f"{percent(right / asked)} %", strong=True)
             rows.append(
-                [*where, Cell("all together", f"{undecided:,} undecided"), Cell("worst case", strong=True), left]
+                [*where, Cell("all together", f"{inconclusive:,} inconclusive"), Cell("worst case", strong=True), left]
             )
     return Table(
         name="attack_suite",
         caption="The attacks of the audit one by one, seeds added up. Those with a share in % were tried on all "
-        "images; the others only on what the attacks before them had left. Undecided images count as wrong.",
+        "images; the others only on what the attacks before them had left. Inconclusive images count as not robust.",
         columns=["model", "radius", "attack", "kind", "still right"],
         rows=rows,
     )
-
-
-def _title(name: str) -> str:
-    return TITLES.get(name, name.replace("_", " "))
 
 
 def _lower(title: str) -> str:

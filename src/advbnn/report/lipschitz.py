@@ -18,7 +18,7 @@ _WORDS = (
 )
 _VALUES = {
     "first_order": "steepness",
-    "per_draw": "steepness, each draw known",
+    "per_sample": "steepness, each draw known",
     "increase": "growth by the attack",
     "loss": "loss",
 }

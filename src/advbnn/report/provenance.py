@@ -1,5 +1,6 @@
 """Where the numbers of a report come from: weights, images, software, settings and commands."""
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -33,7 +34,7 @@ def provenance(records: Records, looks: Mapping[str, Look]) -> Provenance:
     for record in records:
         for name, version in record.versions.items():
             software.setdefault(name, {})[version] = None
-    attacks = dict.fromkeys((r.name, r.attack) for r in records if r.attack and not r.curve)
+    attacks = dict.fromkeys((r.name, json.dumps(r.attack)) for r in records if r.attack and not r.curve)
     tables = [
         _table("models", "The models.", ["label", "class", "SHA-256 of structure and weights"], models),
         _table("data", "The images.", ["data", "images", "rows", "SHA-256 of all images"], data),

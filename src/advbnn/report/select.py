@@ -1,10 +1,10 @@
 """Finding among records what a report shows: whose attack it was, at which radius, and on which data."""
 
-import re
-from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from advbnn.attacks import paper_pgd
+from advbnn.attacks.identity import settings_of
 from advbnn.errors import ArgumentError
 from advbnn.evaluation.accuracy import CLEAN
 from advbnn.evaluation.records import Record, Records
@@ -14,9 +14,11 @@ T = TypeVar("T")
 
 def is_authors_attack(record: Record) -> bool:
     """Whether the paper's own attack was used: PGD-20 with one draw a step, be its step the paper's or a scaled one."""
-    if record.kind != "attack" or record.threat is None:
+    if record.kind != "attack" or record.threat is None or record.attack is None:
         return False
-    return _any_step(record.attack) == _any_step(repr(paper_pgd(record.threat.eps)))
+    return "step_size" in record.attack and _any_step(record.attack) == _any_step(
+        settings_of(paper_pgd(record.threat.eps))
+    )
 
 
 def clean_of(records: Records, label: str) -> Record | None:
@@ -85,8 +87,8 @@ def check_one_data_set(records: Records) -> None:
             )
 
 
-def _any_step(attack: str) -> str:
-    return re.sub(r"(?<=[( ]step_size=)[0-9.e-]+", "any", attack)
+def _any_step(attack: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in attack.items() if name != "step_size"}
 
 
 def _range(values: Iterable[int]) -> str:

@@ -1,5 +1,6 @@
 """Attacks that were made on one model and tried on another: the affinity of eq. 17 as a heat map."""
 
+import json
 from collections.abc import Mapping
 
 from advbnn.evaluation.records import Record, Records
@@ -21,7 +22,8 @@ def transfer_section(records: Records, looks: Mapping[str, Look]) -> Section | N
     groups: dict[tuple[str, str], dict[tuple[str, str], Record]] = {}
     for record in records.where(kind="transfer", curve=""):
         if record.source is not None:
-            groups.setdefault((ball_title(record), record.attack), {})[record.source.label, record.model.label] = record
+            group = groups.setdefault((ball_title(record), json.dumps(record.attack)), {})
+            group[record.source.label, record.model.label] = record
     tables: list[Table] = []
     for pairs in groups.values():
         # a model's own attack is what the others are compared with

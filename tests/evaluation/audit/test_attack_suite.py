@@ -13,12 +13,12 @@ from advbnn.evaluation.audit.attack_suite import LEVELS, Noise, SuiteEntry, atta
 THREAT = Threat("linf", 0.1)
 
 
-def trials_of(
+def suite(
     level: str = "standard", *, bayesian: bool = True, threat: Threat = THREAT, **changes
 ) -> tuple[SuiteEntry, ...]:
     net = nn.Sequential(nn.Flatten(), nn.Linear(4, 10))
-    model = Attackable(bayesianize(net) if bayesian else net)
     settings = {"classes": 10, "pixels": 4, "random": bayesian, "transfer_from": {}, "given": {}}
+    model = Attackable(bayesianize(net) if bayesian else net)
     return attack_suite(LEVELS[level], threat, model, **settings | changes)
 
 
@@ -26,114 +26,69 @@ def attacks_of(entries: tuple[SuiteEntry, ...], role: str) -> list:
     return [entry.attack for entry in entries if entry.role == role]
 
 
-def test_standard_has_all_that_a_sceptic_asks_for() -> None:
-    entries = trials_of(transfer_from={"adv": nn.Identity()})
+def test_the_attacks_of_the_standard_level() -> None:
+    own = PGD(THREAT, steps=3)
+    entries = suite(transfer_from={"adv": nn.Identity()}, given={"mine": own})
+    assert attacks_of(entries, "noise") == [Noise(THREAT)]
     assert attacks_of(entries, "paper") == [paper_pgd(0.1)]
     grid = {(a.eot, a.steps) for a in attacks_of(entries, "white box") if isinstance(a, PGD) and a.random_start}
-    assert grid == {(k, steps) for k in (1, 5, 20) for steps in (20, 100)}
+    assert grid == {(eot, steps) for eot in (1, 5, 20) for steps in (20, 100)}
     by_ce, by_dlr = (a for a in attacks_of(entries, "white box") if isinstance(a, APGD))
     assert (by_ce.loss, by_ce.eot, by_ce.selection_samples) == ("ce", 20, 20)
     assert (by_dlr.loss, by_dlr.targets, by_dlr.eot, by_dlr.selection_samples) == ("dlr", 9, 20, 20)
-    assert [type(a) for a in attacks_of(entries, "black box")] == [Square, NES]
-    assert all(a.eot == 10 for a in attacks_of(entries, "black box"))
+    assert [(type(a), a.eot) for a in attacks_of(entries, "black box")] == [(Square, 10), (NES, 10)]
     assert [entry.name for entry in entries if entry.role == "transfer"] == ["from its mean network", "from adv"]
-    assert attacks_of(entries, "noise") == [Noise(THREAT)]
+    assert SuiteEntry("mine", "given", own) in entries
 
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("bayesian", [True, False])
-@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
-def test_every_battery_is_in_order(level: str, bayesian: bool, norm: str) -> None:
-    threat = Threat(norm, 0.3)
-    entries = trials_of(level, bayesian=bayesian, threat=threat)
+@pytest.mark.parametrize("threat", [Threat("linf", 0.3, (-2.0, 3.0)), Threat("l2", 0.3), Threat("l1", 0.3)])
+def test_every_suite_is_in_order(level: str, bayesian: bool, threat: Threat) -> None:
+    entries = suite(level, bayesian=bayesian, threat=threat)
     assert len({entry.name for entry in entries}) == len(entries)
-    assert all(entry.attack.threat == threat for entry in entries)
-    where = [entry.on for entry in entries]
-    assert where == sorted(where)  # all, then survivors
-    assert [entry.name for entry in entries if entry.on == "survivors"] == ["APGD-T-DLR", "NES"]
-    assert ("paper" in {entry.role for entry in entries}) == (norm == "linf")
-    assert ("transfer" in {entry.role for entry in entries}) == bayesian
+    assert {entry.attack.threat for entry in entries} == {threat}
+    assert [entry.on for entry in entries] == ["all"] * (len(entries) - 2) + ["survivors"] * 2
+    assert [entry.name for entry in entries[-2:]] == ["APGD-T-DLR", "NES"]
+    assert bool(attacks_of(entries, "paper")) == (threat.norm == "linf")
+    assert bool(attacks_of(entries, "transfer")) == bayesian
 
 
-def test_every_attack_keeps_the_box_that_is_asked_about() -> None:
-    threat = Threat("linf", 0.3, (-2.0, 3.0))
-    assert {entry.attack.threat for entry in trials_of(threat=threat)} == {threat}
+def test_sources_are_attacked_with_eot_also_for_a_deterministic_target() -> None:
+    (transfer,) = attacks_of(suite("quick", bayesian=False, transfer_from={"other": nn.Identity()}), "transfer")
+    assert (transfer.attack.eot, transfer.attack.steps) == (8, 30)
 
 
-def test_sources_are_averaged_over_their_draws_also_for_a_target_that_has_none() -> None:
-    class Asked(nn.Linear):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            self.times = getattr(self, "times", 0) + 1
-            return super().forward(x)
-
-    x, y = torch.rand(2, 4), torch.tensor([0, 1])
-    counts = []
-    for random in (True, False):
-        asked = Asked(4, 10)
-        source = bayesianize(asked) if random else asked
-        (transfer,) = attacks_of(trials_of("quick", bayesian=False, transfer_from={"other": source}), "transfer")
-        assert transfer.attack.eot == 8
-        transfer(nn.Linear(4, 10), x, y, seed=0)
-        counts.append(asked.times)
-    averaged, once = counts
-    assert averaged >= 30 * 8
-    assert once < 2 * 30
-
-
-def test_levels_try_ever_harder() -> None:
-    for less, more in zip(LEVELS.values(), list(LEVELS.values())[1:], strict=False):
-        for field in ("restarts", "apgd_steps", "apgd_draws", "targets", "square_queries", "most_draws"):
-            assert getattr(less, field) <= getattr(more, field)
-        assert max(less.draws) <= max(more.draws)
-        assert max(less.steps) < max(more.steps)
-
-
-def test_a_network_without_draws_is_not_averaged_but_asked_more() -> None:
-    random, still = trials_of(), trials_of(bayesian=False)
-    assert {a.eot for a in attacks_of(still, "white box") if isinstance(a, PGD)} == {1}
-    assert pairs(still, "eot") == []
-    assert attacks_of(still, "black box")[0].queries == 10 * attacks_of(random, "black box")[0].queries
+def test_a_deterministic_network_gets_more_queries_instead_of_eot() -> None:
+    random, deterministic = suite(), suite(bayesian=False)
+    assert {a.eot for a in attacks_of(deterministic, "white box") if isinstance(a, PGD)} == {1}
+    assert pairs(deterministic, "eot") == []
+    assert attacks_of(deterministic, "black box")[0].queries == 10 * attacks_of(random, "black box")[0].queries
 
 
 def test_fewer_classes_than_the_targeted_loss_needs() -> None:
-    assert attacks_of(trials_of(classes=4), "white box")[-1].targets == 3
-    last = attacks_of(trials_of(classes=2), "white box")[-1]
+    assert attacks_of(suite(classes=4), "white box")[-1].targets == 3
+    last = attacks_of(suite(classes=2), "white box")[-1]
     assert (last.loss, last.targets) == ("margin", None)
-
-
-def test_given_attacks_are_tried_on_all_images() -> None:
-    own = PGD(THREAT, steps=3)
-    found = [entry for entry in trials_of(given={"mine": own}) if entry.role == "given"]
-    assert found == [SuiteEntry("mine", "given", own)]
 
 
 def test_the_mean_network_is_a_source_also_if_it_returns_probabilities() -> None:
     net = bayesianize(nn.Sequential(nn.Flatten(), nn.Linear(4, 10), nn.Softmax(1)))
     model = Attackable(net, returns_probabilities=True)
-    entries = attack_suite(
-        LEVELS["quick"], THREAT, model, classes=10, pixels=4, random=True, transfer_from={}, given={}
-    )
-    (transfer,) = attacks_of(entries, "transfer")
-    assert isinstance(transfer, Transfer)
-    assert transfer(model, torch.rand(2, 1, 2, 2), torch.tensor([0, 1]), seed=0).shape == (2, 1, 2, 2)
+    settings = {"classes": 10, "pixels": 4, "random": True, "transfer_from": {}, "given": {}}
+    (transfer,) = attacks_of(attack_suite(LEVELS["quick"], THREAT, model, **settings), "transfer")
+    assert isinstance(transfer, Transfer) and transfer.source.returns_probabilities
 
 
 def test_pairs_differ_in_one_thing() -> None:
     one = PGD(THREAT, steps=5)
     attacks = [one, replace(one, eot=3), replace(one, eot=3, steps=9), replace(one, restarts=2), APGD(THREAT, eot=9)]
     entries = [SuiteEntry(str(number), "white box", attack) for number, attack in enumerate(attacks)]
-    assert pairs(entries, "eot") == [(0, 1)]
-    assert pairs(entries, "steps") == [(1, 2)]
-    assert pairs(entries, "restarts") == [(0, 3)]
-
-
-def test_random_networks_have_pairs_to_compare() -> None:
-    entries = trials_of("quick")
-    names = {(entries[a].name, entries[b].name) for a, b in pairs(entries, "eot")}
-    assert ("authors' PGD-20", "authors' PGD-20, 8 draws") in names
-    assert ("PGD-30, 1 draw", "PGD-30, 8 draws") in names
-    assert pairs(entries, "steps")
-    assert pairs(entries, "restarts")
+    assert [pairs(entries, field) for field in ("eot", "steps", "restarts")] == [[(0, 1)], [(1, 2)], [(0, 3)]]
+    entries = suite("quick")
+    names = {(entries[a].name, entries[b].name) for field in ("eot", "restarts") for a, b in pairs(entries, field)}
+    assert ("authors' PGD-20", "authors' PGD-20 (EOT 8)") in names
+    assert ("PGD-10 (EOT 1)", "PGD-10 (EOT 1, 3 restarts)") in names
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2", "l1"])

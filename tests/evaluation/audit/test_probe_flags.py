@@ -1,112 +1,103 @@
-"""Made-up answers to probes, and the flags that they raise."""
+"""Made-up results of probes, and the flags that they raise."""
 
+import json
 import math
-import re
 
 import pytest
 import torch
 from torch import Tensor
 
-from advbnn.evaluation.audit.flags import Findings, Flag
-from advbnn.evaluation.audit.probe_flags import probe_flags
+from advbnn.evaluation.audit import probe_flags
+from advbnn.evaluation.audit.flags import Decision, Findings
 
 N = 100
-NOBODY = torch.zeros(N, dtype=torch.bool)
-EVERYBODY = ~NOBODY
+NONE = torch.zeros(N, dtype=torch.bool)
 SOUND = {
-    "no_gradient": NOBODY,
-    "bad_gradient": NOBODY,
+    "zero_gradient": NONE,
+    "infinite_gradient": NONE,
     "explained": torch.full((N,), 0.98, dtype=torch.float64),
     "cosine": torch.linspace(0.4, 0.6, N, dtype=torch.float64),
     "repeat": torch.zeros(N),
-    "reseeds": NOBODY,
-    "hair": torch.full((N,), 1e-5),
+    "reseeds": NONE,
+    "tiny_change": torch.full((N,), 1e-5),
     "batch": torch.full((N,), 1e-6),
     "evaluation_right": torch.arange(N) < 95,
     "training_right": torch.arange(N) < 93,
 }
+FLAGS = ("gradients", "cosine", "hidden_randomness", "discontinuity", "mode", "batch", "probabilities")
 
 
-def flags(*, random: bool = True, probabilities: bool = False, **changes: Tensor) -> dict[str, Flag]:
+def flags(*, random: bool = True, probabilities: bool = False, **changes: Tensor) -> dict[str, Decision]:
     found = Findings(
         entries=(),
         right=torch.empty(N, 0),
-        standing=torch.empty(N),
+        not_broken=torch.empty(N),
         large_eps=None,
         probes=SOUND | changes,
         random=random,
         probabilities=probabilities,
     )
-    return {flag.name: flag for flag in probe_flags(found)}
+    return {name: getattr(probe_flags, name)(found) for name in FLAGS}
 
 
 def raised(**changes) -> set[str]:
-    return {name for name, flag in flags(**changes).items() if flag.raised}
+    return {name for name, decision in flags(**changes).items() if decision.raised}
 
 
-def some(count: int) -> Tensor:
-    return torch.arange(N) < count
+def some(count: int, value: float = 1, otherwise: float = 0) -> Tensor:
+    return torch.where(torch.arange(N) < count, value, otherwise)
 
 
 def test_a_sound_network_raises_nothing() -> None:
     assert raised() == set()
     assert raised(random=False, cosine=torch.ones(N, dtype=torch.float64)) == set()
+    for decision in flags().values():
+        json.dumps(decision.numbers, allow_nan=False)
 
 
 @pytest.mark.parametrize(
     ("changes", "name", "words"),
     [
-        ({"no_gradient": some(30)}, "gradients", "exactly zero for 30 of 100 images"),
-        ({"bad_gradient": some(30)}, "gradients", "infinite or not a number for 30 of 100"),
-        ({"explained": torch.where(some(30), 0.2, 0.98)}, "gradients", "says little of what small steps do"),
-        ({"cosine": torch.full((N,), 0.05)}, "cosine", "cosine of 0.05 on average.* about 81 draws"),
-        ({"cosine": torch.full((N,), -0.01)}, "cosine", "more draws than can be paid for"),
-        ({"repeat": torch.where(some(30), 0.3, 0.0)}, "hidden_randomness", "differently for 30 of 100"),
-        ({"reseeds": EVERYBODY}, "hidden_randomness", "sets torch's seed itself"),
-        ({"hair": torch.where(some(30), 0.3, 0.0)}, "discontinuity", "changes the answers to 30 of 100 images"),
-        ({"training_right": some(60)}, "mode", "95.0 % are right in evaluation mode, 60.0 % in training mode"),
-        ({"evaluation_right": some(60)}, "mode", "60.0 % are right in evaluation mode, 93.0 %"),
-        ({"batch": torch.where(some(30), 0.3, 0.0)}, "batch", "the answers to 30 of 100 images change"),
-        ({"probabilities": True}, "probabilities", "let the network return logits"),
+        ({"zero_gradient": some(30).bool()}, "gradients", "zero for 30 of 100"),
+        ({"infinite_gradient": some(30).bool()}, "gradients", "NaN for 30 of 100"),
+        ({"explained": some(30, 0.2, 0.98)}, "gradients", "for 30 of 100"),
+        ({"cosine": some(N, 0.05)}, "cosine", "about 81 EOT samples per step"),
+        ({"cosine": some(N, -0.01)}, "cosine", "-0.01"),
+        ({"repeat": some(30, 0.3)}, "hidden_randomness", "30 of 100"),
+        ({"reseeds": ~NONE}, "hidden_randomness", "sets torch's seed"),
+        ({"tiny_change": some(30, 0.3)}, "discontinuity", "30 of 100"),
+        ({"training_right": some(60).bool()}, "mode", "95.0 % in evaluation mode, 60.0 % in training mode"),
+        ({"evaluation_right": some(60).bool()}, "mode", "60.0 % in evaluation mode, 93.0 %"),
+        ({"batch": some(30, 0.3)}, "batch", "30 of 100"),
+        ({"probabilities": True}, "probabilities", "return logits"),
     ],
 )
-def test_each_sign_raises_its_flag_alone(changes: dict, name: str, words: str) -> None:
+def test_each_problem_raises_its_flag_alone(changes: dict, name: str, words: str) -> None:
     assert raised(**changes) == {name}
-    assert re.search(words, flags(**changes)[name].evidence)
+    assert words in flags(**changes)[name].evidence
 
 
-def test_a_few_odd_images_raise_nothing() -> None:
-    few = torch.where(some(2), 0.3, 0.0)
-    assert (
-        raised(no_gradient=some(8), hair=few, batch=few, repeat=few, explained=torch.where(some(8), 0.0, 0.9)) == set()
-    )
-    assert raised(training_right=some(88)) == set()
+def test_a_few_images_and_uncertain_means_raise_nothing() -> None:
+    few = some(2, 0.3)
+    less = {"zero_gradient": some(8).bool(), "explained": some(8, 0.0, 0.9), "training_right": some(88).bool()}
+    assert raised(tiny_change=few, batch=few, repeat=few, cosine=some(50, 0.9, -0.75), **less) == set()
 
 
-def test_what_rounding_hides_is_not_measured() -> None:
-    flag = flags(hair=torch.full((N,), math.nan))["discontinuity"]
-    assert not flag.raised
-    assert flag.evidence.startswith("Not measured")
-    assert flag.numbers == {}
+def test_the_eot_samples_needed_align_the_mean_gradient_with_the_expected_one() -> None:
+    c, k = 0.05, flags(cosine=torch.full((N,), 0.05, dtype=torch.float64))["cosine"].numbers["eot_needed"]
+    assert math.sqrt(k * c / (1 + (k - 1) * c)) >= 0.9 > math.sqrt((k - 1) * c / (1 + (k - 2) * c))
 
 
-def test_an_uncertain_cosine_raises_nothing() -> None:
-    assert raised(cosine=torch.where(some(50), 0.9, -0.75)) == set()
-
-
-def test_a_network_that_does_not_repeat_itself_is_not_blamed_for_what_follows_from_that() -> None:
-    noise = torch.full((N,), 0.5)
-    forgetful = {"repeat": noise, "hair": noise, "batch": noise, "explained": torch.zeros(N, dtype=torch.float64)}
-    assert raised(**forgetful) == {"hidden_randomness"}
-    assert flags(**forgetful)["gradients"].numbers["explained"] is None
-
-
-def test_gradients_that_are_not_there_have_no_cosine() -> None:
+def test_what_cannot_be_measured_raises_nothing() -> None:
+    coarse = flags(tiny_change=torch.full((N,), math.nan))["discontinuity"]
+    assert not coarse.raised and coarse.evidence.startswith("Not measured") and coarse.numbers == {}
     nothing = torch.full((N,), math.nan, dtype=torch.float64)
-    assert raised(cosine=nothing, no_gradient=EVERYBODY) == {"gradients"}
+    assert raised(cosine=nothing, zero_gradient=~NONE) == {"gradients"}
     assert flags(cosine=nothing)["cosine"].numbers == {"mean": None}
 
 
-def test_numbers_are_json() -> None:
-    for flag in flags().values():
-        assert all(value is None or isinstance(value, int | float) for value in flag.numbers.values())
+def test_hidden_randomness_raises_no_other_flag() -> None:
+    noise = torch.full((N,), 0.5)
+    hidden = {"repeat": noise, "tiny_change": noise, "batch": noise, "explained": torch.zeros(N, dtype=torch.float64)}
+    assert raised(**hidden) == {"hidden_randomness"}
+    assert flags(**hidden)["gradients"].numbers["explained"] is None

@@ -1,5 +1,4 @@
 import copy
-import math
 
 import pytest
 import torch
@@ -9,7 +8,7 @@ from advbnn.attacks.threat import Threat
 from advbnn.bayes.mean_field import bayesianize
 from advbnn.data import to_float
 from advbnn.evaluation.attackable import Attackable, attackable
-from advbnn.evaluation.audit.probes import probe
+from advbnn.evaluation.audit.probes import moved, probe
 from cheats import Counting, Exploding, Hashing, Normalising, Reseeding, Rounded, Scaled
 from judged import digits, net
 
@@ -17,73 +16,69 @@ X, Y = to_float(digits().images[:40]), digits().labels[:40]
 THREAT = Threat("linf", 0.1)
 
 
-def probed(model: nn.Module, threat: Threat = THREAT, samples: int = 5) -> dict[str, Tensor]:
-    found = probe(attackable(model, X), X, Y, threat, samples, seed=3)
+def probed(model: nn.Module, threat: Threat = THREAT) -> dict[str, Tensor]:
+    found = probe(attackable(model, X), X, Y, threat, samples=5, seed=3)
     assert all(values.shape == (40,) for values in found.values())
     return found
 
 
-@pytest.mark.parametrize("threat", [THREAT, Threat("l2", 0.8), Threat("l1", 5.0), Threat("linf", 0.1, (-9.0, 9.0))])
-@pytest.mark.parametrize("std", [0.0, 0.1])
+@pytest.mark.parametrize(
+    ("std", "threat"),
+    [(0.0, THREAT), (0.1, Threat("l2", 0.8)), (0.1, Threat("l1", 5.0)), (0.1, Threat("linf", 0.1, (-9.0, 9.0)))],
+)
 def test_a_sound_network_passes(std: float, threat: Threat) -> None:
     found = probed(bayesianize(net(), init_std=std) if std else net(), threat)
-    for name in ("no_gradient", "bad_gradient", "reseeds"):
+    for name in ("zero_gradient", "infinite_gradient", "reseeds"):
         assert not found[name].any()
-    assert found["explained"].median() > 0.95
+    assert found["explained"].median() > 0.9
     assert (found["repeat"] == 0).all()
-    assert found["hair"].max() < 1e-4
-    assert found["batch"].max() < 1e-5
+    assert found["tiny_change"].max() < 1e-3
+    assert found["batch"].max() < 1e-4
     assert torch.equal(found["evaluation_right"], found["training_right"])
-    cosine = found["cosine"]
-    assert (cosine.mean() > 0.999) == (std == 0)
-    assert cosine.max() <= 1 + 1e-9
+    assert (found["cosine"].mean() > 0.999) == (std == 0)
+    assert found["cosine"].max() <= 1 + 1e-9
 
 
-def test_the_cosine_is_the_mean_over_pairs_of_draws() -> None:
+def test_the_cosine_is_the_mean_over_pairs_of_weight_samples() -> None:
     class Choice(nn.Module):
         """A linear network whose weights are one of two orthogonal pairs."""
 
         def forward(self, x: Tensor) -> Tensor:
             which = int(torch.randint(2, ()))
-            self.chosen.append(which)
+            chosen.append(which)
             score = x.flatten(1)[:, 10 + which]
             return torch.stack([score, -score, -10 + 0 * score], 1)
 
-    model = Choice()
-    model.chosen = []
-    y = torch.zeros(40, dtype=torch.int64)
-    found = probe(Attackable(model), X, y, THREAT, 5, seed=3)
-    first = torch.tensor(model.chosen[:8])
-    same = (first[:, None] == first[None]).double()
-    expected = (same.sum() - 8) / 56
+    chosen: list[int] = []
+    found = probe(Attackable(Choice()), X, torch.zeros(40, dtype=torch.int64), THREAT, 5, seed=3)
+    first = torch.tensor(chosen[:8])
+    expected = ((first[:, None] == first[None]).double().sum() - 8) / 56
     assert 0 < expected < 1
-    assert torch.allclose(found["cosine"], expected)
+    torch.testing.assert_close(found["cosine"], expected.expand(40))
 
 
 @pytest.mark.parametrize(
-    ("cheat", "name", "share"),
+    ("cheat", "name", "least", "most"),
     [
-        (Scaled, "no_gradient", 0.9),
-        (Rounded, "no_gradient", 1.0),
-        (Exploding, "bad_gradient", 1.0),
-        (Reseeding, "reseeds", 1.0),
+        (Scaled, "zero_gradient", 0.8, 1.0),
+        (Rounded, "zero_gradient", 1.0, 1.0),
+        (Rounded, "explained", -1.0, 0.5),
+        (Exploding, "infinite_gradient", 1.0, 1.0),
+        (Reseeding, "reseeds", 1.0, 1.0),
+        (Counting, "repeat", 0.01, 1.0),
+        (Hashing, "tiny_change", 0.01, 1.0),
+        (Hashing, "repeat", 0.0, 0.0),
+        (Hashing, "explained", -1.0, 0.5),
+        (Normalising, "batch", 0.001, 1.0),
     ],
 )
-def test_sees_what_is_wrong(cheat: type[nn.Module], name: str, share: float) -> None:
-    assert probed(cheat(net()))[name].float().mean() >= share
+def test_sees_what_is_wrong(cheat: type[nn.Module], name: str, least: float, most: float) -> None:
+    values = probed(cheat(net()))[name]
+    middle = values.float().mean() if values.dtype == torch.bool else values.median()
+    assert least <= middle <= most
 
 
-def test_measures_what_is_wrong() -> None:
-    assert probed(Rounded(net()))["explained"].median() < 0.5
-    assert probed(Counting(net()))["repeat"].median() > 0.01
-    hashing = probed(Hashing(net()))
-    assert hashing["hair"].median() > 0.01
-    assert (hashing["repeat"] == 0).all()
-    assert hashing["explained"].median() < 0.5
-    assert probed(Normalising(net()))["batch"].median() > 0.001
-
-
-def test_compares_the_modes_without_touching_the_statistics() -> None:
+def test_compares_the_modes_and_changes_nothing() -> None:
     class Two(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -104,7 +99,7 @@ def test_compares_the_modes_without_touching_the_statistics() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_few_images_say_nothing_of_training_mode() -> None:
+def test_few_images_say_nothing_about_training_mode() -> None:
     model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 10)).eval()
     found = probe(Attackable(model), X[:1], Y[:1], THREAT, 5, seed=0)
     assert torch.equal(found["training_right"], found["evaluation_right"])
@@ -112,32 +107,17 @@ def test_few_images_say_nothing_of_training_mode() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(
-    "threat", [THREAT, Threat("linf", 0.1, (-9.0, 9.0)), Threat("linf", 0.1, (-math.inf, math.inf))]
-)
-def test_a_hair_is_a_millionth_or_the_smallest_change_that_the_type_has(dtype: torch.dtype, threat: Threat) -> None:
-    class Listening(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net, self.heard = copy.deepcopy(net()).to(dtype), []
-
-        def forward(self, x: Tensor) -> Tensor:
-            self.heard.append(x.detach())
-            return self.net(x)
-
-    model, x = Listening(), (X if math.isfinite(threat.bounds[1]) else 100 * X).to(dtype)
-    probe(Attackable(model), x, Y, threat, 2, seed=3)
-    assert {z.dtype for z in model.heard} == {dtype}
-    doubled = [z[:40] for z in model.heard if len(z) == 80]
-    moved = next(z for z in doubled if not torch.equal(z, x))
-    change = (moved.double() - x.double()).abs()
+@pytest.mark.parametrize("scale", [1, 100])
+def test_a_tiny_change_is_its_step_or_the_smallest_of_the_dtype(dtype: torch.dtype, scale: int) -> None:
+    x, step = scale * X.to(dtype), 2.0**-20
+    change = (moved(x, scale / 2, step).double() - x.double()).abs()
     assert (change > 0).all()
-    assert (change <= torch.maximum(x.double() * torch.finfo(dtype).eps, torch.tensor(18 * 2.0**-20))).all()
+    assert (change <= torch.maximum(2 * x.double() * torch.finfo(dtype).eps, torch.tensor(1.01 * step))).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_rounding_is_not_taken_for_a_jump(dtype: torch.dtype) -> None:
+def test_rounding_is_not_a_discontinuity(dtype: torch.dtype) -> None:
     coarse = probe(Attackable(copy.deepcopy(net()).to(dtype)), X.to(dtype), Y, THREAT, 5, seed=3)
-    assert coarse["hair"].isnan().all()
+    assert coarse["tiny_change"].isnan().all()
     with torch.autocast("cpu", dtype):
-        assert probed(net())["hair"].isnan().all()
+        assert probed(net())["tiny_change"].isnan().all()

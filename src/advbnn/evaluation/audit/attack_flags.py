@@ -1,93 +1,118 @@
-"""Flags that come of comparing attacks: who tries harder, or knows more, must not achieve less."""
+"""Flags from comparing attacks: an attack that does more, or knows more, must not be weaker."""
 
 from advbnn.attacks import PGD
 from advbnn.evaluation.audit.attack_suite import BLACK_BOX, NOISE, PAPER, TRANSFER, WHITE_BOX, pairs
-from advbnn.evaluation.audit.flags import SMALLEST, Findings, Flag, below, more_than, percent, share
+from advbnn.evaluation.audit.flags import SMALLEST, Decision, Findings, below, flag, more_than, percent, share
 
 _OVERSTATED = 0.25
-"""The share of what survives single draws, and falls to averaging, from which single draws say little."""
+"""The share of the accuracy under one weight sample per step that averaging must break to raise `single_sample`."""
+
+_UNRELIABLE = "Gradient attacks are unreliable here; the worst case depends on the other attacks alone."
+_MEANINGLESS = "Gradient attacks say nothing about this model; its true accuracy may be far lower."
 
 
-def attack_flags(found: Findings) -> tuple[Flag, ...]:
-    """The flags of one radius."""
-    return (
-        _effort(found, "eot", "draws a step"),
-        _effort(found, "steps", "steps"),
-        _effort(found, "restarts", "starts"),
-        _large_eps(found),
-        _black_box(found),
-        _noise(found),
-        _single_draw(found),
-    )
+@flag("More EOT samples make the attack weaker", _UNRELIABLE)
+def eot(found: Findings) -> Decision:
+    """Averaging the gradient over more weight samples must not weaken an attack."""
+    return _more_effort(found, "eot", "EOT samples per step")
 
 
-def _effort(found: Findings, field: str, effort: str) -> Flag:
-    """Of two attacks that differ in one thing, the one that does more must not be the weaker one."""
-    compared = pairs(found.entries, field)
-    if not compared:
-        return Flag(field, False, "The network is not random: nothing is averaged.", {})
-    less, more = max(compared, key=lambda pair: share(found.under(pair[1])) - share(found.under(pair[0])))
-    before, after = found.under(less), found.under(more)
-    numbers = {"less": share(before), "more": share(after)}
-    seen = f"{found.entries[more].name} leaves {percent(after)} right, {found.entries[less].name} {percent(before)}"
-    if below(before, after):
-        words = f"{seen}. An attack with more {effort} must not be weaker; something leads it astray."
-        return Flag(field, True, words, numbers)
-    return Flag(field, False, f"No attack with more {effort} was weaker beyond chance. At worst, {seen}.", numbers)
+@flag("More steps make the attack weaker", _UNRELIABLE)
+def steps(found: Findings) -> Decision:
+    """More steps must not weaken an attack."""
+    return _more_effort(found, "steps", "steps")
 
 
-def _large_eps(found: Findings) -> Flag:
+@flag("More restarts make the attack weaker", _UNRELIABLE)
+def restarts(found: Findings) -> Decision:
+    """More restarts must not weaken an attack."""
+    return _more_effort(found, "restarts", "restarts")
+
+
+@flag("Robust at a radius at which no classifier can be", _MEANINGLESS)
+def large_eps(found: Findings) -> Decision:
+    """At half the range of the pixels, a gradient attack must succeed."""
     if found.large_eps is None:
-        return Flag("large_eps", False, "Not tried: the inputs are not bounded.", {})
-    numbers = {"accuracy": share(found.large_eps)}
-    left = percent(found.large_eps)
+        return Decision(False, "Not measured: the inputs are not bounded.")
+    raised = more_than(SMALLEST, found.large_eps > 0.5)
     seen = (
-        f"At half the range of the pixels, where every image can be made plain grey, its gradients leave {left} right"
+        "At half the range of the pixels, where every image can be made plain grey, the accuracy under a gradient "
+        f"attack is {percent(found.large_eps)}"
     )
-    if more_than(SMALLEST, found.large_eps > 0.5):
-        return Flag("large_eps", True, f"{seen}. They do not lead to what is certainly there.", numbers)
-    return Flag("large_eps", False, f"{seen}, as they should.", numbers)
+    words = f"{seen}: the gradients miss adversarial examples that certainly exist." if raised else f"{seen}."
+    return Decision(raised, words, {"accuracy": share(found.large_eps)})
 
 
-def _black_box(found: Findings) -> Flag:
+@flag(
+    "Attacks without gradients are stronger",
+    "Quote the lower number, and expect a better attack to find a lower one still.",
+)
+def black_box(found: Findings) -> Decision:
+    """White-box attacks must not be weaker than black-box and transfer attacks."""
     inside, outside = found.strongest(PAPER, WHITE_BOX), found.strongest(TRANSFER, BLACK_BOX)
     by_gradients, without = found.under(inside), found.under(outside)
-    numbers = {"white_box": share(by_gradients), "black_box": share(without)}
+    raised = below(without, by_gradients)
     seen = (
-        f"The best attack by its gradients on all images ({found.entries[inside].name}) leaves {percent(by_gradients)} "
-        f"right, the best that does not use them ({found.entries[outside].name}) {percent(without)}"
+        f"The accuracy is {percent(by_gradients)} under {found.entries[inside].name}, the strongest white-box attack "
+        f"on all images, and {percent(without)} under {found.entries[outside].name}, the strongest attack without "
+        "gradients"
     )
-    if below(without, by_gradients):
-        return Flag("black_box", True, f"{seen}. Who knows less does better: the gradients are masked.", numbers)
-    return Flag("black_box", False, f"{seen}.", numbers)
+    words = f"{seen}: the gradients are masked." if raised else f"{seen}."
+    return Decision(raised, words, {"white_box": share(by_gradients), "black_box": share(without)})
 
 
-def _noise(found: Findings) -> Flag:
-    """Where attacks can do something at all, gradients must do more than chance."""
-    inside, noise = found.strongest(PAPER, WHITE_BOX), found.strongest(NOISE)
-    by_gradients, by_chance = found.under(inside), found.under(noise)
-    numbers = {"white_box": share(by_gradients), "noise": share(by_chance), "standing": share(found.standing)}
-    seen = f"Random noise leaves {percent(by_chance)} right, the best attack by gradients {percent(by_gradients)}"
-    if not below(by_gradients, by_chance) and below(found.standing, by_chance):
-        words = f"{seen}, though all attacks together leave {percent(found.standing)}. Its gradients lead nowhere."
-        return Flag("noise", True, words, numbers)
-    return Flag("noise", False, f"{seen}.", numbers)
+@flag("Gradient attacks are no stronger than random noise", _MEANINGLESS)
+def noise(found: Findings) -> Decision:
+    """Where adversarial examples exist, gradient attacks must be stronger than random noise."""
+    inside, outside = found.strongest(PAPER, WHITE_BOX), found.strongest(NOISE)
+    by_gradients, by_noise = found.under(inside), found.under(outside)
+    raised = not below(by_gradients, by_noise) and below(found.not_broken, by_noise)
+    words = (
+        f"The accuracy is {percent(by_noise)} under random noise and {percent(by_gradients)} under the strongest "
+        "white-box attack"
+    )
+    words += f", though {percent(found.not_broken)} under all attacks together." if raised else "."
+    numbers = {"white_box": share(by_gradients), "noise": share(by_noise), "not_broken": share(found.not_broken)}
+    return Decision(raised, words, numbers)
 
 
-def _single_draw(found: Findings) -> Flag:
-    compared = [(a, b) for a, b in pairs(found.entries, "eot") if _draws(found, a) == 1]
+@flag(
+    "Robust only to attacks with one weight sample per step",
+    "Quote the worst case, or an attack with EOT; the authors' attack overestimates the robustness of this model.",
+)
+def single_sample(found: Findings) -> Decision:
+    """EOT must not break much of what attacks with one weight sample per step leave."""
+    compared = [(a, b) for a, b in pairs(found.entries, "eot") if _eot(found, a) == 1]
     if not compared:
-        return Flag("single_draw", False, "The network is not random: one draw is all there is.", {})
+        return Decision(False, "Not measured: the network is not random.")
     one, many = max(compared, key=lambda pair: share(found.under(pair[0])) - share(found.under(pair[1])))
     single, averaged = found.under(one), found.under(many)
-    numbers = {"single": share(single), "averaged": share(averaged)}
-    seen = f"{found.entries[one].name} leaves {percent(single)} right, {found.entries[many].name} {percent(averaged)}"
-    if below(averaged, single) and share(averaged) <= (1 - _OVERSTATED) * share(single):
-        words = f"{seen}. Attacks that look at one draw a step overstate its robustness; do not believe them."
-        return Flag("single_draw", True, words, numbers)
-    return Flag("single_draw", False, f"{seen}.", numbers)
+    raised = below(averaged, single) and share(averaged) <= (1 - _OVERSTATED) * share(single)
+    seen = f"The {_two(found, one, many)}"
+    words = f"{seen}: attacks with one weight sample per step overestimate the robustness." if raised else f"{seen}."
+    return Decision(raised, words, {"single": share(single), "averaged": share(averaged)})
 
 
-def _draws(found: Findings, number: int) -> int:
+def _more_effort(found: Findings, field: str, effort: str) -> Decision:
+    """Of two attacks that differ in one field, the one with more of it must not be weaker."""
+    compared = pairs(found.entries, field)
+    if not compared:
+        return Decision(False, "Not measured: the network is not random.")
+    less, more = max(compared, key=lambda pair: share(found.under(pair[1])) - share(found.under(pair[0])))
+    before, after = found.under(less), found.under(more)
+    raised, seen = below(before, after), _two(found, less, more)
+    words = f"An attack with more {effort} is weaker: the {seen}."
+    if not raised:
+        words = f"No attack with more {effort} is significantly weaker. In the worst pair, the {seen}."
+    return Decision(raised, words, {"less": share(before), "more": share(after)})
+
+
+def _two(found: Findings, *numbers: int) -> str:
+    return "accuracy is " + " and ".join(
+        f"{percent(found.under(number))} under {found.entries[number].name}" for number in numbers
+    )
+
+
+def _eot(found: Findings, number: int) -> int:
     attack = found.entries[number].attack
     return attack.eot if isinstance(attack, PGD) else 1

@@ -1,4 +1,4 @@
-"""The attacks of an audit: which are tried, how hard, and on which images."""
+"""The attacks of an audit: which ones, with how much effort, and on which images."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -20,79 +20,79 @@ ALL, SURVIVORS = "all", "survivors"
 
 @dataclass(frozen=True, kw_only=True)
 class Level:
-    """How much an audit tries.
+    """The effort of an audit.
 
     Args:
-        draws: K of averaged PGD; every K is tried with every number of steps.
+        eot: EOT samples of PGD; every number is combined with every number of steps.
         steps: its steps.
-        restarts: random starts of one more PGD, with the fewest draws and steps.
+        restarts: random restarts of one more PGD, with the fewest EOT samples and steps.
         apgd_steps: steps of APGD.
-        apgd_draws: draws that its gradients are averaged over.
-        targets: wrong classes that targeted APGD tries; all of them where there are fewer.
-        selection_samples: draws by which attacks compare the points that they have found.
-        query_draws: draws that an answer to a black-box attack is averaged over.
-        square_queries: budget of Square, for a network that is not random `query_draws` times as much.
-        nes_queries: that of NES.
-        nes_directions: directions in a step of NES.
-        most_draws: draws after which the test of the worst case leaves a point undecided.
+        apgd_eot: EOT samples of APGD.
+        targets: wrong classes of targeted APGD; all where there are fewer.
+        selection_samples: weight samples by which attacks select their best point.
+        query_eot: weight samples averaged in one query of a black-box attack.
+        square_queries: queries of Square; for a deterministic network `query_eot` times as many.
+        nes_queries: queries of NES, likewise.
+        nes_directions: directions per step of NES.
+        max_weight_samples: weight samples after which the test of a point is inconclusive.
     """
 
-    draws: tuple[int, ...]
+    eot: tuple[int, ...]
     steps: tuple[int, ...]
     restarts: int
     apgd_steps: int
-    apgd_draws: int
+    apgd_eot: int
     targets: int
     selection_samples: int
-    query_draws: int
+    query_eot: int
     square_queries: int
     nes_queries: int
     nes_directions: int
-    most_draws: int
+    max_weight_samples: int
 
 
 LEVELS = {
     "quick": Level(
-        draws=(1, 8),
+        eot=(1, 8),
         steps=(10, 30),
         restarts=3,
         apgd_steps=20,
-        apgd_draws=4,
+        apgd_eot=4,
         targets=2,
         selection_samples=8,
-        query_draws=4,
+        query_eot=4,
         square_queries=120,
         nes_queries=250,
         nes_directions=10,
-        most_draws=1000,
+        max_weight_samples=1000,
     ),
     "standard": Level(
-        draws=(1, 5, 20),
+        eot=(1, 5, 20),
         steps=(20, 100),
         restarts=5,
         apgd_steps=100,
-        apgd_draws=20,
+        apgd_eot=20,
         targets=9,
         selection_samples=20,
-        query_draws=10,
+        query_eot=10,
         square_queries=500,
         nes_queries=500,
         nes_directions=25,
-        most_draws=5000,
+        max_weight_samples=5000,
     ),
     "thorough": Level(
-        draws=(1, 5, 20, 50),
+        eot=(1, 5, 20, 50),
         steps=(20, 100, 500),
         restarts=10,
         apgd_steps=200,
-        apgd_draws=40,
+        apgd_eot=40,
         targets=9,
         selection_samples=40,
-        query_draws=20,
+        query_eot=20,
         square_queries=1000,
         nes_queries=1000,
         nes_directions=25,
-        most_draws=20_000,
+        max_weight_samples=20_000,
     ),
 }
 
@@ -102,11 +102,11 @@ class SuiteEntry:
     """One attack of a suite.
 
     Args:
-        name: what it is called in tables.
-        role: `"noise"`; `"paper"`, the authors' attack; `"white box"`, by gradients of the network itself;
+        name: its name in tables.
+        role: `"noise"`; `"paper"`, the authors' attack; `"white box"`, with gradients of the network itself;
             `"transfer"`; `"black box"`; or `"given"` by the user.
         attack: the attack.
-        on: the images that it is tried on: `"all"`, or those that are `"survivors"` of all entries before it.
+        on: the images that it attacks: `"all"`, or the `"survivors"` of all entries before it.
     """
 
     name: str
@@ -117,7 +117,7 @@ class SuiteEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Noise(Attack):
-    """A random point of the allowed set: what every attack has to beat."""
+    """A random point of the allowed set: the baseline that every attack has to beat."""
 
     def _perturb(self, oracle: Oracle, x: Tensor, y: Tensor) -> Tensor:
         return oracle.start(self.threat)
@@ -136,30 +136,31 @@ def attack_suite(
 ) -> tuple[SuiteEntry, ...]:
     """The attacks of a level at one radius.
 
-    All are tried on all images, since their accuracies are compared, but for targeted APGD and NES. These cost most,
-    come last, and are tried on survivors. Nothing is averaged over draws where the network is not random.
+    All attack all images, since their accuracies are compared, except targeted APGD and NES. These cost most, come
+    last, and attack only the survivors. A deterministic network is attacked without EOT.
     """
-    judging: dict[str, Any] = {"selection_samples": level.selection_samples}
-    averaged = {"steps": level.apgd_steps, "eot": level.apgd_draws, **judging}
-    asking = {"eot": level.query_draws, **judging}
-    worth = 1 if random else level.query_draws
+    selection: dict[str, Any] = {"selection_samples": level.selection_samples}
+    apgd = {"steps": level.apgd_steps, "eot": level.apgd_eot, **selection}
+    black_box = {"eot": level.query_eot, **selection}
+    query_factor = 1 if random else level.query_eot
+    most_eot = level.eot[-1]
     authors = []
     if threat.norm == "linf":
         single = replace(paper_pgd(threat.eps), threat=threat)  # whose box need not be [0, 1]
         authors.append(SuiteEntry("authors' PGD-20", PAPER, single))
         if random:
-            twin = replace(single, eot=level.draws[-1])
-            authors.append(SuiteEntry(f"authors' PGD-20, {level.draws[-1]} draws", WHITE_BOX, twin))
+            averaged = replace(single, eot=most_eot)
+            authors.append(SuiteEntry(f"authors' PGD-20 (EOT {most_eot})", WHITE_BOX, averaged))
     grid = [
-        PGD(threat, steps=steps, eot=draws, **judging)
+        PGD(threat, steps=steps, eot=eot, **selection)
         for steps in level.steps
-        for draws in (level.draws if random else (1,))
+        for eot in (level.eot if random else (1,))
     ]
     restarted = replace(grid[0], restarts=level.restarts)
-    # a source may be random where the network is not; one that is not random is asked once all the same
-    surrogate = replace(grid[-1], eot=level.draws[-1])
+    # a source may be random where the network is not; a deterministic source runs once all the same
+    surrogate = replace(grid[-1], eot=most_eot)
     scale_free: dict[str, Any] = {"loss": "margin"}
-    if classes >= 4:  # the targeted DLR loss compares four of them
+    if classes >= 4:  # the targeted DLR loss compares four classes
         scale_free = {"loss": "dlr", "targets": min(level.targets, classes - 1)}
     sources = dict(transfer_from)
     mean = posterior_mean(model.model)
@@ -169,27 +170,27 @@ def attack_suite(
         SuiteEntry("noise", NOISE, Noise(threat)),
         *authors,
         *(SuiteEntry(_title(pgd, random), WHITE_BOX, pgd) for pgd in grid),
-        SuiteEntry(f"{_title(restarted, random)}, {level.restarts} starts", WHITE_BOX, restarted),
-        SuiteEntry("APGD-CE", WHITE_BOX, APGD(threat, **averaged)),
+        SuiteEntry(_title(restarted, random), WHITE_BOX, restarted),
+        SuiteEntry("APGD-CE", WHITE_BOX, APGD(threat, **apgd)),
         *(SuiteEntry(f"from {name}", TRANSFER, Transfer(net, surrogate)) for name, net in sources.items()),
-        SuiteEntry("Square", BLACK_BOX, Square(threat, queries=worth * level.square_queries, **asking)),
+        SuiteEntry("Square", BLACK_BOX, Square(threat, queries=query_factor * level.square_queries, **black_box)),
         *(SuiteEntry(name, GIVEN, attack) for name, attack in given.items()),
         SuiteEntry(
             "APGD-T-DLR" if classes >= 4 else "APGD-margin",
             WHITE_BOX,
-            APGD(threat, average="probability", **averaged, **scale_free),
+            APGD(threat, average="probability", **apgd, **scale_free),
             on=SURVIVORS,
         ),
         SuiteEntry(
             "NES",
             BLACK_BOX,
-            # wide enough to feel a slope across the steps of a network that rounds its input
+            # large enough to see a slope across the steps of a network that quantises its input
             NES(
                 threat,
-                queries=worth * level.nes_queries,
+                queries=query_factor * level.nes_queries,
                 directions=level.nes_directions,
                 sigma=even_change(threat, pixels) / 4,
-                **asking,
+                **black_box,
             ),
             on=SURVIVORS,
         ),
@@ -197,7 +198,7 @@ def attack_suite(
 
 
 def pairs(entries: Sequence[SuiteEntry], field: str) -> list[tuple[int, int]]:
-    """The numbers of the entries (a, b) of PGD that differ in nothing but that b has more of `field`."""
+    """The numbers (a, b) of the PGD entries that are equal except that b has more of `field`."""
     attacks = [(number, entry.attack) for number, entry in enumerate(entries) if entry.role in (PAPER, WHITE_BOX)]
     return [
         (less, more)
@@ -209,11 +210,12 @@ def pairs(entries: Sequence[SuiteEntry], field: str) -> list[tuple[int, int]]:
 
 
 def even_change(threat: Threat, pixels: int) -> float:
-    """The change of each of so many pixels if a perturbation of the full radius changes all of them alike."""
+    """The change of each pixel if a perturbation of the full radius changes all pixels equally."""
     return threat.eps / {"linf": 1.0, "l2": math.sqrt(pixels), "l1": float(pixels)}[threat.norm]
 
 
 def _title(attack: PGD, random: bool) -> str:
-    if not random:
-        return f"PGD-{attack.steps}"
-    return f"PGD-{attack.steps}, {attack.eot} draw{'s' if attack.eot > 1 else ''}"
+    effort = [f"EOT {attack.eot}"] if random else []
+    if attack.restarts > 1:
+        effort.append(f"{attack.restarts} restarts")
+    return f"PGD-{attack.steps} ({', '.join(effort)})" if effort else f"PGD-{attack.steps}"

@@ -1,11 +1,13 @@
-"""Flags: signs that a robust accuracy is too good to be true, and what counts as one.
+"""Flags: signs that a robust accuracy is overestimated, and the statistics behind them.
 
-A difference counts if it is beyond sampling error and large enough to matter. What is too small to tell raises nothing.
+A difference raises a flag if it is statistically significant and large enough to matter. To add a flag, write a
+function of `Findings` in `attack_flags.py` or `probe_flags.py` and decorate it with `flag`.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -13,39 +15,21 @@ from advbnn.evaluation.audit.attack_suite import ALL, SuiteEntry
 from advbnn.evaluation.intervals import clopper_pearson
 
 CHANCE = 0.001
-"""How often, at most, chance alone makes one comparison count."""
+"""The significance level of one comparison."""
 
 SMALLEST = 0.05
-"""The smallest difference of two accuracies that counts, however sure it is."""
-
-TITLES = {
-    "eot": "More averaging does not help the attack",
-    "steps": "More steps do not help the attack",
-    "restarts": "More starts do not help the attack",
-    "large_eps": "Survives what nothing can survive",
-    "black_box": "Attacks that do not use its gradients do better",
-    "noise": "Random noise does as much as its gradients",
-    "single_draw": "Robust against single draws only",
-    "gradients": "Its gradients mislead",
-    "cosine": "Gradients of its draws have nothing in common",
-    "hidden_randomness": "Randomness that no seed controls",
-    "discontinuity": "Invisible changes change the answer",
-    "mode": "Another network in training mode",
-    "batch": "Answers depend on the rest of the batch",
-    "probabilities": "Returns probabilities",
-}
-"""What each flag says when it is raised."""
+"""The smallest difference of two accuracies that counts, however significant."""
 
 
 @dataclass(frozen=True)
 class Flag:
-    """One sign of trouble, found or not.
+    """One check of an audit, raised or not.
 
     Attributes:
-        name: which sign; a key of `TITLES`.
-        raised: whether it was found.
-        evidence: what was seen, in words.
-        numbers: what was seen, in numbers; None for what could not be measured.
+        name: which check; a key of `FLAGS`.
+        raised: whether the check found a problem.
+        evidence: what was measured, in words.
+        numbers: what was measured, in numbers; None where there is no measurement.
     """
 
     name: str
@@ -55,58 +39,101 @@ class Flag:
 
     @property
     def title(self) -> str:
-        """The sign in a few words."""
-        return TITLES[self.name]
+        """The problem in a few words."""
+        return FLAGS[self.name].title
 
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What an audit has seen at one radius: for each image, [n], the share of evaluation seeds under which it is right.
+    """What an audit has measured at one radius: for each image the share of seeds under which it is correct, [n].
 
     Attributes:
         entries: the attacks.
-        right: under each attack, [n, entries]; NaN where it was not tried.
-        standing: when the worst of all points is judged, what could not be decided included.
-        large_eps: at a radius that nothing can survive; None if there is no such radius.
-        probes: what `probe` has found.
+        right: under each attack, [n, entries]; NaN where an attack was not run.
+        not_broken: under all attacks together; inconclusive images included.
+        large_eps: at a radius at which no classifier can be robust; None if there is no such radius.
+        probes: the results of `probe`.
         random: whether the network is random.
         probabilities: whether it returns probabilities.
     """
 
     entries: Sequence[SuiteEntry]
     right: Tensor
-    standing: Tensor
+    not_broken: Tensor
     large_eps: Tensor | None
     probes: Mapping[str, Tensor]
     random: bool
     probabilities: bool
 
     def under(self, number: int) -> Tensor:
-        """What the entry of this number leaves right."""
+        """The images that are correct under the attack of this number."""
         return self.right[:, number]
 
     def strongest(self, *roles: str) -> int:
-        """The number of the entry on all images that leaves least right, among those of the given roles."""
+        """The number of the strongest attack of the given roles, among those that ran on all images."""
         numbers = [n for n, entry in enumerate(self.entries) if entry.role in roles and entry.on == ALL]
         return min(numbers, key=lambda number: share(self.under(number)))
 
 
-def below(lower: Tensor, upper: Tensor) -> bool:
-    """Whether `lower` is the lower of two accuracies on the same images, beyond chance and by enough to matter.
+class Decision(NamedTuple):
+    """What the function of a flag returns; see `Flag`."""
 
-    If neither is, an image for which `upper` is higher is as likely as one for which `lower` is: the number of the
-    former among both is binomial (the sign test; for a single seed, McNemar's exact test).
+    raised: bool
+    evidence: str
+    numbers: Mapping[str, float | None] = {}
+
+
+_Decide = Callable[[Findings], Decision]
+
+
+class Check(NamedTuple):
+    """What a raised flag says, what follows from it, and the function that decides."""
+
+    title: str
+    advice: str
+    decide: _Decide
+
+
+FLAGS: dict[str, Check] = {}
+"""All flags by name; `flag` adds them."""
+
+
+def flag(title: str, advice: str) -> Callable[[_Decide], _Decide]:
+    """Register the decorated function as the flag of its name.
 
     Args:
-        lower: for each image the share of seeds under which it is right, [n].
+        title: what a raised flag says, in a few words.
+        advice: what follows for the reader of the numbers.
+    """
+
+    def add(decide: _Decide) -> _Decide:
+        FLAGS[decide.__name__] = Check(title, advice, decide)
+        return decide
+
+    return add
+
+
+def all_flags(found: Findings) -> tuple[Flag, ...]:
+    """All flags, raised or not."""
+    return tuple(Flag(name, *check.decide(found)) for name, check in FLAGS.items())
+
+
+def below(lower: Tensor, upper: Tensor) -> bool:
+    """Whether `lower` is the lower of two accuracies on the same images, significantly and by at least `SMALLEST`.
+
+    If the accuracies are equal, the images that differ favour either side with probability 1/2: the number that favour
+    `upper` is binomial (the sign test; for a single seed, McNemar's exact test).
+
+    Args:
+        lower: for each image the share of seeds under which it is correct, [n].
         upper: the same.
     """
     wins, losses = int((upper > lower).sum()), int((upper < lower).sum())
-    return share(upper) - share(lower) >= SMALLEST and _heads(wins, wins + losses) <= CHANCE
+    return share(upper) - share(lower) >= SMALLEST and _binomial_tail(wins, wins + losses) <= CHANCE
 
 
 def more_than(least: float, images: Tensor) -> bool:
-    """Whether something that is true of some of the `images` is surely true of more than a share `least` of all."""
+    """Whether the share of True among the `images` is significantly larger than `least`."""
     return clopper_pearson(int(images.sum()), len(images), 1 - 2 * CHANCE)[0] > least
 
 
@@ -120,6 +147,6 @@ def percent(right: Tensor) -> str:
     return f"{100 * share(right):.1f} %"
 
 
-def _heads(least: int, throws: int) -> float:
-    """The probability of so many heads or more."""
-    return math.fsum(math.comb(throws, k) / 2**throws for k in range(least, throws + 1))
+def _binomial_tail(least: int, trials: int) -> float:
+    """The probability of at least `least` successes of probability 1/2."""
+    return math.fsum(math.comb(trials, k) / 2**trials for k in range(least, trials + 1))

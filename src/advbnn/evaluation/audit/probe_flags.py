@@ -1,156 +1,167 @@
-"""Flags that come of looking at the network itself: whether its gradients and its answers can be relied on."""
+"""Flags from probing the network itself: whether its gradients and predictions are reliable."""
 
 import math
 
 import torch
 from torch import Tensor
 
-from advbnn.evaluation.audit.flags import CHANCE, Findings, Flag, below, more_than, percent, share
+from advbnn.evaluation.audit.flags import CHANCE, Decision, Findings, below, flag, more_than, percent, share
 
 _NOTICEABLE = 0.001
-"""The total variation from which two answers that ought to be the same count as different."""
+"""The total variation from which two predictions that should be equal count as different."""
 
 _FEW = 0.01
-"""The share of images that may behave oddly."""
+"""The share of images whose predictions may be unreliable without a flag."""
 
 _SOME = 0.05
-"""The share of images whose gradients may."""
+"""The share of images whose gradients may be unreliable without a flag."""
 
-_UNRELATED = 0.1
-"""The mean cosine below which gradients of different draws count as unrelated."""
-
-
-def probe_flags(found: Findings) -> tuple[Flag, ...]:
-    """The flags of a network, the same at every radius."""
-    return (
-        _gradients(found),
-        _cosine(found),
-        _hidden_randomness(found),
-        _discontinuity(found),
-        _mode(found),
-        _batch(found),
-        _probabilities(found),
-    )
+_UNCORRELATED = 0.1
+"""The mean cosine below which gradients of different weight samples count as nearly uncorrelated."""
 
 
-def _gradients(found: Findings) -> Flag:
-    vanished, exploded, explained = (found.probes[name] for name in ("no_gradient", "bad_gradient", "explained"))
-    if _forgetful(found):
-        explained = torch.full_like(explained, math.nan)  # its noise would be mistaken for the effect of a step
-    misled = (explained < 0.5) & ~exploded
-    n, median = len(explained), explained.nanmedian().item()
+@flag(
+    "Gradients are unreliable",
+    "Look at the attacks that use no gradients, and expect the true accuracy to be below them.",
+)
+def gradients(found: Findings) -> Decision:
+    """The gradient must exist, be finite, and predict what small steps do to the output."""
+    zero, infinite, explained = (found.probes[name] for name in ("zero_gradient", "infinite_gradient", "explained"))
+    if _not_reproducible(found):
+        explained = torch.full_like(explained, math.nan)  # hidden noise would look like the effect of a step
+    misleading = (explained < 0.5) & ~infinite
+    median = explained.nanmedian().item()
     numbers = {
-        "vanished": share(vanished),
-        "exploded": share(exploded),
-        "misled": share(misled),
+        "zero": share(zero),
+        "infinite": share(infinite),
+        "misleading": share(misleading),
         "explained": median if math.isfinite(median) else None,
     }
-    seen = [
-        f"The gradient of the loss {words} for {int(images.sum())} of {n} images."
+    problems = [
+        f"The gradient of the loss {words} for {_count(images)} images."
         for images, words in (
-            (vanished, "is exactly zero"),
-            (exploded, "is infinite or not a number"),
-            (misled, "says little of what small steps do to the output, less than half of it,"),
+            (zero, "is exactly zero"),
+            (infinite, "is infinite or NaN"),
+            (misleading, "predicts less than half of the effect of small steps on the output"),
         )
         if more_than(_SOME, images)
     ]
-    if seen:
-        return Flag("gradients", True, " ".join([*seen, "Attacks that follow it prove nothing."]), numbers)
-    words = "The gradient neither vanishes nor explodes."
+    words = "The gradient is neither zero nor infinite."
     if math.isfinite(median):
-        words += f" It foretells {100 * median:.0f} % (median) of what small random steps do to the output."
-    return Flag("gradients", False, words, numbers)
+        words += f" It predicts {100 * median:.0f} % (median) of the effect of small random steps on the output."
+    return Decision(bool(problems), " ".join(problems) or words, numbers)
 
 
-def _cosine(found: Findings) -> Flag:
-    cosine = found.probes["cosine"]
-    cosine = cosine[cosine.isfinite()]
-    if not found.random or len(cosine) < 2:
+@flag(
+    "Gradients of different weight samples are nearly uncorrelated",
+    "The attacks of the suite may use too few EOT samples; the true accuracy may be lower.",
+)
+def cosine(found: Findings) -> Decision:
+    """Gradients of different weight samples must share a direction that an attack can find."""
+    values = found.probes["cosine"]
+    values = values[values.isfinite()]
+    if not found.random or len(values) < 2:
         reason = "too few images have a gradient" if found.random else "the network is not random"
-        return Flag("cosine", False, f"Not measured: {reason}.", {"mean": None})
-    mean, error = share(cosine), cosine.std().item() / math.sqrt(len(cosine))
-    # the mean gradient of K draws has cosine sqrt(K c / (1 + (K - 1) c)) with that of all draws
+        return Decision(False, f"Not measured: {reason}.", {"mean": None})
+    mean, error = share(values), values.std().item() / math.sqrt(len(values))
+    # the mean gradient of K weight samples has cosine sqrt(K c / (1 + (K - 1) c)) with the expected gradient: 0.9
     needed = math.ceil(0.81 * (1 - mean) / (0.19 * mean)) if mean > 0 else None
-    numbers = {"mean": mean, "standard_error": error, "draws_needed": needed}
-    seen = f"Gradients of two of its draws have a cosine of {mean:.2f} on average"
-    if mean + _z(CHANCE) * error < _UNRELATED:
-        remedy = "more draws than can be paid for" if needed is None else f"about {needed} draws"
-        words = f"{seen}: each points where it likes. An attack needs {remedy} a step to see where all of them lead."
-        return Flag("cosine", True, words, numbers)
-    return Flag("cosine", False, f"{seen}, where 0 is none of their direction in common and 1 all of it.", numbers)
+    numbers = {"mean": mean, "standard_error": error, "eot_needed": needed}
+    words = f"Gradients of different weight samples have mean cosine {mean:.2f}"
+    raised = mean + _normal_quantile(CHANCE) * error < _UNCORRELATED
+    if raised:
+        count = "more EOT samples than are affordable" if needed is None else f"about {needed} EOT samples"
+        words += f", nearly uncorrelated: an attack needs {count} per step"
+    return Decision(raised, f"{words}.", numbers)
 
 
-def _hidden_randomness(found: Findings) -> Flag:
+@flag("Randomness that no seed controls", "Nobody can repeat these numbers exactly.")
+def hidden_randomness(found: Findings) -> Decision:
+    """The same seed must give the same predictions, and another seed other weight samples."""
     differ = found.probes["repeat"] > _NOTICEABLE
-    numbers = {"differ": share(differ), "largest": found.probes["repeat"].max().item()}
-    seen = []
-    if _forgetful(found):
-        seen.append(
-            f"Asked twice under the same seed, it answers differently for {_of(differ)} images. It draws from a source "
-            "of its own, and nothing measured here can be repeated exactly."
+    problems = []
+    if _not_reproducible(found):
+        problems.append(
+            f"Two predictions with the same seed differ for {_count(differ)} images: the network has a random source "
+            "of its own."
         )
     if bool(found.probes["reseeds"].any()):
-        seen.append("It sets torch's seed itself, so that its draws are not the chance that they are taken for.")
-    words = " ".join(seen) or "The same seed gives the same answers."
-    return Flag("hidden_randomness", bool(seen), words, numbers)
+        problems.append("The network sets torch's seed itself: its weight samples are not independent.")
+    words = " ".join(problems) or "The same seed gives the same predictions."
+    numbers = {"differ": share(differ), "largest": found.probes["repeat"].max().item()}
+    return Decision(bool(problems), words, numbers)
 
 
-def _discontinuity(found: Findings) -> Flag:
-    if bool(found.probes["hair"].isnan().all()):
-        words = "Not measured: with fewer digits than float32 has, rounding moves answers too. Audit a copy in float32."
-        return Flag("discontinuity", False, words, {})
-    seen = "A change of a millionth of the range of the pixels changes the answers to {} images"
-    words = "its output jumps, and may do so in a way that is made to be unpredictable."
-    return _no_change("discontinuity", found, found.probes["hair"], seen, words)
+@flag(
+    "Invisible changes of the input change the prediction",
+    "Gradient attacks cannot see such jumps; the true accuracy may be lower.",
+)
+def discontinuity(found: Findings) -> Decision:
+    """Changes near the resolution of float32 must not change predictions."""
+    change = found.probes["tiny_change"]
+    if bool(change.isnan().all()):
+        words = "Not measured: in less than float32, rounding changes predictions too. Audit a copy in float32."
+        return Decision(False, words)
+    seen = "A change of a millionth of the range of the pixels changes the prediction of {} images"
+    return _unchanged(found, change, seen, "the output is discontinuous, possibly on purpose.")
 
 
-def _mode(found: Findings) -> Flag:
+@flag(
+    "Training and evaluation mode differ",
+    "Make sure that the network in use is the one that was evaluated.",
+)
+def mode(found: Findings) -> Decision:
+    """Training mode must not have another clean accuracy than evaluation mode."""
     evaluation, training = found.probes["evaluation_right"].double(), found.probes["training_right"].double()
-    numbers = {"evaluation": share(evaluation), "training": share(training)}
-    seen = (
-        f"Of the clean images {percent(evaluation)} are right in evaluation mode, {percent(training)} in training mode"
-    )
-    if below(evaluation, training) or below(training, evaluation):
-        words = f"{seen}. This audit is of evaluation mode; without model.eval() one would measure another network."
-        return Flag("mode", True, words, numbers)
-    return Flag("mode", False, f"{seen}.", numbers)
+    raised = below(evaluation, training) or below(training, evaluation)
+    words = f"The clean accuracy is {percent(evaluation)} in evaluation mode, {percent(training)} in training mode."
+    if raised:
+        words += " The audit uses evaluation mode; without model.eval() the network behaves differently."
+    return Decision(raised, words, {"evaluation": share(evaluation), "training": share(training)})
 
 
-def _batch(found: Findings) -> Flag:
-    seen = "With other images in the same batch the answers to {} images change"
-    words = "the output is no function of the image. Does it normalise by the batch in evaluation mode?"
-    return _no_change("batch", found, found.probes["batch"], seen, words)
+@flag(
+    "Predictions depend on the rest of the batch",
+    "These numbers hold for this batch size and order of the images only.",
+)
+def batch(found: Findings) -> Decision:
+    """The prediction of an image must not depend on the other images of its batch."""
+    seen = "Other images in the same batch change the prediction of {} images"
+    words = "the output is not a function of the image. Does the network use batch statistics in evaluation mode?"
+    return _unchanged(found, found.probes["batch"], seen, words)
 
 
-def _probabilities(found: Findings) -> Flag:
+@flag("Returns probabilities", "Tools that do not notice report an accuracy that is too high.")
+def probabilities(found: Findings) -> Decision:
+    """The network should return logits."""
     if not found.probabilities:
-        return Flag("probabilities", False, "It returns logits.", {})
+        return Decision(False, "The network returns logits.")
     words = (
-        "It returns probabilities. Losses that expect logits then have gradients near zero, and attacks fail for no "
-        "good reason. This audit has taken their logarithms; let the network return logits."
+        "The network returns probabilities. Losses of logits then have vanishing gradients, and attacks fail. The "
+        "audit attacked their logarithms; let the network return logits."
     )
-    return Flag("probabilities", True, words, {})
+    return Decision(True, words)
 
 
-def _no_change(name: str, found: Findings, change: Tensor, seen: str, words: str) -> Flag:
-    """Answers that ought to stay the same: raised, with `words`, if more than a few of them change."""
-    if _forgetful(found):
-        return Flag(name, False, "Cannot be told of a network that does not repeat itself.", {})
+def _unchanged(found: Findings, change: Tensor, seen: str, words: str) -> Decision:
+    """Predictions that should not change: raised, with `words`, if more than a few do."""
+    if _not_reproducible(found):
+        return Decision(False, "Not measured: predictions are not reproducible under the same seed.")
     differ = change > _NOTICEABLE
+    raised, seen = more_than(_FEW, differ), seen.format(_count(differ))
     numbers = {"differ": share(differ), "largest": change.max().item()}
-    raised, seen = more_than(_FEW, differ), seen.format(_of(differ))
-    return Flag(name, raised, f"{seen}: {words}" if raised else f"{seen}.", numbers)
+    return Decision(raised, f"{seen}: {words}" if raised else f"{seen}.", numbers)
 
 
-def _forgetful(found: Findings) -> bool:
-    """Whether the network does not repeat itself under the same seed."""
+def _not_reproducible(found: Findings) -> bool:
+    """Whether predictions under the same seed differ."""
     return more_than(_FEW, found.probes["repeat"] > _NOTICEABLE)
 
 
-def _of(images: Tensor) -> str:
+def _count(images: Tensor) -> str:
     return f"{int(images.sum())} of {len(images)}"
 
 
-def _z(tail: float) -> float:
+def _normal_quantile(tail: float) -> float:
     """The number that a standard normal variable exceeds with probability `tail`."""
     return math.sqrt(2) * torch.erfinv(torch.tensor(1 - 2 * tail, dtype=torch.float64)).item()

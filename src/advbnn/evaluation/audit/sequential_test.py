@@ -1,8 +1,8 @@
-"""Whether a random classifier gets a point right: a sequential test that draws until it knows.
+"""Whether a random classifier is correct at a point: a sequential test on fresh weight samples.
 
-The classifier is the ensemble of all draws, argmax_c E p_c. A finite ensemble that is nearly undecided errs at random,
-and the most harmful of many points is the one on which it was unlucky. So points that attacks have found are judged
-anew, by draws that nothing was selected on, and by as many as it takes.
+The classifier is the infinite ensemble, argmax_c E p_c. A finite ensemble that is close to a tie errs at random, and
+the worst of many points is likely to be one where it erred. So points found by attacks are tested again, on weight
+samples that nothing was selected on, and on as many as the decision needs.
 """
 
 import functools
@@ -20,17 +20,17 @@ _LARGEST_STAKE = 0.9
 
 
 class Verdict(NamedTuple):
-    """What the test says of each of n points; those neither right nor wrong are undecided.
+    """The result at each of n points; a point that is neither correct nor wrong is inconclusive.
 
     Attributes:
-        right: the ensemble gives the label, [n].
-        wrong: it gives another class, [n].
-        draws: how many it took, [n].
+        correct: the ensemble predicts the label, [n].
+        wrong: it predicts another class, [n].
+        weight_samples: how many the decision took, [n].
     """
 
-    right: Tensor
+    correct: Tensor
     wrong: Tensor
-    draws: Tensor
+    weight_samples: Tensor
 
 
 @torch.no_grad()
@@ -40,94 +40,94 @@ def sequential_test(
     y: Tensor,
     *,
     seed: int,
-    most_draws: int,
-    false_right: float = 0.01,
+    max_weight_samples: int,
+    false_correct: float = 0.01,
     false_wrong: float = 0.01,
     batch_size: int = 250,
 ) -> Verdict:
-    """Whether argmax_c E p_c(x) is y, by a test that may stop after any draw (testing by betting).
+    """Whether argmax_c E p_c(x) is y, by a test that may stop after any weight sample (testing by betting).
 
-    For every class j other than y a gambler bets that d_j = p_y - p_j, a number in [-1, 1], is positive in the mean.
-    His wealth is prod_t (1 + b_t d_j(t)), where each stake b_t is chosen before the draw. If y does not beat j, his
-    wealth is at most 1 in expectation, and the chance that it ever comes to 1 / false_right is at most false_right
-    (Ville's inequality). The answer is right once the poorest of them has come that far. Other gamblers bet on d_j
-    being negative; the answer is wrong once their mean wealth has come to 1 / false_wrong. The stakes,
-    sum d_j / (1 + sum d_j^2) over the draws seen before, are nearly those that make the wealth grow fastest.
+    For every class j other than y, wealth is bet on d_j = p_y - p_j, a number in [-1, 1], having a positive mean:
+    prod_t (1 + b_t d_j(t)), where the stake b_t is chosen before weight sample t. If y does not beat j, the wealth is a
+    supermartingale, and the probability that it ever reaches 1 / false_correct is at most false_correct (Ville's
+    inequality). The point is correct once the smallest wealth over j has reached that. A second wealth is bet on d_j
+    having a negative mean; the point is wrong once its mean over j has reached 1 / false_wrong. The stakes,
+    sum d_j / (1 + sum d_j^2) over the past weight samples, nearly maximise the growth of the wealth.
 
     Args:
         model: returns logits.
         x: points.
         y: their labels.
-        seed: decides the draws, the same ones for every point. Nothing must have been found or chosen by them.
-        most_draws: points that are open after so many draws stay undecided.
-        false_right: the largest chance that a wrong answer is called right.
-        false_wrong: the largest chance that a right answer is called wrong.
-        batch_size: points asked about at a time.
+        seed: of the weight samples, the same for every point. Nothing may have been selected on them.
+        max_weight_samples: points without a decision after this many are inconclusive.
+        false_correct: the largest probability that a wrong point is called correct.
+        false_wrong: the largest probability that a correct point is called wrong.
+        batch_size: points per forward pass.
     """
-    right, wrong = (torch.zeros(len(x), dtype=torch.bool, device=x.device) for _ in range(2))
-    draws = torch.zeros(len(x), dtype=torch.int64, device=x.device)
-    known: Tensor | None = None  # sum and sum of squares of d, log wealth of either side: [n, 4, classes]
-    for draw in range(most_draws):
-        rows = (~(right | wrong)).nonzero().squeeze(1)
+    correct, wrong = (torch.zeros(len(x), dtype=torch.bool, device=x.device) for _ in range(2))
+    weight_samples = torch.zeros(len(x), dtype=torch.int64, device=x.device)
+    known: Tensor | None = None  # sum and sum of squares of d, log wealth of either bet: [n, 4, classes]
+    for number in range(max_weight_samples):
+        rows = (~(correct | wrong)).nonzero().squeeze(1)
         if len(rows) == 0:
             break
-        probs = _one_draw(model, x, rows, batch_size, derive_seed(seed, "sequential_test", draw))
+        probs = _probabilities(model, x, rows, batch_size, derive_seed(seed, "sequential_test", number))
         if known is None:
             known = probs.new_zeros(len(x), 4, probs.shape[1])
-        total, squares, for_right, for_wrong = known[rows].unbind(1)
+        total, squares, for_correct, for_wrong = known[rows].unbind(1)
         d = probs.gather(1, y[rows, None]) - probs
         stake = (total / (1 + squares)).clamp(-_LARGEST_STAKE, _LARGEST_STAKE)
-        for_right = for_right + torch.log1p(stake.clamp_min(0) * d)
+        for_correct = for_correct + torch.log1p(stake.clamp_min(0) * d)
         for_wrong = for_wrong + torch.log1p(stake.clamp_max(0) * d)
-        known[rows] = torch.stack([total + d, squares + d**2, for_right, for_wrong], 1)
+        known[rows] = torch.stack([total + d, squares + d**2, for_correct, for_wrong], 1)
         own = functional.one_hot(y[rows], d.shape[1]).bool()
-        poorest = for_right.masked_fill(own, torch.inf).amin(1)
+        smallest = for_correct.masked_fill(own, torch.inf).amin(1)
         mean_wealth = for_wrong.masked_fill(own, -torch.inf).logsumexp(1) - math.log(d.shape[1] - 1)
-        right[rows] = poorest >= -math.log(false_right)
-        wrong[rows] = ~right[rows] & (mean_wealth >= -math.log(false_wrong))
-        draws[rows] = draw + 1
-    return Verdict(right, wrong, draws)
+        correct[rows] = smallest >= -math.log(false_correct)
+        wrong[rows] = ~correct[rows] & (mean_wealth >= -math.log(false_wrong))
+        weight_samples[rows] = number + 1
+    return Verdict(correct, wrong, weight_samples)
 
 
-def _one_draw(model: nn.Module, x: Tensor, rows: Tensor, batch_size: int, seed: int) -> Tensor:
-    """The probabilities that one draw of the network gives to the rows of `x`."""
+def _probabilities(model: nn.Module, x: Tensor, rows: Tensor, batch_size: int, seed: int) -> Tensor:
+    """The probabilities of one weight sample at the rows of `x`."""
     probs = []
     with evaluating(model):
         for part in rows.split(batch_size):
-            # with every decision there are fewer rows, and for each number of them a GPU would record a new graph
-            asked = filled_up(part, batch_size) if x.is_cuda else part
+            # the number of open points shrinks, and a GPU would capture a new graph for each number
+            padded_rows = padded(part, batch_size) if x.is_cuda else part
             with seeded(seed, x.device):
-                probs.append(model(x[asked])[: len(part)].softmax(1).double())
+                probs.append(model(x[padded_rows])[: len(part)].softmax(1).double())
     return torch.cat(probs)
 
 
-def filled_up(rows: Tensor, batch_size: int) -> Tensor:
-    """The rows, and the last of them again until they are a batch, a quarter or a sixteenth of one."""
+def padded(rows: Tensor, batch_size: int) -> Tensor:
+    """The rows, the last one repeated until they are a batch, a quarter or a sixteenth of one."""
     size = next(size for size in (batch_size // 16, batch_size // 4, batch_size) if size >= len(rows))
     return torch.cat([rows, rows[-1:].expand(size - len(rows))])
 
 
 class RobustSet:
-    """Which images of a batch still stand after the points that they had to face.
+    """The images of a batch that are robust to all points tested so far.
 
-    An image that falls is not asked about again. One about which the test is inconclusive is not robust any more; it goes
-    on to face the points that look worst, so that it is called fallen where one of them surely brings it down. With
-    `error` as the chance of either mistake, an image that one of its points brings down is called robust with that
-    chance at most, and one that none brings down is called fallen with that chance at most.
+    A broken image is not tested again. An inconclusive image is not robust; it is tested at the worst points of later
+    attacks, so that it counts as broken where one of them surely breaks it. An image that one of its points breaks is
+    called robust with probability at most `error`, and an image that none breaks is called broken with probability at
+    most `error`.
 
     Attributes:
         robust: every point so far is surely classified correctly, [n].
-        undecided: a point could not be decided, and none has surely brought it down; such an image is not robust, [n].
-        draws: the draws that all decisions about an image have taken, [n].
+        inconclusive: the test of a point was inconclusive, and no point has surely broken the image, [n].
+        weight_samples: the number that all tests of an image have taken, [n].
 
     Args:
         model: returns logits.
         y: the labels of the images.
-        random: whether the model is; if not, its answer is believed at once.
-        points: how many points each image has to face in all.
+        random: whether the model is random; if not, one prediction decides.
+        points: how many points of each image are tested in all.
         error: see above.
-        seed: decides the draws.
-        most_draws: see `sequential_test`.
+        seed: of the weight samples.
+        max_weight_samples: see `sequential_test`.
         batch_size: see `sequential_test`.
     """
 
@@ -140,50 +140,48 @@ class RobustSet:
         points: int,
         error: float,
         seed: int,
-        most_draws: int,
+        max_weight_samples: int,
         batch_size: int,
     ) -> None:
-        self._y, self._random, self._seed, self._asked = y, random, seed, 0
-        self._decide = functools.partial(
+        self._y, self._random, self._seed, self._tests = y, random, seed, 0
+        self._sequential_test = functools.partial(
             sequential_test,
             model,
-            most_draws=most_draws,
-            false_right=error,  # of a point that brings its image down one test has to be mistaken
-            false_wrong=error / points,  # an image that stands is lost by a mistake in any of its tests
+            max_weight_samples=max_weight_samples,
+            false_correct=error,  # a broken image is called robust only if the test of the point that breaks it errs
+            false_wrong=error / points,  # a robust image is called broken if any of its tests errs
             batch_size=batch_size,
         )
         self.robust = torch.ones_like(y, dtype=torch.bool)
-        self.undecided, self.draws = torch.zeros_like(self.robust), torch.zeros_like(y)
+        self.inconclusive, self.weight_samples = torch.zeros_like(self.robust), torch.zeros_like(y)
 
     def test(self, points: Tensor, leads: Tensor, rows: Tensor | None = None) -> None:
-        """Decide about points of those images that have not fallen.
+        """Test points of images that are not broken.
 
         Args:
             points: [points, images, ...].
-            leads: by how much the label leads at each, as a small ensemble saw it, [points, images].
-            rows: which images; all of them when None.
+            leads: by how much the label leads at each point in a small ensemble, [points, images].
+            rows: which images; all when None.
         """
         rows = torch.arange(len(self._y), device=self._y.device) if rows is None else rows
-        worst = leads.argmin(0, keepdim=True)
         number = torch.arange(len(points), device=rows.device)[:, None]
-        # most images that fall do so at the point that looked worst, and the others need not be asked about
-        self._ask(points, leads, rows, (number == worst) & (self.robust | self.undecided)[rows])
-        self._ask(points, leads, rows, (number != worst) & self.robust[rows])
+        worst = number == leads.argmin(0, keepdim=True)
+        # most broken images break at the point that looks worst, and the others then need no test
+        self._test(points, leads, rows, worst & (self.robust | self.inconclusive)[rows])
+        self._test(points, leads, rows, ~worst & self.robust[rows])
 
-    def _ask(self, points: Tensor, leads: Tensor, rows: Tensor, chosen: Tensor) -> None:
+    def _test(self, points: Tensor, leads: Tensor, rows: Tensor, chosen: Tensor) -> None:
         point, image = chosen.nonzero(as_tuple=True)
-        if len(image):
-            self._judge(points[point, image], leads[point, image], rows[image])
-
-    def _judge(self, x: Tensor, leads: Tensor, rows: Tensor) -> None:
+        x, leads, rows = points[point, image], leads[point, image], rows[image]
         if not self._random:
             self.robust[rows[leads <= 0]] = False
+        if not self._random or len(rows) == 0:
             return
-        self._asked += 1
-        # other draws each time, which owe nothing to what was decided before
-        seed = derive_seed(self._seed, "worst case", self._asked)
-        verdict = self._decide(x, self._y[rows], seed=seed)
-        self.robust[rows[~verdict.right]] = False
-        self.undecided[rows[~(verdict.right | verdict.wrong)]] = True
-        self.undecided[rows[verdict.wrong]] = False
-        self.draws.index_add_(0, rows, verdict.draws)
+        self._tests += 1
+        # fresh weight samples for each test, independent of earlier decisions
+        seed = derive_seed(self._seed, "worst case", self._tests)
+        verdict = self._sequential_test(x, self._y[rows], seed=seed)
+        self.robust[rows[~verdict.correct]] = False
+        self.inconclusive[rows[~(verdict.correct | verdict.wrong)]] = True
+        self.inconclusive[rows[verdict.wrong]] = False
+        self.weight_samples.index_add_(0, rows, verdict.weight_samples)

@@ -1,4 +1,4 @@
-"""The sceptic's evaluation: a suite of attacks, one worst-case accuracy, and signs that it is too good to be true."""
+"""The audit: a suite of attacks, the worst-case accuracy under all of them, and flags where it may be too high."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,13 +7,15 @@ from typing import Any, Unpack
 
 from torch import Tensor, nn
 
+from advbnn.attacks.identity import settings_of
 from advbnn.attacks.threat import Threat
 from advbnn.data.imageset import Examples
 from advbnn.errors import ArgumentError, ArgumentTypeError, unknown
-from advbnn.evaluation.accuracy import Evaluation, Options, Perturbation
+from advbnn.evaluation.accuracy import Evaluation, Options, Perturbation, attack_settings
 from advbnn.evaluation.audit.attack_suite import LEVELS
 from advbnn.evaluation.audit.flags import Flag
 from advbnn.evaluation.audit.runner import AuditRunner
+from advbnn.evaluation.checks import check_attack
 from advbnn.evaluation.identity import ModelIdentity
 from advbnn.evaluation.records import Record, Records
 
@@ -31,53 +33,56 @@ def audit(
     attacks: Mapping[str, Perturbation] | None = None,
     **options: Unpack[Options],
 ) -> "Audit":
-    """Attack a classifier in all the ways that a sceptic would ask for, and look for signs that they were misled.
+    """Attack a classifier with a whole suite of attacks, and check for signs of gradient masking.
 
-    An image is robust if none of the attacks changes the answer of the ensemble of all draws, argmax_c E p_c. Whether
-    a point does is decided by draws of its own, as many as it takes: see `sequential_test`. For each image the chance
-    of a wrong decision is at most 1 %; what stays undecided counts as not robust. An image that falls at one radius
-    has fallen at all larger ones. The accuracies of single attacks are those of the ensemble of `samples` draws.
+    An image is robust if no attack changes the prediction of the infinite ensemble, argmax_c E p_c. Each point is
+    decided by a sequential test on fresh weight samples: see `sequential_test`. For each image the probability of a
+    wrong decision is at most 1 %; inconclusive images count as not robust. An image that is broken at one radius is
+    broken at all larger ones. The accuracies of single attacks are those of the ensemble of `samples` weight samples.
 
     Args:
-        model: any module that returns logits, random or not; it stays as it is.
+        model: any module that returns logits, random or not; it is not changed.
         data: the examples, such as `advbnn.data.load("digits").test`.
-        threat: norm, box and radius; several that differ in their radius give one accuracy each.
+        threat: norm, box and radius; several that differ only in their radius give one accuracy each.
         level: `"quick"` for a first look, `"standard"`, or `"thorough"` for a publication; see `attack_suite.LEVELS`.
-        transfer_from: models by name, whose adversarial examples are tried too.
-        attacks: attacks of your own by name, such as one made for this defence; each is tried at its radius.
-        options: see `Evaluation`. `seeds` is 1 unless given, as every seed makes the whole audit again. `rule` is not
-            among them: the classifier is that of eq. 18.
+        transfer_from: models by name, whose adversarial examples are transferred to `model`.
+        attacks: your own attacks by name, such as an adaptive attack on this defence; each runs at its radius.
+        options: see `Options`. `seeds` is 1 by default, as every seed repeats the whole audit. There is no `rule`: the
+            classifier is the one of eq. 18.
     """
     threats, sources, given = _by_radius(threat), dict(transfer_from or {}), dict(attacks or {})
     if level not in LEVELS:
         raise unknown("level", level, LEVELS)
     if "rule" in options:
-        raise ArgumentError("audit judges by the largest mean probability (eq. 18) and takes no rule; leave it out")
-    _check_sources(sources)
+        raise ArgumentError("audit always uses the largest mean probability (eq. 18); leave out rule")
+    for name, source in sources.items():
+        if not isinstance(source, nn.Module):
+            raise ArgumentTypeError(f"transfer_from must hold models by name; {name!r} is {type(source).__name__}")
+    for name, attack in given.items():
+        check_attack(name, attack)
+        if attack.threat not in threats:
+            listed = ", ".join(map(str, threats))
+            raise ArgumentError(f"attack {name!r} has {attack.threat}, this audit is at {listed}; use one of these")
     options.setdefault("seeds", 1)
     evaluation = Evaluation(model, data, **options)
-    for name, attack in given.items():
-        _check_given(name, evaluation.planned(name, attack), threats)
-    runner = AuditRunner.plan(evaluation, threats, LEVELS[level], sources, given)
-    identities = {name: _sha256(source) for name, source in sources.items()}
-    described = {name: _with_source(attack) for name, attack in given.items()}
-    plan = replace(
-        evaluation.plan,
-        kind=WORST_CASE,
-        name=level,
-        attack=f"{LEVELS[level]!r}, transfer_from={identities}, attacks={described}",
-    )
-    plans = [replace(plan, threat=t) for t in threats]
-    return Audit(runner.judge.measure(plans, runner, runner.details))
+    runner = AuditRunner(evaluation, options, threats=threats, level=LEVELS[level], transfer_from=sources, given=given)
+    settings = {
+        "name": "audit",
+        "level": settings_of(LEVELS[level]),
+        "transfer_from": {name: ModelIdentity.of(source).sha256 for name, source in sources.items()},
+        "attacks": {name: attack_settings(attack) for name, attack in given.items()},
+    }
+    plan = replace(evaluation.plan, kind=WORST_CASE, name=level, attack=settings)
+    return Audit(runner.run([replace(plan, threat=one) for one in threats]))
 
 
 @dataclass(frozen=True)
 class Audit:
-    """What an audit has found.
+    """The result of an audit.
 
     Attributes:
-        records: one a radius, whose accuracy is that of the worst case, and whose details hold all else. May be given
-            among other records; there must be one audit.
+        records: one per radius: the worst-case accuracy, and all else in the details. Other records may be passed
+            along; they must hold one audit.
     """
 
     records: Records
@@ -90,13 +95,13 @@ class Audit:
         object.__setattr__(self, "records", found)
 
     def flags(self, eps: float | None = None) -> tuple[Flag, ...]:
-        """All flags at a radius, raised or not; at the largest one when None."""
+        """All flags at a radius, raised or not; at the largest radius when None."""
         record = self.records[-1] if eps is None else self.records.only(eps=eps)
         return tuple(Flag(**stored) for stored in record.details["flags"])
 
     @property
     def raised(self) -> tuple[Flag, ...]:
-        """The flags that are raised, each as found at the largest radius at which it is."""
+        """The raised flags, each with its evidence at the largest radius that raises it."""
         flags = {flag.name: flag for record in self.records for flag in self.flags(_radius(record)) if flag.raised}
         return tuple(flags.values())
 
@@ -106,7 +111,7 @@ class Audit:
         for record in self.records:
             (low, high), norm = record.interval, record.threat.norm if record.threat else ""
             lines.append(
-                f"{norm} {_radius(record):.4g}: {100 * record.accuracy:.1f} % robust in the worst case, "
+                f"{norm} {_radius(record):.4g}: worst-case robust accuracy {100 * record.accuracy:.1f} %, "
                 f"95 % interval {100 * low:.1f} - {100 * high:.1f} %"
             )
         lines += [f"{flag.title}. {flag.evidence}" for flag in self.raised] or ["No flag is raised."]
@@ -126,31 +131,9 @@ def _by_radius(threat: object) -> list[Threat]:
                 f"threat must be a Threat such as Threat('linf', 8/255), or several in a list; got {one!r}"
             )
         if not 0 < one.eps < math.inf:
-            raise ArgumentError(f"threat must have a positive and finite radius to be audited, got eps={one.eps}")
+            raise ArgumentError(f"threat must have a positive and finite radius, got eps={one.eps}")
         if replace(one, eps=threats[0].eps) != threats[0]:
-            raise ArgumentError(f"several threats may differ in their radius alone, got {threats[0]} and {one}")
+            raise ArgumentError(f"several threats may differ only in their radius, got {threats[0]} and {one}")
     if not threats or len(set(threats)) < len(threats):
         raise ArgumentError(f"threat must be one Threat, or several with different radii; got {threats}")
     return sorted(threats, key=lambda one: one.eps)
-
-
-def _with_source(attack: Perturbation) -> Any:
-    """An attack as it is written into records: one that is made on another network, with that network."""
-    source = getattr(attack, "source", None)
-    return attack if source is None else (attack, _sha256(source))
-
-
-def _sha256(model: nn.Module) -> str:
-    return ModelIdentity.of(model).sha256[:16]
-
-
-def _check_sources(sources: Mapping[str, nn.Module]) -> None:
-    for name, source in sources.items():
-        if not isinstance(source, nn.Module):
-            raise ArgumentTypeError(f"transfer_from must hold models by name; {name!r} is {type(source).__name__}")
-
-
-def _check_given(name: str, plan: Record, threats: Sequence[Threat]) -> None:
-    if plan.threat not in threats:
-        listed = ", ".join(map(str, threats))
-        raise ArgumentError(f"attack {name!r} has {plan.threat}, and this audit is of {listed}; give it one of these")

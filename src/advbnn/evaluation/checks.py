@@ -1,0 +1,94 @@
+"""What an evaluation refuses: models, data and attacks that it cannot use, and attacks that leave their threat."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from advbnn.attacks.threat import Threat
+from advbnn.data.imageset import Examples, row_numbers
+from advbnn.data.splits import Splits
+from advbnn.errors import ArgumentError, ArgumentTypeError
+
+
+class Perturbation(Protocol):
+    """Any attack: one of `advbnn.attacks`, or your own function with a `threat`."""
+
+    @property
+    def threat(self) -> Threat:
+        """The allowed perturbations; `evaluate` checks that the attack keeps to them."""
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, seed: int | None = None) -> Tensor:
+        """Perturbed inputs."""
+
+
+def check_model_and_examples(model: nn.Module, data: Examples, returns: str) -> None:
+    """Refuse what is not a network, or not one set of examples.
+
+    Args:
+        model: should be a network.
+        data: should be examples.
+        returns: what the network should return, for the message.
+    """
+    if not isinstance(model, nn.Module):
+        raise ArgumentTypeError(f"model must be a torch.nn.Module that returns {returns}, got {type(model).__name__}")
+    if isinstance(data, Splits):
+        raise ArgumentTypeError("data must be one set of examples, got Splits; pass splits.test")
+    if not hasattr(data, "classes"):
+        raise ArgumentTypeError(
+            f"data must be examples, got {type(data).__name__}; make them with advbnn.data.from_tensors(x, y)"
+        )
+
+
+def check_classification(model: nn.Module, data: Examples) -> None:
+    """Refuse what is not a classifier with images to evaluate it on."""
+    check_model_and_examples(model, data, "logits")
+    if len(data) == 0:
+        raise ArgumentError(f"data is empty: {data.name!r} has no images to evaluate on")
+    if not data.classes:
+        raise ArgumentError(
+            f"data must have classes, and {data.name!r} is a regression set; measure the error of a regression with "
+            "advbnn.score_regression"
+        )
+
+
+def check_rows(rows: Sequence[int] | Tensor, n: int) -> int:
+    """The number of rows; an error if one is repeated, as intervals assume that many different images."""
+    chosen = row_numbers(rows, n)
+    different, times = chosen.unique(return_counts=True)
+    if len(different) < len(chosen):
+        most = int(times.argmax())
+        raise ArgumentError(
+            f"rows must be different examples, got {len(chosen)} rows of {len(different)} examples, row "
+            f"{int(different[most])} {int(times[most])} times; name every example once"
+        )
+    return len(chosen)
+
+
+def check_attack(name: str, attack: object) -> None:
+    """Refuse what is not an attack, and targeted attacks: evaluation passes the true labels."""
+    if not callable(attack) or not isinstance(getattr(attack, "threat", None), Threat):
+        raise ArgumentTypeError(
+            f"attack {name!r} must be callable and have a threat, such as attacks.PGD(...); got {attack!r}"
+        )
+    if getattr(getattr(attack, "attack", attack), "targeted", False):
+        raise ArgumentError(f"attack {name!r} is targeted, but is given the true labels here; use targeted=False")
+
+
+def check_allowed(attack: Perturbation, x_adv: Tensor, x: Tensor) -> None:
+    """Refuse perturbed inputs that the threat of the attack does not allow."""
+    threat = attack.threat
+    if x_adv.shape != x.shape:
+        raise ArgumentError(f"{attack!r} returned shape {tuple(x_adv.shape)} for inputs of shape {tuple(x.shape)}")
+    # copied to the CPU together, to wait for the device once
+    ends = (end.double() for end in x_adv.aminmax())
+    furthest, least, most = torch.stack([threat.distance(x_adv, x).max(), *ends]).tolist()
+    low, high = (torch.tensor(bound, dtype=x.dtype).item() for bound in threat.bounds)
+    # rounding in the dtype of the inputs may lengthen a perturbation of exactly the full radius
+    allowed = threat.eps * (1 + 1e-6) + torch.finfo(x.dtype).eps
+    if not (furthest <= allowed and low <= least and most <= high):
+        raise ArgumentError(
+            f"{attack!r} left its threat: a perturbation of {threat.norm} norm {furthest:.6g}, values in "
+            f"[{least:.6g}, {most:.6g}]; move its points back with threat.project"
+        )

@@ -1,0 +1,65 @@
+import pytest
+import torch
+from torch import nn
+
+from advbnn import data
+from advbnn.attacks import PGD, Transfer
+from advbnn.attacks.threat import Threat
+from advbnn.data import from_tensors
+from advbnn.evaluation.checks import check_allowed, check_attack, check_classification, check_rows
+
+THREAT = Threat("linf", 0.1)
+ATTACK = PGD(THREAT)
+
+
+class Nothing:
+    name, classes = "nothing", ("a",)
+
+    def __len__(self) -> int:
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("examples", "error", "message"),
+    [
+        (data.load("digits"), TypeError, "Splits; pass splits.test"),
+        (torch.rand(3, 1, 8, 8), TypeError, "data must be examples, got Tensor.*from_tensors"),
+        (from_tensors(torch.rand(5, 4), torch.rand(5)), ValueError, "regression set.*score_regression"),
+        (Nothing(), ValueError, "data is empty: 'nothing'"),
+    ],
+)
+def test_data_must_be_examples_with_classes(examples: object, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        check_classification(nn.Identity(), examples)
+
+
+def test_a_model_is_a_module() -> None:
+    with pytest.raises(TypeError, match="model must be a torch.nn.Module that returns logits, got function"):
+        check_classification(lambda x: x, data.load("digits").test)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [([120], "0..119"), ([3] * 150 + [4, 4], "152 rows of 2 .*row 3 150 times"), (torch.tensor([0, 7, 0]), "row 0 2")],
+)
+def test_rows_are_different(rows: object, message: str) -> None:
+    assert check_rows(range(5), 120) == 5
+    with pytest.raises(ValueError, match=message):
+        check_rows(rows, 120)
+
+
+def test_an_attack_is_callable_has_a_threat_and_is_not_targeted() -> None:
+    check_attack("mine", Transfer(nn.Identity(), ATTACK))
+    with pytest.raises(TypeError, match="'mine' must be callable and have a threat"):
+        check_attack("mine", lambda model, x, y, seed: x)
+    for attack in (PGD(THREAT, targeted=True), Transfer(nn.Identity(), PGD(THREAT, targeted=True))):
+        with pytest.raises(ValueError, match="'mine' is targeted.*targeted=False"):
+            check_attack("mine", attack)
+
+
+def test_perturbed_inputs_stay_in_the_threat() -> None:
+    x = torch.full((2, 3), 0.95)
+    check_allowed(ATTACK, THREAT.project(x + 1, x), x)
+    for x_adv in (x - 0.2, x + 0.1, x[:1], x * torch.nan):
+        with pytest.raises(ValueError, match="threat.project|returned shape"):
+            check_allowed(ATTACK, x_adv, x)
