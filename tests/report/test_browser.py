@@ -1,4 +1,4 @@
-"""The page in a real browser: it loads, shows what it should, fits, and asks nobody for anything."""
+"""The page in a real browser: it loads, shows everything, fits the screen, and makes no requests."""
 
 import json
 import re
@@ -108,18 +108,18 @@ def test_nothing_is_wider_than_the_screen(light: tuple[dict[str, Any], list[str]
     assert light[0][place]["width"] <= width
 
 
-def test_nobody_is_asked_for_anything(light: tuple[dict[str, Any], list[str]]) -> None:
+def test_no_requests_are_made(light: tuple[dict[str, Any], list[str]]) -> None:
     for found in light[0].values():
         assert found["requests"] == []
 
 
-def test_a_page_that_did_ask_would_be_noticed(tmp_path: Path, folder: Path) -> None:
+def test_a_request_would_be_noticed(tmp_path: Path, folder: Path) -> None:
     page = (folder / "report.html").read_text().replace("<main", '<img src="https://example.org/x.png" alt=""><main')
     _, complaints = browse(page, tmp_path)
     assert any("Content Security Policy" in complaint for complaint in complaints)
 
 
-def test_dark_for_those_who_prefer_it(light: tuple[dict[str, Any], list[str]], folder: Path, tmp_path: Path) -> None:
+def test_dark_mode(light: tuple[dict[str, Any], list[str]], folder: Path, tmp_path: Path) -> None:
     page = (folder / "report.html").read_text()
     dark, _ = browse(page, tmp_path, "--blink-settings=preferredColorScheme=0")
     assert light[0]["desk"]["ground"] == "rgb(253, 252, 250)"

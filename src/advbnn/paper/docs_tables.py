@@ -13,13 +13,13 @@ from pathlib import Path
 from advbnn.errors import ArgumentError, unknown
 from advbnn.evaluation.records import Records
 from advbnn.files import write_atomically
-from advbnn.paper.claims import judged
+from advbnn.paper.claims import check_claims
 from advbnn.paper.evidence import Evidence
 from advbnn.paper.experiment import FILE as REPRODUCTION
 from advbnn.paper.tables import claims_table, table1, verdicts_table
 from advbnn.report.compose import compose
+from advbnn.report.elements import Table
 from advbnn.report.style import defenses_in
-from advbnn.report.tables import Table
 
 _START = re.compile(r"^<!-- table: (\S+) -->$", re.MULTILINE)
 _BLOCK = re.compile(r"^<!-- table: (?P<name>\S+) -->$(?P<content>.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL)
@@ -83,12 +83,14 @@ def _explained(document: Path, text: str, results: Path) -> str:
 
 def _tables(results: Path, name: str) -> dict[str, Table]:
     if "+" in name:
-        return {"verdicts": verdicts_table({one: judged(Evidence.read(results / one)) for one in name.split("+")})}
+        return {
+            "verdicts": verdicts_table({one: check_claims(Evidence.read(results / one)) for one in name.split("+")})
+        }
     folder, file = results / name, results / f"{name}.json"
     if (folder / REPRODUCTION).is_file():
         evidence = Evidence.read(folder)
         made = compose(evidence.records, defenses=defenses_in(folder)).tables()
-        return {**made, "table1": table1(evidence), "claims": claims_table(judged(evidence))}
+        return {**made, "table1": table1(evidence), "claims": claims_table(check_claims(evidence))}
     files = sorted(folder.glob("*.json")) if folder.is_dir() else [file]
     if not all(path.is_file() for path in files) or not files:
         raise ArgumentError(f"there are no records of {name!r}: neither the file {file} nor any in the folder {folder}")

@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 
 from advbnn.paper.claims import Claim
-from advbnn.paper.evidence import Evidence, Number
-from advbnn.paper.plan import RANDOM
-from advbnn.paper.protocol import AUTHORS
-from advbnn.paper.verdicts import UNDECIDED, UNMEASURED
-from advbnn.report.select import draws_of, images_of
+from advbnn.paper.evidence import Evidence
+from advbnn.paper.number import Number
+from advbnn.paper.protocol import AUTHORS, RANDOM
+from advbnn.paper.verdicts import INCONCLUSIVE, UNMEASURED
+from advbnn.report.elements import NOTHING, PLUS_MINUS, Cell, Table, percent_at_most, percent_range
+from advbnn.report.select import images_of, samples_of
 from advbnn.report.style import TITLES
-from advbnn.report.tables import NOTHING, PLUS_MINUS, Cell, Table, percent_at_most, percent_range
 
 PAPER, LATER, WORST = "the paper", "later work, draws averaged", "worst case"
 
@@ -46,7 +46,7 @@ def claims_table(claims: Sequence[Claim]) -> Table:
         [
             Cell(str(number)),
             Cell(claim.text, f"({claim.source or 'not asked by the paper'})"),
-            Cell(claim.verdict, strong=claim.verdict not in (UNDECIDED, UNMEASURED)),
+            Cell(claim.verdict, strong=claim.verdict not in (INCONCLUSIVE, UNMEASURED)),
             Cell(claim.evidence),
         ]
         for number, claim in enumerate(claims, start=1)
@@ -65,7 +65,7 @@ def verdicts_table(claims: Mapping[str, Sequence[Claim]]) -> Table:
         [
             Cell(str(number)),
             Cell(of_all[0].text),
-            *(Cell(claim.verdict, strong=claim.verdict not in (UNDECIDED, UNMEASURED)) for claim in of_all),
+            *(Cell(claim.verdict, strong=claim.verdict not in (INCONCLUSIVE, UNMEASURED)) for claim in of_all),
         ]
         for number, of_all in enumerate(zip(*claims.values(), strict=True), start=1)
     ]
@@ -84,13 +84,13 @@ def _caption(evidence: Evidence) -> str:
     parts = ["Accuracy in %"]
     parts.append("with its standard deviation over the trainings." if _several(evidence) else "and its 95 % interval.")
     if used:
-        parts.append(f"{images_of(used)}; {draws_of(used)}.")
+        parts.append(f"{images_of(used)}; {samples_of(used)}.")
     if averaged and images_of(averaged) != images_of(used or averaged):
         parts.append(f"Averaged gradients on the first {images_of(averaged)}.")
     if audited:
         level = ", ".join(dict.fromkeys(r.name for r in audited))
         parts.append(f"Worst case of the {level} audit on {images_of(audited)}.")
-        undecided = max(evidence.undecided(defense, eps) for defense in TITLES for eps in evidence.radii)
+        undecided = max(evidence.inconclusive(defense, eps) for defense in TITLES for eps in evidence.radii)
         if undecided:
             most = percent_at_most(undecided / 100)
             parts.append(f"It counts images as fallen that its draws could not decide, up to {most} %.")

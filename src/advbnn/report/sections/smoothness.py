@@ -1,30 +1,29 @@
-"""The local Lipschitz value of the models on training and on test images (eq. 14 to 16)."""
+"""The local Lipschitz value of the models on training and test images (eqs. 14 to 16)."""
 
 from collections.abc import Mapping
 from functools import partial
 
 from advbnn.evaluation.records import Record, Records
 from advbnn.report import plots
-from advbnn.report.section import Figure, Section
+from advbnn.report.elements import Cell, Figure, Section, Table, with_error
 from advbnn.report.select import ball_title, labels_of
 from advbnn.report.style import Look
-from advbnn.report.tables import Cell, Table, with_error
 
 _WORDS = (
-    "How steep the loss is around an image: the bar is the most that the loss can grow within the radius, judged by "
-    "its slope at the image (eq. 16), and the diamond how much the attack really made it grow (eq. 14). A defence that "
-    "makes training images flat and leaves test images steep has learned them by heart. A diamond far above its bar "
-    "says that the slope does not tell the whole story. Lines across the ends are twice the standard error."
+    "How much the loss can increase around an image. Bars: the first-order estimate within the radius, from the "
+    "gradient at the image (eq. 16). Diamonds: the increase that the attack achieved (eq. 14). A defence with small values on "
+    "training images and large ones on test images has overfitted. A diamond far above its bar means that the loss is "
+    "not linear within the radius. Error bars show two standard errors."
 )
 _VALUES = {
-    "first_order": "steepness",
-    "per_draw": "steepness, each draw known",
-    "increase": "growth by the attack",
+    "first_order": "first-order estimate",
+    "per_draw": "estimate per weight sample",
+    "increase": "increase under attack",
     "loss": "loss",
 }
 
 
-def steepness_section(records: Records, looks: Mapping[str, Look]) -> Section | None:
+def smoothness_section(records: Records, looks: Mapping[str, Look]) -> Section | None:
     """Bars of the local Lipschitz value."""
     found = records.where(kind="lipschitz")
     groups: dict[str, list[Record]] = {}
@@ -33,7 +32,7 @@ def steepness_section(records: Records, looks: Mapping[str, Look]) -> Section | 
     figures = [_figure(ball, Records(group), looks) for ball, group in groups.items()]
     if not figures:
         return None
-    return Section(name="lipschitz", title="How steep the loss is", words=[_WORDS], figures=figures)
+    return Section(name="lipschitz", title="Local Lipschitz value", words=[_WORDS], figures=figures)
 
 
 def _figure(ball: str, found: Records, looks: Mapping[str, Look]) -> Figure:
@@ -60,13 +59,13 @@ def _figure(ball: str, found: Records, looks: Mapping[str, Look]) -> Figure:
     ]
     return Figure(
         name=name,
-        caption=f"Growth of the loss within {ball}.",
+        caption=f"Increase of the loss within {ball}.",
         alt=f"Bars of the local Lipschitz value within {ball}. "
         + " ".join(f"{bar.label}: {bar.length:.3f}." for bar in drawn),
-        draw=partial(plots.bars, name, drawn, x_label="growth of the loss, nats"),
+        draw=partial(plots.bars_svg, name, drawn, x_label="increase of the loss, nats"),
         numbers=Table(
             name=name,
-            caption="Means over images, in nats, with their standard errors.",
+            caption="Means over images, in nats, with standard errors.",
             columns=["model", "images", *_VALUES.values()],
             rows=rows,
         ),

@@ -1,20 +1,18 @@
-"""What an audit found suspicious, in words for those who have never read about gradient masking."""
+"""The flags of an audit, explained for readers who do not know about gradient masking."""
 
 from collections.abc import Mapping, Sequence
 
 from advbnn.evaluation.audit.flags import TITLES, Flag
 from advbnn.evaluation.records import Record, Records
 from advbnn.report.audited import attacks_of, flags_of
-from advbnn.report.section import Notice, Section
+from advbnn.report.elements import NOTHING, Cell, Notice, Section, Table, percent
 from advbnn.report.select import ball, ball_title
 from advbnn.report.style import Look
-from advbnn.report.tables import NOTHING, Cell, Table, percent
 
 _WORDS = (
-    "Accuracy under an attack is only worth as much as the attack. The audit therefore looks for signs that its "
-    "attacks failed for reasons of their own, while the model is as vulnerable as ever; the usual reason is that "
-    "gradients are hidden or misleading. A raised flag does not prove that, but the accuracy of its model should not "
-    "be believed before the cause is known."
+    "Robust accuracy is only as reliable as the attacks behind it. The audit looks for signs that its attacks failed "
+    "although the model is vulnerable; the usual cause is masked gradients. A raised flag is no proof, but the robust "
+    "accuracy should not be trusted before its cause is known."
 )
 _BLOCKED = "Attacks along the gradient are unreliable here. The worst case rests on the other attacks alone."
 _FOLLOWS = {
@@ -40,7 +38,7 @@ _Flags = dict[str, list[tuple[str, Flag]]]
 
 
 def checks_section(worst: Records, looks: Mapping[str, Look]) -> Section | None:
-    """The flags of all audits, those that are raised in words, and the attacks of the attack_suite.
+    """The flags of all audits, the raised ones with an explanation, and the attacks of the suite.
 
     Args:
         worst: the records of the worst case.
@@ -56,14 +54,14 @@ def checks_section(worst: Records, looks: Mapping[str, Look]) -> Section | None:
         if (raised := [(where, flag) for where, flag in of_radii if flag.raised])
     ]
     if not notices:
-        notices = [Notice(title="No flag is raised", words="The audit found no sign that its attacks had failed.")]
+        notices = [Notice(title="No flag is raised", words="The audit found no sign that its attacks failed.")]
     return Section(
         name="checks",
-        title="Can these numbers be believed?",
+        title="Audit flags",
         words=[_WORDS],
         notices=notices,
         tables=[_overview(flags)],
-        folded=[_evidence(flags), _battery(worst, looks)],
+        folded=[_evidence(flags), _suite(worst, looks)],
     )
 
 
@@ -78,7 +76,7 @@ def _flags(worst: Sequence[Record]) -> _Flags:
 def _notice(look: Look, name: str, raised: Sequence[tuple[str, Flag]]) -> Notice:
     return Notice(
         title=f"{look.title}: {_lower(_title(name))} ({', '.join(where for where, _ in raised)})",
-        # at the largest radius; the others are in the table of the evidence
+        # at the largest radius; the table of the evidence has the others
         words=raised[-1][1].evidence,
         advice=_FOLLOWS.get(name, ""),
         alarming=True,
@@ -90,8 +88,8 @@ def _overview(flags: Mapping[Look, _Flags]) -> Table:
     rows = [[Cell(_title(name)), *(_verdict(by_name.get(name)) for by_name in flags.values())] for name in names]
     return Table(
         name="flags",
-        caption="Signs of trouble, and whether the audit found them in a model, at any radius.",
-        columns=["sign", *(look.title for look in flags)],
+        caption="The flags, and whether the audit raised them at any radius.",
+        columns=["flag", *(look.title for look in flags)],
         rows=rows,
     )
 
@@ -118,11 +116,11 @@ def _evidence(flags: Mapping[Look, _Flags]) -> Table:
         for name, of_radii in by_name.items()
         for where, flag in of_radii
     ]
-    columns = ["model", "sign", "radius", "found", "evidence"]
-    return Table(name="evidence", caption="The evidence for and against every sign.", columns=columns, rows=rows)
+    columns = ["model", "flag", "radius", "raised", "evidence"]
+    return Table(name="evidence", caption="The evidence behind every flag.", columns=columns, rows=rows)
 
 
-def _battery(worst: Records, looks: Mapping[str, Look]) -> Table:
+def _suite(worst: Records, looks: Mapping[str, Look]) -> Table:
     rows = []
     for label, look in looks.items():
         for record in sorted(worst.where(label=label), key=ball):
@@ -141,7 +139,7 @@ def _battery(worst: Records, looks: Mapping[str, Look]) -> Table:
         name="attack_suite",
         caption="The attacks of the audit one by one, seeds added up. Those with a share in % were tried on all "
         "images; the others only on what the attacks before them had left. Undecided images count as wrong.",
-        columns=["model", "radius", "attack", "kind", "still right"],
+        columns=["model", "radius", "attack", "kind", "robust"],
         rows=rows,
     )
 

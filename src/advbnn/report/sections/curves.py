@@ -1,4 +1,4 @@
-"""Accuracy while one thing varies: one plot for each attack, with all models on it."""
+"""Accuracy while one setting varies: one plot for each attack, with all models."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,43 +7,39 @@ from functools import partial
 from advbnn.errors import ArgumentError
 from advbnn.evaluation.records import Record, Records
 from advbnn.report import plots
-from advbnn.report.section import Figure, Section
-from advbnn.report.select import ball, clean_of, condition, draws_of, images_of, is_authors_attack, labels_of, radius
+from advbnn.report.elements import NOTHING, Cell, Figure, Section, Table, percent, percent_range
+from advbnn.report.select import ball, clean_of, condition, images_of, is_authors_attack, labels_of, radius, samples_of
 from advbnn.report.style import Look
-from advbnn.report.tables import NOTHING, Cell, Table, percent, percent_range
 
 _AXES = {
     "radius": "radius of the attack",
-    "ensemble": "draws that are averaged",
+    "ensemble": "weight samples",
     "steps": "steps of the attack",
-    "eot": "draws that the attack averages at each step",
-    "alpha": "alpha, the weight of the divergence",
+    "eot": "EOT samples per step",
+    "alpha": "alpha, the weight of the KL",
 }
 _LOGARITHMIC = ("steps", "eot", "alpha")
 
-_RADIUS = (
-    "Accuracy while the attacker is allowed to change the images more and more. At 0 nothing is changed. The band "
-    "around each line is its 95 % interval."
-)
+_RADIUS = "Accuracy against the size of the perturbation; 0 is without attack. Bands are 95 % intervals."
 _WORST = (
-    "The dashed lines are the worst case: an image counts as right only if no attack of the audit's suite changes "
-    "the answer. The distance between the solid and the dashed line of a model is what the one attack overlooked."
+    "Dashed lines show the worst case: an image counts as robust only if no attack of the audit's suite breaks it. The "
+    "gap between the solid and the dashed line of a model is what the single attack missed."
 )
 _ENSEMBLE = (
-    "A random network answers with the mean of several draws of its weights. The curves show from how many draws on "
-    "more of them change nothing. A network without randomness is a level line."
+    "A random network predicts with the mean over several weight samples. The curves show how many are needed. A "
+    "deterministic network is a horizontal line."
 )
 _STEPS = (
-    "An attack that is given more steps can only get better. A curve that still falls at its right end says that the "
-    "attack was stopped too early; one that rises says that the attack does not work."
+    "More steps should make an attack stronger. A curve that still decreases at its right end means that the attack "
+    "was stopped too early; one that increases means that the attack fails."
 )
 _EOT = (
-    "The gradient of one draw of the weights is a noisy guide. Averaged over more draws it points to where the whole "
-    "ensemble is weak. How far the curve falls is how much the noise had hidden."
+    "The gradient of a single weight sample is noisy. Averaged over more samples (EOT) it follows the loss of the "
+    "whole ensemble. The decrease of the curve is the robustness that was only due to noise."
 )
 _ALPHA = (
-    "Each point is a network that was trained with another weight alpha of the divergence from the prior. A smaller "
-    "one leaves the network freer to fit its images, and may cost robustness."
+    "Each point is a network trained with another weight alpha of the KL to the prior. A smaller alpha lets the "
+    "network fit its training images more closely, and may cost robustness."
 )
 
 
@@ -67,28 +63,28 @@ def radius_section(records: Records, worst: Records, looks: Mapping[str, Look]) 
         _figure(names[title], "radius", title, panel, looks, dashed.get(title, ())) for title, panel in panels.items()
     ]
     words = [_RADIUS, _WORST] if any(dashed.values()) else [_RADIUS]
-    return Section(name="radius", title="Accuracy against the radius of the attack", words=words, figures=figures)
+    return Section(name="radius", title="Accuracy against radius", words=words, figures=figures)
 
 
 def ensemble_section(records: Records, looks: Mapping[str, Look]) -> Section | None:
-    """The curves over the size of the ensemble."""
+    """The curves over the number of weight samples."""
     figures = _figures(records, "ensemble", looks)
-    title = "How many draws the classifier needs"
+    title = "Number of weight samples"
     return Section(name="ensemble", title=title, words=[_ENSEMBLE], figures=figures) if figures else None
 
 
 def strength_section(records: Records, looks: Mapping[str, Look]) -> Section | None:
-    """The curves over the steps and the draws of the attack."""
+    """The curves over the steps and the EOT samples of the attack."""
     steps, eot = _figures(records, "steps", looks), _figures(records, "eot", looks)
     words = [*([_STEPS] if steps else []), *([_EOT] if eot else [])]
-    title = "A stronger attack"
+    title = "Strength of the attack"
     return Section(name="strength", title=title, words=words, figures=[*steps, *eot]) if words else None
 
 
 def alpha_section(records: Records, looks: Mapping[str, Look]) -> Section | None:
-    """The curves over the weight of the divergence in training; every point is a network of its own."""
+    """The curves over the weight of the KL in training; every point is another network."""
     figures = _figures(records, "alpha", looks)
-    title = "How strongly training holds the weights to their prior"
+    title = "Weight of the KL"
     return Section(name="alpha", title=title, words=[_ALPHA], figures=figures) if figures else None
 
 
@@ -117,13 +113,14 @@ def _figure(
     solid = [_line(look, [r for r in panel if r.model.label == look.label]) for look in shown]
     drawn = [*solid, *(line for line in dashed if line.look in shown)]
     axis = _AXES[curve]
+    plotted = plots.Panel(lines=drawn, x_label=axis, log=curve in _LOGARITHMIC)
     whose = " (the authors' attack)" if is_authors_attack(panel[-1]) else ""
-    measured = images_of(panel) if curve == "ensemble" else f"{images_of(panel)}; {draws_of(panel)}"
+    measured = images_of(panel) if curve == "ensemble" else f"{images_of(panel)}; {samples_of(panel)}"
     return Figure(
         name=name,
         caption=f"{title[0].upper()}{title[1:]}{whose}. {measured}.",
         alt=f"Accuracy against the {axis}, {title}. {_in_words(solid)}",
-        draw=partial(plots.lines, name, drawn, x_label=axis, y_label="accuracy, %", top=100, log=curve in _LOGARITHMIC),
+        draw=partial(plots.lines_svg, name, plotted, y_label="accuracy, %", top=100),
         numbers=_numbers(name, f"Accuracy in % with its 95 % interval, {title}.", axis, panel, shown),
     )
 
@@ -142,7 +139,7 @@ def _line(look: Look, points: Sequence[Record]) -> plots.Line:
 def _worst_lines(
     records: Records, worst: Records, looks: Mapping[str, Look], panels: Mapping[str, Sequence[Record]]
 ) -> dict[str, list[plots.Line]]:
-    """The lines of the worst case by the title of their panel: one for each norm, with the paper's attack if it can."""
+    """The lines of the worst case by the title of their panel: one panel per norm, if possible the paper's attack."""
     beside: dict[str, str] = {}
     for title, panel in sorted(panels.items(), key=lambda item: not is_authors_attack(item[1][-1])):
         beside.setdefault(ball(panel[-1])[0], title)
@@ -159,7 +156,7 @@ def _worst_line(records: Records, worst: Records, norm: str, look: Look) -> plot
     clean = clean_of(records, look.label)
     if clean is not None:
         points[0.0] = 100 * clean.accuracy
-    return plots.Line(look=look, x=sorted(points), y=[points[eps] for eps in sorted(points)], dashed=True)
+    return plots.Line(look=look, x=sorted(points), y=[points[eps] for eps in sorted(points)], style="dashed")
 
 
 def _numbers(name: str, caption: str, axis: str, panel: Sequence[Record], shown: Sequence[Look]) -> Table:
@@ -182,12 +179,14 @@ def _in_words(drawn: Sequence[plots.Line]) -> str:
 
 def _place(record: Record) -> float:
     if record.at is None:
-        raise ArgumentError(f"{record.name!r} of {record.model.label} is on a curve over {record.curve}, but not where")
+        raise ArgumentError(
+            f"{record.name!r} of {record.model.label} is on a curve over {record.curve} but has no position `at`"
+        )
     return record.at
 
 
 def _names(curve: str, titles: Iterable[str]) -> dict[str, str]:
-    """For each title a name of letters, digits and dashes, for an address in a page."""
+    """A name of letters, digits and dashes for each title, used as an anchor in the page."""
     names: dict[str, str] = {}
     for title in titles:
         name = "-".join(re.findall(r"[a-z0-9.]+", f"{curve} {title}".lower()))
