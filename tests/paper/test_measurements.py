@@ -50,7 +50,7 @@ def test_every_measurement_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         measure("cpu", one, experiment, tmp_path, "a command")
         assert one.done(experiment, tmp_path), one.name
         records = Records.load(one.file(tmp_path))
-        assert len(records) == len(one.points(SMALL))
+        assert len(records) == len(one.runs) * len(one.points(SMALL))
         assert {(r.batch_size, r.command) for r in records} == {(60, "a command")}
         if one.name in IMAGES:
             assert {r.n for r in records} == IMAGES[one.name]

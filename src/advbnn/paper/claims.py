@@ -13,6 +13,7 @@ from advbnn.paper.number import Number, margin
 from advbnn.paper.protocol import AUTHORS
 from advbnn.paper.verdicts import INCONCLUSIVE, NOT, PARTLY, REPRODUCED, UNMEASURED, exceeds, share, small_loss
 from advbnn.report.elements import PLUS_MINUS, percent_at_most
+from advbnn.report.style import TITLES
 
 _ENOUGH_GAIN = 0.75 * paper.GAIN
 """Points that count as about the paper's gain."""
@@ -87,18 +88,15 @@ def _numbers(evidence: Evidence) -> Verdict:
         return UNMEASURED, "The paper has no numbers for this data."
     if not pairs:
         return UNMEASURED, "Neither adversarial training nor Adv-BNN was attacked."
-    met = [ours.mean >= reported - 2 for _, _, reported, ours in pairs]
-    clear = [
-        small_loss(reported - ours.mean, max(ours.below, ours.above), 2, 5) != INCONCLUSIVE
-        for _, _, reported, ours in pairs
-    ]
+    losses = [(reported - ours.mean, max(ours.below, ours.above)) for _, _, reported, ours in pairs]
+    met = [lost <= 2 for lost, _ in losses]
+    clear = [met for met, loss in zip(met, losses, strict=True) if small_loss(*loss, 2, 5) != INCONCLUSIVE]
     defense, eps, reported, ours = min(pairs, key=lambda pair: pair[3].mean - pair[2])
-    title = {"adv": "adversarial training", "adv_bnn": "Adv-BNN"}[defense]
     words = (
-        f"{sum(met)} of {len(met)} numbers are at most 2 points below the paper's. Largest gap: {title} at {eps:.4g}, "
-        f"{ours.mean:.1f} % against {reported:.1f} %."
+        f"{sum(met)} of {len(met)} numbers are at most 2 points below the paper's. Largest gap: {TITLES[defense]} at "
+        f"{eps:.4g}, {ours.mean:.1f} % against {reported:.1f} %."
     )
-    return share([one for one, is_clear in zip(met, clear, strict=True) if is_clear], len(met)), words
+    return share(clear, len(met)), words
 
 
 @_claim(
@@ -177,11 +175,7 @@ def _bnn(evidence: Evidence) -> Verdict:
     )
 
 
-@_claim(
-    "clean",
-    "Section 3, Table 1",
-    "Without attack Adv-BNN is about as accurate as adversarial training.",
-)
+@_claim("clean", "Section 3, Table 1", "Without attack Adv-BNN is about as accurate as adversarial training.")
 def _clean(evidence: Evidence) -> Verdict:
     """In Table 1 Adv-BNN is 0.6 to 3.3 points lower."""
     ours, theirs = evidence.clean("adv_bnn"), evidence.clean("adv")

@@ -15,7 +15,8 @@ from advbnn.paper.evidence import Evidence
 from advbnn.paper.number import Number
 from advbnn.paper.protocol import AUTHORS, RANDOM
 from advbnn.report.canvas import INK
-from advbnn.report.plots import Bar, Line, Panel, bars_png, heat_map_png, lines_png
+from advbnn.report.plots import Line, Panel, bars_png, heat_map_png, lines_png
+from advbnn.report.sections.smoothness import lipschitz_bar
 from advbnn.report.style import looks
 
 _LOOKS = looks(DEFENSES)
@@ -129,21 +130,13 @@ def _fig4(evidence: Evidence) -> Draw | None:
 def _lipschitz(evidence: Evidence) -> Draw | None:
     """The local Lipschitz value on training and on test images."""
     bars = [
-        Bar(
-            look=_LOOKS[name],
-            label=f"{_LOOKS[name].title}, {part}",
-            length=details["first_order"]["mean"],
-            error=2 * details["first_order"]["se"],
-            mark=details["increase"]["mean"],
-            pale=part == "train",
-        )
+        lipschitz_bar(_LOOKS[name], part, details)
         for name in ("adv", "adv_bnn")
         for part in ("train", "test")
         if (details := evidence.lipschitz(name, part)) is not None
     ]
     x_label = (
-        "increase of the loss within the training radius, nats\n"
-        "bars: first-order estimate, with two standard errors"
+        "increase of the loss within the training radius, nats\nbars: first-order estimate, with two standard errors"
     )
     title, mark = "Local Lipschitz value", "increase under the attack"
     return partial(bars_png, bars=bars, title=title, x_label=x_label, mark=mark) if bars else None

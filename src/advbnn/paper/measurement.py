@@ -15,20 +15,20 @@ from advbnn.paper.experiment import RECORDS, RUNS, Experiment, Run
 from advbnn.paper.protocol import RANDOM, Protocol
 from advbnn.training.run_folder import MODEL
 
-Point = tuple[str, str, str, float, float]
-"""A record to be made: label of the model, name, curve, position on the curve, and radius."""
+Point = tuple[str, str, float, float]
+"""A record to be made: its name, curve, position on the curve, and radius."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a plan should contain, for the measurements to say what they contribute.
+    """What a plan should contain, for each kind of measurement to say what it contributes.
 
     Attributes:
         experiment: the settings shared by all runs.
         names: the requested experiments, such as `"table1"`.
         runs: one for each defence and seed, the seeds of a defence in order.
         audit: the level of the audit, or `"none"`.
-        left_out: collects what was requested and cannot be made, with the reason.
+        left_out: collects what cannot be made, with the reason.
     """
 
     experiment: Experiment
@@ -39,13 +39,15 @@ class Request:
 
     @property
     def protocol(self) -> Protocol:
-        """How the data is measured."""
         return self.experiment.protocol
 
     @property
     def first(self) -> dict[str, Run]:
         """The first training of each defence."""
-        return {run.defense: run for run in reversed(self.runs)}
+        firsts: dict[str, Run] = {}
+        for run in self.runs:
+            firsts.setdefault(run.defense, run)
+        return firsts
 
     def lacks(self, name: str, *defenses: str) -> bool:
         """Whether an experiment needs defences that were not chosen; notes which."""
@@ -57,14 +59,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """What a measurement runs on.
-
-    Attributes:
-        protocol: how the data is measured.
-        models: the trained networks by label.
-        splits: the data.
-        options: keyword arguments shared by all evaluations.
-    """
+    """What a measurement runs on: trained networks by label, the data, and options shared by all evaluations."""
 
     protocol: Protocol
     models: Mapping[str, nn.Module]
@@ -87,28 +82,22 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What the cost of a measurement is computed from.
-
-    Attributes:
-        protocol: how the data is measured.
-        costs: by defence.
-        test_images: size of the test set.
-    """
+    """What the cost of a measurement is computed from: costs by defence, and the size of the test set."""
 
     protocol: Protocol
     costs: Mapping[str, Cost]
     test_images: int
 
     def images(self, limit: int | None) -> int:
-        """The number of images measured under a limit."""
+        """The number of images under a limit."""
         return min(limit or self.test_images, self.test_images)
 
     def samples(self, run: Run) -> int:
         """Forward passes per prediction."""
         return self.protocol.samples if run.defense in RANDOM else 1
 
-    def attacks(self, run: Run, gradients: float, predictions: int = 1) -> float:
-        """Seconds per image for so many gradients and predictions of a network."""
+    def seconds(self, run: Run, gradients: float, predictions: int = 1) -> float:
+        """Seconds per image for so many gradients and predictions."""
         cost = self.costs[run.defense]
         return gradients * cost.gradient + predictions * self.samples(run) * cost.forward
 
@@ -134,7 +123,7 @@ class Measurement(ABC):
 
     @abstractmethod
     def points(self, protocol: Protocol) -> set[Point]:
-        """The records that it makes."""
+        """The records that it makes of each network."""
 
     @abstractmethod
     def run(self, session: Session) -> None:
@@ -155,9 +144,9 @@ class Measurement(ABC):
         return f"{self.what}-{self.network.label}"
 
     @property
-    def attacks(self) -> int:
-        """The number of radii with an attack."""
-        return sum(eps > 0 for eps in self.radii)
+    def label(self) -> str:
+        """The label of its network in records."""
+        return self.network.label
 
     def file(self, out: Path) -> Path:
         """The file of its records."""
@@ -171,8 +160,9 @@ class Measurement(ABC):
         models = [out / RUNS / run.label / MODEL for run in self.runs]
         if any(model.exists() and model.stat().st_mtime > file.stat().st_mtime for model in models):
             return False
+        labels = [self.label, *(run.label for run in self.runs[1:])]
         found = {
             (r.model.label, r.name, r.curve, r.at or 0.0, 0.0 if r.threat is None else r.threat.eps)
             for r in Records.load(file)
         }
-        return self.points(experiment.protocol) <= found
+        return {(label, *point) for label in labels for point in self.points(experiment.protocol)} <= found

@@ -6,6 +6,7 @@ A new measurement is one more class here, added to `MEASUREMENTS`.
 from dataclasses import dataclass
 from typing import Any, Self
 
+from advbnn.attacks import PGD
 from advbnn.evaluation.accuracy import CLEAN, Evaluation
 from advbnn.evaluation.audit.attack_suite import LEVELS
 from advbnn.evaluation.audit.worst_case import audit
@@ -32,20 +33,26 @@ class Radius(Measurement):
         radii = request.protocol.radii if "fig2" in request.names else table
         return [cls(runs=(run,), radii=radii) for run in request.runs]
 
+    @staticmethod
+    def attack(protocol: Protocol) -> tuple[str, PGD, int | None]:
+        """The name of the attack, the attack at any radius, and its number of images."""
+        return AUTHORS, protocol.authors_attack(1.0), protocol.images
+
     def points(self, protocol: Protocol) -> set[Point]:
-        return {(self.network.label, AUTHORS, "radius", eps, eps) for eps in self.radii}
+        return {(self.attack(protocol)[0], "radius", eps, eps) for eps in self.radii}
 
     def run(self, session: Session) -> None:
-        protocol, model = session.protocol, session.models[self.network.label]
-        attack, options = protocol.authors_attack(1.0), session.on(protocol.images)
-        radius_curve(model, session.splits.test, attack, self.radii, name=AUTHORS, **options)
+        name, attack, limit = self.attack(session.protocol)
+        model = session.models[self.network.label]
+        radius_curve(model, session.splits.test, attack, self.radii, name=name, **session.on(limit))
 
     def cost(self, budget: Budget) -> float:
-        images = budget.images(budget.protocol.images)
-        return images * budget.attacks(self.network, _STEPS * self.attacks, len(self.radii))
+        _, attack, limit = self.attack(budget.protocol)
+        gradients = _STEPS * attack.eot * sum(eps > 0 for eps in self.radii)
+        return budget.images(limit) * budget.seconds(self.network, gradients, len(self.radii))
 
 
-class Averaged(Measurement):
+class Averaged(Radius):
     """The same with gradients averaged over weight samples (EOT), for random networks."""
 
     what = "averaged"
@@ -55,26 +62,14 @@ class Averaged(Measurement):
         random = [run for run in request.runs if run.defense in RANDOM and "table1" in request.names]
         return [cls(runs=(run,), radii=request.protocol.table_radii) for run in random]
 
-    def points(self, protocol: Protocol) -> set[Point]:
-        return {(self.network.label, protocol.averaged, "radius", eps, eps) for eps in self.radii}
-
-    def run(self, session: Session) -> None:
-        protocol, model = session.protocol, session.models[self.network.label]
-        attack, options = protocol.averaged_attack(1.0), session.on(protocol.averaged_images)
-        radius_curve(model, session.splits.test, attack, self.radii, name=protocol.averaged, **options)
-
-    def cost(self, budget: Budget) -> float:
-        images = budget.images(budget.protocol.averaged_images)
-        return images * self.attacks * budget.attacks(self.network, _STEPS * budget.protocol.eot)
+    @staticmethod
+    def attack(protocol: Protocol) -> tuple[str, PGD, int | None]:
+        return protocol.averaged, protocol.averaged_attack(1.0), protocol.averaged_images
 
 
 @dataclass(frozen=True, kw_only=True)
 class Audit(Measurement):
-    """The worst case over a suite of attacks.
-
-    Attributes:
-        level: how thorough it is.
-    """
+    """The worst case over a suite of attacks, of a level of thoroughness."""
 
     what = "audit"
     level: str
@@ -87,7 +82,7 @@ class Audit(Measurement):
         return [cls(runs=(run,), radii=radii, level=request.audit) for run in request.runs]
 
     def points(self, protocol: Protocol) -> set[Point]:
-        return {(self.network.label, self.level, "", 0.0, eps) for eps in self.radii}
+        return {(self.level, "", 0.0, eps) for eps in self.radii}
 
     def run(self, session: Session) -> None:
         protocol, model = session.protocol, session.models[self.network.label]
@@ -99,37 +94,30 @@ class Audit(Measurement):
         how, random = LEVELS[self.level], self.network.defense in RANDOM
         grid = sum(how.steps) * (sum(how.draws) if random else 1)
         authors = _STEPS * (1 + how.draws[-1] if random else 1)
-        restarts = how.restarts * how.steps[0]
         apgd = how.apgd_steps * (how.apgd_draws if random else 1)
-        gradients = grid + authors + restarts + apgd * (1 + 0.5 * how.targets)
+        gradients = grid + authors + how.restarts * how.steps[0] + apgd * (1 + 0.5 * how.targets)
         forwards = how.query_draws * (how.square_queries + 0.5 * how.nes_queries) + 15 * 50
         cost, images = budget.costs[self.network.defense], budget.images(budget.protocol.audit_images)
-        return images * self.attacks * (gradients * cost.gradient + forwards * cost.forward)
+        return images * len(self.radii) * (gradients * cost.gradient + forwards * cost.forward)
 
 
 class Transfer(Measurement):
     """Adversarial examples of each network tried on every other: Figure 3."""
 
     what = "transfer"
+    name = what
 
     @classmethod
     def requested(cls, request: Request) -> list[Self]:
         if "fig3" not in request.names:
             return []
-        runs = tuple(run for run in request.runs if run == request.first[run.defense])
-        if len(runs) < 2:
+        if len(request.first) < 2:
             request.left_out.append("fig3: needs at least two defences")
             return []
-        return [cls(runs=runs, radii=(request.protocol.transfer_radius,))]
-
-    @property
-    def name(self) -> str:
-        return self.what
+        return [cls(runs=tuple(request.first.values()), radii=(request.protocol.transfer_radius,))]
 
     def points(self, protocol: Protocol) -> set[Point]:
-        labels, (radius,) = [run.label for run in self.runs], self.radii
-        pairs = {(target, f"from {source}", "", 0.0, radius) for source in labels for target in labels}
-        return pairs | {(label, CLEAN, "", 0.0, 0.0) for label in labels}
+        return {(CLEAN, "", 0.0, 0.0), *((f"from {run.label}", "", 0.0, self.radii[0]) for run in self.runs)}
 
     def run(self, session: Session) -> None:
         options = session.on(session.protocol.images)
@@ -138,7 +126,7 @@ class Transfer(Measurement):
 
     def cost(self, budget: Budget) -> float:
         images, count = budget.images(budget.protocol.images), len(self.runs)
-        return images * sum(budget.attacks(run, _STEPS, count + 1) for run in self.runs)
+        return images * sum(budget.seconds(run, _STEPS, count + 1) for run in self.runs)
 
 
 class Ensemble(Measurement):
@@ -154,7 +142,7 @@ class Ensemble(Measurement):
 
     def points(self, protocol: Protocol) -> set[Point]:
         names = {eps: AUTHORS if eps else CLEAN for eps in self.radii}
-        return {(self.network.label, names[eps], "ensemble", float(m), eps) for eps in names for m in protocol.sizes}
+        return {(names[eps], "ensemble", float(size), eps) for eps in names for size in protocol.sizes}
 
     def run(self, session: Session) -> None:
         protocol, model = session.protocol, session.models[self.network.label]
@@ -166,8 +154,8 @@ class Ensemble(Measurement):
 
     def cost(self, budget: Budget) -> float:
         cost, images = budget.costs[self.network.defense], budget.images(budget.protocol.study_images)
-        forwards = len(self.radii) * max(budget.protocol.sizes)
-        return images * (_STEPS * self.attacks * cost.gradient + forwards * cost.forward)
+        gradients, forwards = _STEPS * (len(self.radii) - 1), len(self.radii) * max(budget.protocol.sizes)
+        return images * (gradients * cost.gradient + forwards * cost.forward)
 
 
 class Steps(Measurement):
@@ -182,7 +170,7 @@ class Steps(Measurement):
         return [cls(runs=(request.first["adv_bnn"],), radii=request.protocol.study_radii)]
 
     def points(self, protocol: Protocol) -> set[Point]:
-        return {(self.network.label, AUTHORS, "steps", float(k), eps) for eps in self.radii for k in protocol.steps}
+        return {(AUTHORS, "steps", float(count), eps) for eps in self.radii for count in protocol.steps}
 
     def run(self, session: Session) -> None:
         protocol, model = session.protocol, session.models[self.network.label]
@@ -193,7 +181,7 @@ class Steps(Measurement):
 
     def cost(self, budget: Budget) -> float:
         steps, images = budget.protocol.steps, budget.images(budget.protocol.study_images)
-        return images * self.attacks * budget.attacks(self.network, sum(steps), len(steps))
+        return images * len(self.radii) * budget.seconds(self.network, sum(steps), len(steps))
 
 
 class Lipschitz(Measurement):
@@ -207,12 +195,11 @@ class Lipschitz(Measurement):
             return []
         request.lacks("lipschitz", "adv", "adv_bnn")
         runs = [request.first[name] for name in ("adv", "adv_bnn") if name in request.first]
-        attack = runs[0].config.defense.attack if runs else None
-        radius = attack.threat.eps if attack is not None else 0.0
-        return [cls(runs=(run,), radii=(radius,)) for run in runs]
+        attacks = [run.config.defense.attack for run in runs]
+        return [cls(runs=(run,), radii=(attacks[0].threat.eps,)) for run in runs if attacks[0] is not None]
 
     def points(self, protocol: Protocol) -> set[Point]:
-        return {(self.network.label, part, "", 0.0, self.radii[0]) for part in ("train", "test")}
+        return {(part, "", 0.0, self.radii[0]) for part in ("train", "test")}
 
     def run(self, session: Session) -> None:
         protocol, model = session.protocol, session.models[self.network.label]
@@ -221,7 +208,7 @@ class Lipschitz(Measurement):
 
     def cost(self, budget: Budget) -> float:
         images = budget.images(budget.protocol.study_images)
-        return 2 * images * budget.attacks(self.network, _STEPS + budget.samples(self.network), 2)
+        return 2 * images * budget.seconds(self.network, _STEPS + budget.samples(self.network), 2)
 
 
 class Alpha(Measurement):
@@ -238,34 +225,29 @@ class Alpha(Measurement):
         smaller = [experiment.run("adv_bnn", factor=f, **machine) for f in request.protocol.alpha_factors]
         return [cls(runs=(run,), radii=(request.protocol.study_radii[1],)) for run in (first, *smaller)]
 
+    @property
+    def label(self) -> str:
+        return self.network.defense
+
     def points(self, protocol: Protocol) -> set[Point]:
-        alpha, (radius,) = self.network.config.defense.objective.alpha, self.radii
+        alpha, radius = self.network.config.defense.objective.alpha, self.radii[0]
         radii = {CLEAN: 0.0, AUTHORS: radius, protocol.averaged: radius}
-        return {(self.network.defense, name, "alpha", alpha, eps) for name, eps in radii.items()}
+        return {(name, "alpha", alpha, eps) for name, eps in radii.items()}
 
     def run(self, session: Session) -> None:
         protocol, model, test = session.protocol, session.models[self.network.label], session.splits.test
         point: dict[str, Any] = {"curve": "alpha", "at": self.network.config.defense.objective.alpha}
-        evaluation = Evaluation(model, test, **session.on(protocol.images, label=self.network.defense))
+        evaluation = Evaluation(model, test, **session.on(protocol.images, label=self.label))
         evaluation.accuracy(CLEAN, None, **point)
         evaluation.accuracy(AUTHORS, protocol.authors_attack(self.radii[0]), **point)
-        fewer = Evaluation(model, test, **session.on(protocol.averaged_images, label=self.network.defense))
+        fewer = Evaluation(model, test, **session.on(protocol.averaged_images, label=self.label))
         fewer.accuracy(protocol.averaged, protocol.averaged_attack(self.radii[0]), **point)
 
     def cost(self, budget: Budget) -> float:
         protocol = budget.protocol
-        averaged = budget.images(protocol.averaged_images) * budget.attacks(self.network, _STEPS * protocol.eot)
-        return budget.images(protocol.images) * budget.attacks(self.network, _STEPS, 2) + averaged
+        averaged = budget.images(protocol.averaged_images) * budget.seconds(self.network, _STEPS * protocol.eot)
+        return budget.images(protocol.images) * budget.seconds(self.network, _STEPS, 2) + averaged
 
 
-MEASUREMENTS: tuple[type[Measurement], ...] = (
-    Radius,
-    Averaged,
-    Audit,
-    Transfer,
-    Ensemble,
-    Steps,
-    Lipschitz,
-    Alpha,
-)
+MEASUREMENTS: tuple[type[Measurement], ...] = (Radius, Averaged, Audit, Transfer, Ensemble, Steps, Lipschitz, Alpha)
 """In the order in which they are planned."""

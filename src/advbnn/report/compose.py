@@ -9,7 +9,7 @@ from advbnn.report.elements import Contents, Section
 from advbnn.report.provenance import provenance_tables
 from advbnn.report.sections.affinity import affinity_section
 from advbnn.report.sections.checks import checks_section
-from advbnn.report.sections.curves import alpha_section, ensemble_section, radius_section, strength_section
+from advbnn.report.sections.curves import curve_section
 from advbnn.report.sections.headline import headline_section
 from advbnn.report.sections.smoothness import smoothness_section
 from advbnn.report.sections.uncertainty import detection_section, uncertainty_section
@@ -33,11 +33,9 @@ def compose(records: Records, first: Sequence[Section] = (), defenses: Mapping[s
     sections = [
         *first,
         headline_section(records, worst, shown),
-        radius_section(records, worst, shown),
+        curve_section("radius", records, worst, shown),
         checks_section(worst, shown),
-        strength_section(records, shown),
-        ensemble_section(records, shown),
-        alpha_section(records, shown),
+        *(curve_section(name, records, worst, shown) for name in ("strength", "ensemble", "alpha")),
         affinity_section(records, shown),
         uncertainty_section(records, shown),
         detection_section(records, shown),

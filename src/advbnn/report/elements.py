@@ -16,14 +16,7 @@ _NUMBER = re.compile(r"[\[+-]?\d[^a-zA-Z]*$")
 
 @dataclass(frozen=True)
 class Cell:
-    """One entry of a table.
-
-    Attributes:
-        text: its content.
-        note: a secondary detail, such as an interval.
-        heat: the strength of its colour in [0, 1]; None for no colour.
-        strong: whether it is emphasised.
-    """
+    """One entry of a table, with a note such as an interval, and `heat` in [0, 1] as the strength of its colour."""
 
     text: str
     note: str = ""
@@ -37,14 +30,7 @@ NOTHING = Cell("-")
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Rows of cells under headings. The first cell of a row is its heading.
-
-    Attributes:
-        name: identifies it among the tables of a report.
-        caption: what its numbers are.
-        columns: the headings.
-        rows: the cells, as many in each row as there are columns.
-    """
+    """Rows of cells under the headings of the columns. The first cell of a row is its heading."""
 
     name: str
     caption: str
@@ -78,16 +64,7 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A plot, with its content in words and numbers.
-
-    Attributes:
-        name: unique in the report.
-        caption: what it shows.
-        alt: a description for screen readers.
-        draw: makes the SVG; only the HTML page needs it.
-        numbers: the numbers behind it.
-        small: drawn at half width.
-    """
+    """A plot: `draw` makes the SVG, `alt` describes it for screen readers, `numbers` is the table behind it."""
 
     name: str
     caption: str
@@ -99,14 +76,7 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Notice:
-    """Something that a reader must know.
-
-    Attributes:
-        title: its subject.
-        words: what was observed.
-        advice: what follows from it.
-        alarming: whether it calls a result into question.
-    """
+    """Something that a reader must know; it is alarming if it calls a result into question."""
 
     title: str
     words: str
@@ -119,13 +89,13 @@ class Section:
     """A part of a report.
 
     Attributes:
-        name: unique in the report; the anchor in the page.
+        name: the anchor in the page.
         title: its heading.
         words: paragraphs at the beginning.
         notices: what must not be overlooked.
         figures: its plots.
         tables: its tables.
-        folded: tables that are collapsed at first.
+        folded: collapsed tables.
         after: paragraphs at the end.
     """
 

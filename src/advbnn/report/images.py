@@ -22,13 +22,9 @@ _GREY, _COLOUR = 0, 2
 
 @dataclass(frozen=True, kw_only=True)
 class ImagePrediction:
-    """The prediction of a model for one image.
+    """The predicted class for an image, its probability, and the predictive entropy in nats.
 
-    Attributes:
-        label: the name of the predicted class.
-        probability: of that class.
-        entropy: the predictive uncertainty, in nats.
-        disagreement: the part of it that comes from differing weight samples (mutual information).
+    `disagreement` is the part of the entropy that comes from differing weight samples (mutual information).
     """
 
     label: str
@@ -39,18 +35,9 @@ class ImagePrediction:
 
 @dataclass(frozen=True, kw_only=True)
 class AttackedImage:
-    """An image before and after an attack on a model.
+    """An image [1 or 3, height, width] in [0, 1] before and after an attack on a model, with both predictions.
 
-    Attributes:
-        model: the label of the model, as in its records.
-        attack: the name of the attack.
-        eps: its radius.
-        truth: the name of the image's class.
-        classes: the number of classes, which bounds the entropy.
-        clean: the image, [1 or 3, height, width], in [0, 1].
-        adversarial: the image after the attack.
-        before: the prediction for the clean image.
-        after: the prediction for the adversarial image.
+    `model` is the label of the model in its records, `truth` the name of the true class.
     """
 
     model: str

@@ -20,13 +20,7 @@ _STYLES: dict[str, dict[str, Any]] = {
     "solid": {},
     "dashed": {"linestyle": (0, (3, 2)), "markerfacecolor": "none"},
     # larger than the marks of other lines and on top of them, so that both are visible where they agree
-    "outlined": {
-        "linestyle": (0, (4, 2)),
-        "linewidth": 1.2,
-        "markerfacecolor": "none",
-        "markersize": 10,
-        "zorder": 4,
-    },
+    "outlined": {"linestyle": (0, (4, 2)), "linewidth": 1.2, "markerfacecolor": "none", "markersize": 10, "zorder": 4},
     "dotted": {"linestyle": ":", "marker": "x"},
     "stars": {"linestyle": "", "marker": "*", "markersize": 11},
     "level": {"linewidth": 1.4, "marker": ""},
@@ -57,15 +51,7 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """Lines over one horizontal axis.
-
-    Attributes:
-        lines: what is drawn.
-        x_label: what varies.
-        title: above the panel, in files.
-        log: whether the horizontal axis is logarithmic.
-        ticks: its labelled values; 1, 3, 10, 30, ... when None.
-    """
+    """Lines over one horizontal axis; on a logarithmic one the ticks are 1, 3, 10, 30, ... when None."""
 
     lines: Sequence[Line]
     x_label: str
@@ -97,14 +83,7 @@ class Bar:
 
 
 def lines_svg(name: str, panel: Panel, *, y_label: str, top: float | None = None) -> str:
-    """Lines, each named at its right end.
-
-    Args:
-        name: unique among the plots of a page.
-        panel: the lines and their axis.
-        y_label: what was measured.
-        top: the upper end of the vertical axis; fitted when None.
-    """
+    """Lines, each named at its right end; `name` is unique in a page, and the vertical axis ends at `top`."""
     with svg_canvas(_WIDTH, _HEIGHT, (0.095, 0.17, 0.67, 0.73)) as (figure, axes):
         _draw(axes, panel)
         axes.set_ylim(0, top)
@@ -114,20 +93,14 @@ def lines_svg(name: str, panel: Panel, *, y_label: str, top: float | None = None
 
 
 def lines_png(path: Path, panels: Sequence[Panel], legend: Sequence[Line], *, below: bool = True) -> None:
-    """Accuracies in %, in panels side by side, with a legend below them or to the right.
-
-    Args:
-        path: the file.
-        panels: the lines and their axes.
-        legend: lines without points, whose looks and styles it shows.
-        below: where the legend is.
-    """
+    """Accuracies in %, in panels side by side, with a legend of lines without points, below or to the right."""
     size = {"width": 4.6, "height": 4.4} if len(panels) > 1 or below else {"width": 6.4, "height": 4.2}
     with png_canvas(path, columns=len(panels), sharey=True, **size) as (figure, all_axes):
         for axes, panel in zip(all_axes, panels, strict=True):
             _draw(axes, panel)
             axes.set(title=panel.title, ylabel="accuracy, %", ylim=(0, 100))
             axes.label_outer()
+            axes.grid(color=FAINT[1])
         handles, labels = [_plot(all_axes[0], line) for line in legend], [line.look.title for line in legend]
         if below:
             figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
@@ -219,7 +192,6 @@ def _draw(axes: "Axes", panel: Panel) -> None:
             axes.fill_between(line.x, line.low, line.high, color=line.look.light, alpha=0.12, linewidth=0)
         _plot(axes, line)
     axes.set_xlabel(panel.x_label)
-    axes.grid(color=FAINT[1])
     positions = sorted({x for line in panel.lines for x in line.x})
     if panel.log and positions:
         axes.set_xscale("log")

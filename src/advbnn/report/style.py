@@ -32,16 +32,7 @@ _LAST = " (last)"
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """The look of one model.
-
-    Attributes:
-        label: of the model in records.
-        title: of the model in the report.
-        variable: the CSS variable of its colour.
-        light: the colour in light mode.
-        dark: the colour in dark mode.
-        marker: matplotlib's marker.
-    """
+    """The look of one model: its label in records, its title, its CSS variable, colours and matplotlib marker."""
 
     label: str
     title: str
@@ -102,11 +93,5 @@ def _title(label: str, defense: str | None) -> str:
 
 def _look(label: str, title: str, index: int) -> Look:
     light, dark = _COLOURS[index]
-    return Look(
-        label=label,
-        title=title,
-        variable=f"--model-{index}",
-        light=light,
-        dark=dark,
-        marker=_MARKERS[index],
-    )
+    variable, marker = f"--model-{index}", _MARKERS[index]
+    return Look(label=label, title=title, variable=variable, light=light, dark=dark, marker=marker)

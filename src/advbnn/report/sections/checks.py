@@ -38,12 +38,7 @@ _Flags = dict[str, list[tuple[str, Flag]]]
 
 
 def checks_section(worst: Records, looks: Mapping[str, Look]) -> Section | None:
-    """The flags of all audits, the raised ones with an explanation, and the attacks of the suite.
-
-    Args:
-        worst: the records of the worst case.
-        looks: of the models.
-    """
+    """The flags of all audits, the raised ones with an explanation, and the attacks of the suite."""
     flags = {look: found for label, look in looks.items() if (found := _flags(worst.where(label=label)))}
     if not flags:
         return None

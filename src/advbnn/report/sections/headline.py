@@ -30,13 +30,7 @@ _LINF = "A linf radius of 0.03 lets the attack change every pixel value by up to
 
 
 def headline_section(records: Records, worst: Records, looks: Mapping[str, Look]) -> Section | None:
-    """The headline table with a summary, and every accuracy that was measured.
-
-    Args:
-        records: all records.
-        worst: those of the worst case.
-        looks: of the models.
-    """
+    """The headline table with a summary, and every accuracy that was measured."""
     rows_of = _attacks(records, worst)
     measured = [r for r in records if r.correct and r.kind in ("clean", "attack", "transfer") and not r.curve]
     if not rows_of and not measured:
@@ -70,9 +64,9 @@ def _attacks(records: Records, worst: Records) -> dict[str, list[Record]]:
     balls = {ball(r) for r in [*authors_single, *worst]}
     authors_along = [r for r in along if is_authors_attack(r) and (not balls or ball(r) in balls)]
     # prefer the one from the audit, on the same images as the worst case, unless its steps cannot reach the radius
-    short = [r for r in audited if radius(r) > _REACH]
-    whole = [r for r in audited if radius(r) <= _REACH]
-    authors = {(r.model.label, r.threat): r for r in [*short, *authors_along, *authors_single, *whole]}
+    ordered = [r for r in audited if radius(r) > _REACH] + authors_along + authors_single
+    ordered += [r for r in audited if radius(r) <= _REACH]
+    authors = {(r.model.label, r.threat): r for r in ordered}
     rows = {AUTHORS: list(authors.values()), WORST: list(worst)}
     if not authors and not worst:
         rows = {}
@@ -96,6 +90,7 @@ def _table(
     rows = []
     for label, look in looks.items():
         clean = _clean(records, worst, label)
+        used += [clean] if clean is not None else []
         unharmed = NOTHING if clean is None else _accuracy(clean)
         for name, found in rows_of.items():
             at = {ball(r): r for r in found if r.model.label == label}
@@ -104,10 +99,9 @@ def _table(
             rows.append([Cell(look.title), Cell(name, strong=strong), unharmed, *cells])
         if not rows_of:
             rows.append([Cell(look.title), NOTHING, unharmed])
-    cleans = [clean for label in looks if (clean := _clean(records, worst, label)) is not None]
     return Table(
         name="headline",
-        caption=f"Accuracy in % and its 95 % interval. {images_of([*cleans, *used])}; {samples_of([*cleans, *used])}.",
+        caption=f"Accuracy in % and its 95 % interval. {images_of(used)}; {samples_of(used)}.",
         columns=["model", "attack", "no attack", *(f"{norm} {eps:.4g}" for norm, eps in balls)],
         rows=rows,
     )

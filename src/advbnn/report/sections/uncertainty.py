@@ -67,13 +67,10 @@ def detection_section(records: Records, looks: Mapping[str, Look]) -> Section | 
     rows = []
     for look in looks.values():
         for record in found.where(label=look.label):
-            values = record.details["auroc"]
             kind = f"images of {record.against.name}" if record.against else condition(record)
-            rows.append([Cell(look.title), Cell(kind), *(_spread(values.get(score)) for score in _SCORES)])
-            successes = record.details.get("auroc_of_successes")
-            if successes:
-                cells = [_spread(successes.get(score)) for score in _SCORES]
-                rows.append([Cell(look.title), Cell(f"{kind}, successful only"), *cells])
+            for which, key in ((kind, "auroc"), (f"{kind}, successful only", "auroc_of_successes")):
+                if values := record.details.get(key):
+                    rows.append([Cell(look.title), Cell(which), *(_spread(values.get(score)) for score in _SCORES)])
     table = Table(
         name="detection",
         caption=f"AUROC, with standard deviations over the seeds. {images_of(found)}.",
@@ -84,16 +81,14 @@ def detection_section(records: Records, looks: Mapping[str, Look]) -> Section | 
 
 
 def _reliability(index: int, look: Look, by_condition: Mapping[str, Record]) -> Figure:
-    drawn, said = [], []
-    for name, record in by_condition.items():
-        dots = _dots(record.details["reliability"], hollow=record.threat is not None)
-        drawn.append(dots)
-        said.append(f"{name}: expected calibration error {record.details['ece']['mean']:.3f}.")
+    found = by_condition.items()
+    drawn = [_dots(record.details["reliability"], hollow=record.threat is not None) for _, record in found]
+    errors = [f"{name}: expected calibration error {record.details['ece']['mean']:.3f}." for name, record in found]
     name = f"reliability-{index + 1}"
     return Figure(
         name=name,
         caption=look.title,
-        alt=f"Reliability diagram of {look.title}. {' '.join(said)}",
+        alt=f"Reliability diagram of {look.title}. {' '.join(errors)}",
         draw=partial(plots.reliability_svg, name, look, drawn),
         small=True,
     )
