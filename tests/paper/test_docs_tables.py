@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 import made_up_records as made_up
+from advbnn.errors import ArgumentError
 from advbnn.evaluation.records import Records
 from advbnn.paper.docs_tables import refresh, refreshed
 from advbnn.report.compose import compose
@@ -32,6 +33,20 @@ def results(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture
+def reproductions(tmp_path: Path) -> Path:
+    for name, adv_bnn in (("good", 0.5), ("cifar10-bad", 0.1)):
+        CIFAR10.write(tmp_path / name, test_images=10_000)
+        reached = {"adv": 0.3, "adv_bnn": adv_bnn}
+        records = radius_records(CIFAR10.protocol, lambda label, eps, at=reached: at.get(label, 0.0))
+        Records(records).save(tmp_path / name / "records" / "radius.json")
+    return tmp_path
+
+
+def rows(text: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
+
+
 def test_blocks_are_filled_and_the_rest_is_left_alone(results: Path) -> None:
     fresh = refreshed(DOCUMENT, results)
     headline = compose(AUDITED).tables()["headline"].markdown()
@@ -43,7 +58,7 @@ def test_blocks_are_filled_and_the_rest_is_left_alone(results: Path) -> None:
     assert refreshed("no tables", results) == "no tables"
 
 
-def test_runs_beside_the_records_tell_which_defence_it_is(results: Path) -> None:
+def test_the_configuration_of_a_run_gives_its_defence(results: Path) -> None:
     run = results / "runs" / "runs" / "bnn"
     run.mkdir(parents=True)
     (run / "config.toml").write_text('defense = "rse"')
@@ -51,19 +66,28 @@ def test_runs_beside_the_records_tell_which_defence_it_is(results: Path) -> None
     assert "| from RSE (bnn) |" in refreshed(DOCUMENT, results)
 
 
-def test_verdicts_of_several_reproductions_stand_side_by_side(tmp_path: Path) -> None:
-    for name, adv_bnn in (("good", 0.5), ("bad", 0.1)):
-        CIFAR10.write(tmp_path / name, test_images=10_000)
-        reached = {"adv": 0.3, "adv_bnn": adv_bnn}
-        records = radius_records(CIFAR10.protocol, lambda label, eps, at=reached: at.get(label, 0.0))
-        Records(records).save(tmp_path / name / "records" / "radius.json")
-    fresh = refreshed("<!-- table: good+bad/verdicts -->\n<!-- end -->", tmp_path)
-    assert "| no. | claim | good | bad |" in fresh
-    (row,) = (line for line in fresh.splitlines() if "more robust than adversarial training" in line)
-    assert row.endswith("| **reproduced** | **not reproduced** |")
+def test_verdicts_of_several_reproductions(reproductions: Path) -> None:
+    head, _, *claims = rows(refreshed("<!-- table: good+cifar10-bad/verdicts -->\n<!-- end -->", reproductions))
+    assert head == ["no.", "claim", "good", "cifar10-bad"]
+    (verdicts,) = ([row[2], row[3]] for row in claims if "more robust than adversarial training" in row[1])
+    assert verdicts == ["**reproduced**", "**not reproduced**"]
 
 
-def test_only_what_is_out_of_date_is_written(results: Path, tmp_path: Path) -> None:
+def test_a_summary_has_a_row_per_defence(reproductions: Path) -> None:
+    text = "<!-- table: good+cifar10-bad/summary:0.035,0.07 -->\n<!-- end -->"
+    head, _, *found = rows(refreshed(text, reproductions))
+    assert head[2:5] == ["0.035: PGD-20", "0.035: averaged", "0.035: worst case"]
+    assert len(head) == 8
+    by_name = {row[0]: row[1:] for row in found}
+    assert by_name["Adv-BNN (the paper)"] == ["79.7", "45.4", "-", "-", "18.6", "-", "-"]
+    assert by_name["Adv-BNN"][1].startswith("50.0 [")
+    assert by_name["Adv-BNN (bad)"][1].startswith("10.0 [")
+    assert by_name["Adv. training"][2] == "-"  # nothing to average
+    head, _, *_ = rows(refreshed("<!-- table: good/summary -->\n<!-- end -->", reproductions))
+    assert [name[:5] for name in head[2::3]] == ["0.015", "0.035", "0.055", "0.07:"]
+
+
+def test_only_documents_out_of_date_are_written(results: Path, tmp_path: Path) -> None:
     document, other = tmp_path / "README.md", tmp_path / "other.md"
     document.write_text(DOCUMENT)
     other.write_text("text")
@@ -77,19 +101,20 @@ def test_only_what_is_out_of_date_is_written(results: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            "<!-- table: digits/headlin -->\n<!-- end -->",
-            "table of digits='headlin' is unknown.*did you mean 'headline'",
-        ),
-        ("<!-- table: digits -->\n<!-- end -->", "table of digits='' is unknown"),
-        ("<!-- table: cifar10/headline -->\n<!-- end -->", "there are no records of 'cifar10': neither the file"),
-        ("<!-- table: digits/headline -->\n", "the table digits/headline has no <!-- end -->; write it"),
-        (f"<!-- table: digits/flags -->\n\n{DOCUMENT}", "digits/flags has no <!-- end --> before the next one begins"),
+        ("<!-- table: digits/headlin -->\n<!-- end -->", "headlin.*'headline'"),
+        ("<!-- table: cifar10/headline -->\n<!-- end -->", "no records of 'cifar10'"),
+        ("<!-- table: digits/headline -->\n", "digits/headline .*<!-- end -->"),
+        (f"<!-- table: digits/flags -->\n\n{DOCUMENT}", "digits/flags .*<!-- end -->"),
     ],
 )
 def test_mistakes_are_named_with_their_document(results: Path, tmp_path: Path, text: str, message: str) -> None:
     document = tmp_path / "README.md"
     document.write_text(text)
-    with pytest.raises(ValueError, match=f"README.md: .*{message}"):
+    with pytest.raises(ArgumentError, match=f"README.md: .*{message}"):
         refresh([document], results)
     assert document.read_text() == text
+
+
+def test_radii_that_are_no_numbers_are_refused(reproductions: Path) -> None:
+    with pytest.raises(ArgumentError, match="radii='small'"):
+        refreshed("<!-- table: good/summary:small -->\n<!-- end -->", reproductions)

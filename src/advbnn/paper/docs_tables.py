@@ -1,28 +1,30 @@
-"""Tables in documents, made from records, so that no number in them is typed by hand.
+"""Tables in documents, generated from records, so that no number in them is typed by hand.
 
-A document marks where a table stands: `<!-- table: digits/headline -->`, the table, `<!-- end -->`. What comes before
-the slash is a file of records, `digits.json`, or a folder of such files, `digits`; what follows is the name of one of
-the tables of their report. The folder of a reproduction has two tables more: `table1` and `claims`. Several such
-folders side by side, `cifar10+digits/verdicts`, have one.
+A document marks the place of a table by `<!-- table: RECORDS/NAME -->` and `<!-- end -->`. RECORDS is a file of records
+(`digits` for `digits.json`), a folder of such files, or one or several reproductions (`cifar10+digits`). NAME is
+
+- any table of their report, such as `headline`;
+- for one reproduction also `table1` and `claims`;
+- for one or several `verdicts`, and `summary:0.035,0.07`: every defence at these radii.
 """
 
 import re
 from functools import cache
 from pathlib import Path
 
-from advbnn.errors import ArgumentError, unknown
+from advbnn.errors import AdvbnnError, ArgumentError, unknown
 from advbnn.evaluation.records import Records
 from advbnn.files import write_atomically
 from advbnn.paper.claims import check_claims
 from advbnn.paper.evidence import Evidence
 from advbnn.paper.experiment import FILE as REPRODUCTION
-from advbnn.paper.tables import claims_table, table1, verdicts_table
+from advbnn.paper.tables import claims_table, summary_table, table1, verdicts_table
 from advbnn.report.compose import compose
 from advbnn.report.elements import Table
 from advbnn.report.style import defenses_in
 
 _START = re.compile(r"^<!-- table: (\S+) -->$", re.MULTILINE)
-_BLOCK = re.compile(r"^<!-- table: (?P<name>\S+) -->$(?P<content>.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^<!-- table: (\S+) -->\n(?:(?!<!-- table: ).*\n)*?<!-- end -->$", re.MULTILINE)
 
 
 def has_tables(text: str) -> bool:
@@ -31,70 +33,76 @@ def has_tables(text: str) -> bool:
 
 
 def refreshed(text: str, results: Path) -> str:
-    """The text with every marked table made anew.
+    """Returns the text with every marked table generated again.
 
     Args:
         text: a markdown document.
         results: the folder of the records.
     """
-    tables = cache(lambda records: _tables(results, records))
+    tables = cache(lambda records, radii: _tables(results, records, radii))
 
     def block(found: re.Match[str]) -> str:
-        if _START.search(found["content"]):
-            raise ArgumentError(f"the table {found['name']} has no <!-- end --> before the next one begins")
-        records, _, name = found["name"].partition("/")
-        if name not in tables(records):
-            raise unknown(f"table of {records}", name, tables(records))
-        return f"<!-- table: {found['name']} -->\n\n{tables(records)[name].markdown()}\n<!-- end -->"
+        records, _, name = found[1].partition("/")
+        name, _, radii = name.partition(":")
+        known = tables(records, radii)
+        if name not in known:
+            raise unknown(f"table of {records}", name, known)
+        return f"<!-- table: {found[1]} -->\n\n{known[name].markdown()}\n<!-- end -->"
 
-    blocks = len(_BLOCK.findall(text))
-    fresh = _BLOCK.sub(block, text)
-    if blocks < len(_START.findall(text)):
-        last = _START.findall(text)[-1]
-        raise ArgumentError(
-            f"the table {last} has no <!-- end -->; write it, on a line of its own, where the table ends"
-        )
-    return fresh
+    ended = {found.start() for found in _BLOCK.finditer(text)}
+    for start in _START.finditer(text):
+        if start.start() not in ended:
+            raise ArgumentError(
+                f"the table {start[1]} has no <!-- end -->; write it on a line of its own below the table"
+            )
+    return _BLOCK.sub(block, text)
 
 
 def refresh(documents: list[Path], results: Path, *, check: bool = False) -> list[Path]:
-    """Makes the marked tables of documents anew, and says which documents were out of date.
+    """Generates the marked tables of documents again and returns the documents that were out of date.
 
     Args:
         documents: markdown files.
         results: the folder of the records.
-        check: only look, and change nothing.
+        check: change nothing.
     """
-    texts = {document: document.read_text(encoding="utf-8") for document in documents}
-    fresh = {document: _explained(document, text, results) for document, text in texts.items()}
-    changed = [document for document in documents if fresh[document] != texts[document]]
-    if not check:
-        for document in changed:
-            write_atomically(document, fresh[document].encode())
-    return changed
+    fresh = {}
+    for document in documents:
+        text = document.read_text(encoding="utf-8")
+        try:
+            if (new := refreshed(text, results)) != text:
+                fresh[document] = new
+        except AdvbnnError as error:
+            raise ArgumentError(f"{document}: {error}") from error
+    for document, text in fresh.items():
+        if not check:
+            write_atomically(document, text.encode())
+    return list(fresh)
 
 
-def _explained(document: Path, text: str, results: Path) -> str:
-    try:
-        return refreshed(text, results)
-    except ValueError as error:
-        raise ArgumentError(f"{document}: {error}") from error
-
-
-def _tables(results: Path, name: str) -> dict[str, Table]:
-    if "+" in name:
-        return {
-            "verdicts": verdicts_table({one: check_claims(Evidence.read(results / one)) for one in name.split("+")})
-        }
-    folder, file = results / name, results / f"{name}.json"
-    if (folder / REPRODUCTION).is_file():
-        evidence = Evidence.read(folder)
-        made = compose(evidence.records, defenses=defenses_in(folder)).tables()
-        return {**made, "table1": table1(evidence), "claims": claims_table(check_claims(evidence))}
-    files = sorted(folder.glob("*.json")) if folder.is_dir() else [file]
-    if not all(path.is_file() for path in files) or not files:
-        raise ArgumentError(f"there are no records of {name!r}: neither the file {file} nor any in the folder {folder}")
+def _tables(results: Path, name: str, radii: str) -> dict[str, Table]:
+    folders = [results / one for one in name.split("+")]
+    if len(folders) > 1 or (folders[0] / REPRODUCTION).is_file():
+        evidence = {folder.name: Evidence.read(folder) for folder in folders}
+        claims = {folder: check_claims(found) for folder, found in evidence.items()}
+        made = {"verdicts": verdicts_table(claims), "summary": summary_table(evidence, _numbers(radii))}
+        if len(folders) > 1:
+            return made
+        found = evidence[folders[0].name]
+        made |= {"table1": table1(found), "claims": claims_table(claims[folders[0].name])}
+        return compose(found.records, defenses=defenses_in(folders[0])).tables() | made
+    file = results / f"{name}.json"
+    files = sorted(folders[0].glob("*.json")) if folders[0].is_dir() else [file]
+    if not files or not files[0].is_file():
+        raise ArgumentError(f"there are no records of {name!r}: neither {file} nor JSON files in {folders[0]}")
     records = Records()
     for path in files:
         records += Records.load(path)
-    return compose(records, defenses=defenses_in(folder)).tables()
+    return compose(records, defenses=defenses_in(folders[0])).tables()
+
+
+def _numbers(radii: str) -> list[float]:
+    try:
+        return [float(eps) for eps in radii.split(",")] if radii else []
+    except ValueError:
+        raise ArgumentError(f"radii={radii!r} of a summary must be numbers, as in summary:0.035,0.07") from None

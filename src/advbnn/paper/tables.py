@@ -1,4 +1,4 @@
-"""The paper's table with ours below it, and the claims, as tables of the report."""
+"""The paper's table with ours below it, the claims, and both in short, as tables of the report."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,11 +11,11 @@ from advbnn.report.elements import NOTHING, PLUS_MINUS, Cell, Table, percent_at_
 from advbnn.report.select import images_of, samples_of
 from advbnn.report.style import TITLES
 
-PAPER, LATER, WORST = "the paper", "later work, draws averaged", "worst case"
+PAPER, LATER, WORST = "the paper", "later work, gradients averaged", "worst case"
 
 
 def table1(evidence: Evidence) -> Table:
-    """Accuracies by defence and radius: the paper's, under its attack, along averaged gradients, in the worst case."""
+    """Accuracy by defence and radius: the paper's numbers, its attack, averaged gradients, the worst case."""
     radii = (0.0, *evidence.radii)
     rows: list[list[Cell]] = []
     for defense in evidence.measured or ("adv", "adv_bnn"):
@@ -28,16 +28,45 @@ def table1(evidence: Evidence) -> Table:
         if defense in RANDOM:
             cells = [_cell(evidence.averaged(defense, eps)) for eps in evidence.radii]
             rows.append([title, Cell(evidence.experiment.protocol.averaged), NOTHING, *cells])
-        worst = [evidence.worst(defense, eps) for eps in evidence.radii]
-        if any(number is not None for number in worst):
-            cells = [_cell(number, strong=True) for number in worst]
-            rows.append([title, Cell(WORST, strong=True), NOTHING, *cells])
-    return Table(
-        name="table1",
-        caption=_caption(evidence),
-        columns=["defence", "attack", "no attack", *(f"{eps:.4g}" for eps in evidence.radii)],
-        rows=rows,
-    )
+        worst = [_cell(evidence.worst(defense, eps), strong=True) for eps in evidence.radii]
+        if worst != [NOTHING] * len(worst):
+            rows.append([title, Cell(WORST, strong=True), NOTHING, *worst])
+    caption = _caption(evidence)
+    if any(defense in evidence.later for defense in evidence.measured):
+        caption += " Later work: Adv-BNN in the submission on IG-BNN (2022)."
+    columns = ["defence", "attack", "no attack", *(f"{eps:.4g}" for eps in evidence.radii)]
+    return Table(name="table1", caption=caption, columns=columns, rows=rows)
+
+
+def summary_table(evidence: Mapping[str, Evidence], radii: Sequence[float]) -> Table:
+    """One row per defence: the paper's attack, averaged gradients and the worst case at some radii of Table 1.
+
+    Args:
+        evidence: reproductions by their folders. The first gives all its defences, the others those that they trained.
+        radii: of Table 1; by default all.
+    """
+    first = next(iter(evidence.values()))
+    radii = radii or first.radii
+    rows: list[list[Cell]] = []
+    for defense, title in TITLES.items():
+        if defense in first.paper:
+            row = [Cell(f"{title} ({PAPER})"), *_cells(first.paper[defense][:1])]
+            for eps in radii:
+                says = first.paper_says(defense, eps)
+                row += [NOTHING if says is None else Cell(f"{says:.1f}"), NOTHING, NOTHING]
+            rows.append(row)
+        for folder, found in evidence.items():
+            if defense not in found.measured or (found is not first and defense in found.borrowed):
+                continue
+            change = folder.removeprefix(f"{found.experiment.data}-").replace("_", " ")
+            row = [Cell(title if found is first else f"{title} ({change})"), _cell(found.clean(defense))]
+            for eps in radii:
+                averaged = found.averaged(defense, eps) if defense in RANDOM else None
+                row += [_cell(found.authors(defense, eps)), _cell(averaged)]
+                row.append(_cell(found.worst(defense, eps), strong=True))
+            rows.append(row)
+    columns = [f"{eps:.4g}: {attack}" for eps in radii for attack in (AUTHORS, "averaged", WORST)]
+    return Table(name="summary", caption=_caption(first), columns=["defence", "no attack", *columns], rows=rows)
 
 
 def claims_table(claims: Sequence[Claim]) -> Table:
@@ -46,59 +75,57 @@ def claims_table(claims: Sequence[Claim]) -> Table:
         [
             Cell(str(number)),
             Cell(claim.text, f"({claim.source or 'not asked by the paper'})"),
-            Cell(claim.verdict, strong=claim.verdict not in (INCONCLUSIVE, UNMEASURED)),
+            _verdict(claim),
             Cell(claim.evidence),
         ]
         for number, claim in enumerate(claims, start=1)
     ]
     return Table(
         name="claims",
-        caption="What the paper claims, and what the records say of it.",
+        caption="The paper's claims and what the records show.",
         columns=["no.", "claim", "verdict", "evidence"],
         rows=rows,
     )
 
 
 def verdicts_table(claims: Mapping[str, Sequence[Claim]]) -> Table:
-    """The verdicts of several reproductions side by side, by their names."""
+    """The verdicts of several reproductions side by side, by their folders."""
     rows = [
-        [
-            Cell(str(number)),
-            Cell(of_all[0].text),
-            *(Cell(claim.verdict, strong=claim.verdict not in (INCONCLUSIVE, UNMEASURED)) for claim in of_all),
-        ]
-        for number, of_all in enumerate(zip(*claims.values(), strict=True), start=1)
+        [Cell(str(number)), Cell(same[0].text), *(_verdict(claim) for claim in same)]
+        for number, same in enumerate(zip(*claims.values(), strict=True), start=1)
     ]
     return Table(
         name="verdicts",
-        caption="The verdicts on the paper's claims, by the records of each folder.",
+        caption="Verdicts on the paper's claims, from the records of each folder.",
         columns=["no.", "claim", *claims],
         rows=rows,
     )
 
 
+def _verdict(claim: Claim) -> Cell:
+    return Cell(claim.verdict, strong=claim.verdict not in (INCONCLUSIVE, UNMEASURED))
+
+
 def _caption(evidence: Evidence) -> str:
+    averaged_name = evidence.experiment.protocol.averaged
     used = [r for r in evidence.records if r.curve == "radius" and r.name == AUTHORS]
-    averaged = [r for r in evidence.records if r.curve == "radius" and r.name == evidence.experiment.protocol.averaged]
+    averaged = [r for r in evidence.records if r.curve == "radius" and r.name == averaged_name]
     audited = [r for r in evidence.records if r.kind == "worst_case"]
-    parts = ["Accuracy in %"]
-    parts.append("with its standard deviation over the trainings." if _several(evidence) else "and its 95 % interval.")
+    several = any((number := evidence.clean(defense)) is not None and number.trainings > 1 for defense in TITLES)
+    parts = [f"Accuracy in % with its {'standard deviation over the trainings' if several else '95 % interval'}."]
     if used:
         parts.append(f"{images_of(used)}; {samples_of(used)}.")
     if averaged and images_of(averaged) != images_of(used or averaged):
         parts.append(f"Averaged gradients on the first {images_of(averaged)}.")
     if audited:
         level = ", ".join(dict.fromkeys(r.name for r in audited))
-        parts.append(f"Worst case of the {level} audit on {images_of(audited)}.")
-        undecided = max(evidence.inconclusive(defense, eps) for defense in TITLES for eps in evidence.radii)
-        if undecided:
-            most = percent_at_most(undecided / 100)
-            parts.append(f"It counts images as fallen that its draws could not decide, up to {most} %.")
+        parts.append(f"Worst case: {level} audit of {images_of(audited)}.")
+        inconclusive = max(evidence.inconclusive(defense, eps) for defense in TITLES for eps in evidence.radii)
+        if inconclusive:
+            parts.append(f"Inconclusive images, up to {percent_at_most(inconclusive / 100)} %, count as not robust.")
     step = evidence.experiment.protocol.step_size
-    parts.append(f"{AUTHORS} is the authors' attack: from the image itself, one draw of the weights a step of {step}.")
-    parts.append("For networks that are not random there is nothing to average.")
-    if any(defense in evidence.later for defense in evidence.measured):
-        parts.append("Later work is what the submission on IG-BNN (2022) reports of Adv-BNN.")
+    parts.append(f"{AUTHORS} is the authors' attack: no random start, one weight sample per step, step size {step}.")
+    parts.append("Deterministic networks have nothing to average.")
     for folder in dict.fromkeys(evidence.borrowed.values()):
         lent = [TITLES[defense] for defense, name in evidence.borrowed.items() if name == folder]
         parts.append(f"{', '.join(lent)}: the trainings of {folder}.")
@@ -109,14 +136,9 @@ def _cells(values: Sequence[float]) -> list[Cell]:
     return [Cell(f"{value:.1f}") for value in values]
 
 
-def _several(evidence: Evidence) -> bool:
-    return any((number := evidence.clean(defense)) is not None and number.trainings > 1 for defense in TITLES)
-
-
 def _cell(number: Number | None, strong: bool = False) -> Cell:
     if number is None:
         return NOTHING
-    note = percent_range(number.low / 100, number.high / 100)
-    if number.trainings > 1:
-        note = f"{PLUS_MINUS} {number.spread:.1f}"
+    interval = percent_range(number.low / 100, number.high / 100)
+    note = f"{PLUS_MINUS} {number.spread:.1f}" if number.trainings > 1 else interval
     return Cell(f"{number.mean:.1f}", note, strong=strong)
