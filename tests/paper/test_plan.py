@@ -144,7 +144,7 @@ def test_a_measurement_is_done_when_its_records_are_complete_and_newer_than_the_
 
 def test_tasks_have_estimates_and_measurements_wait_for_their_networks(tmp_path) -> None:
     plan = planned(tmp_path, "fig2", "fig3", defenses=["none", "adv"])
-    reproduction = Reproduction(plan=plan, devices=["cpu"], threads=1, command="")
+    reproduction = Reproduction(plan=plan, devices=["cpu"], command="")
     tasks = {task.name: task for task in reproduction.tasks({"training adv": 100.0, "transfer": 7.0})}
     assert tasks["transfer"].needs == ("training none", "training adv")
     assert (tasks["training adv"].seconds, tasks["transfer"].seconds) == (100, 7)

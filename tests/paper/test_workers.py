@@ -16,7 +16,7 @@ import stand_in_tasks
 from advbnn.errors import ArgumentError
 from advbnn.paper.workers import Task, _stop, _Worker, device_list, run_tasks
 from advbnn.training.interrupts import Interrupted
-from stand_in_tasks import copy, die, missing, refuse, say, stumble, wait_for, write
+from stand_in_tasks import copy, die, missing, refuse, say, stumble, write
 
 
 def test_tasks_wait_for_what_they_need_and_survive_the_failure_of_others(tmp_path, capfd) -> None:
@@ -80,21 +80,6 @@ def test_the_task_with_most_dependent_work_starts_first_and_lines_show_the_progr
     assert lines[-3].endswith("(1 of 2 done)")
 
 
-def test_an_exceeded_estimate_is_none(tmp_path) -> None:
-    worker = _Worker("cpu", threads=1)
-    try:
-        assert worker.seconds_left() is None
-        worker.start(Task(name="slow", work=wait_for, arguments=(tmp_path / "flag", tmp_path / "slow"), seconds=100))
-        left = worker.seconds_left()
-        assert left is not None and 90 < left <= 100
-        worker.started -= 101
-        assert worker.seconds_left() is None
-        (tmp_path / "flag").touch()
-        assert worker.finish() == ("slow", None)
-    finally:
-        _stop([worker])
-
-
 def test_after_an_interrupt_or_a_kill_the_rest_is_done(tmp_path) -> None:
     waits = tmp_path / "second.begun"
     threading.Thread(target=_once, args=(waits, lambda: os.kill(os.getpid(), signal.SIGINT))).start()
@@ -125,19 +110,12 @@ def _once(path: Path, act: Callable[[], None]) -> None:
     act()
 
 
-def test_there_are_never_more_workers_than_work() -> None:
-    assert device_list("cpu", jobs=8, pending=3) == ["cpu"] * 3
+def test_devices_of_workers(monkeypatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert device_list("cpu", jobs=8, pending=3) == ["cpu"] * 3  # never more workers than work
     assert device_list("cpu", jobs=None, pending=1) == ["cpu"]
     assert device_list("cuda:1", jobs=3, pending=9) == ["cuda:1"] * 3
-    assert device_list("cuda:0", jobs=None, pending=9) == ["cuda:0"]
-
-
-def test_every_gpu_gets_a_worker(monkeypatch) -> None:
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    assert device_list("cuda", jobs=None, pending=9) == ["cuda:0", "cuda:1"]
+    assert device_list("cuda", jobs=None, pending=9) == ["cuda:0", "cuda:1"]  # one for every GPU
     assert device_list("cuda", jobs=3, pending=9) == ["cuda:0", "cuda:1", "cuda:0"]
-
-
-def test_no_jobs_is_refused() -> None:
     with pytest.raises(ArgumentError, match="jobs .*at least 1, got 0"):
         device_list("cpu", jobs=0, pending=1)

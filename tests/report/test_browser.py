@@ -92,25 +92,15 @@ def test_loads_without_a_complaint(light: tuple[dict[str, Any], list[str]]) -> N
     assert found["desk"]["title"] == "Robustness of 5 models on digits"
 
 
-@pytest.mark.parametrize("place", ["telephone", "desk"])
-def test_plots_and_pictures_are_there(light: tuple[dict[str, Any], list[str]], place: str) -> None:
-    found = light[0][place]
-    assert found["plots"] == 13
-    assert found["labels"] == 7
-    assert found["colours"] >= 6
-    assert found["pictures"] == 45
-    assert found["focusable"] > 40
-
-
 @pytest.mark.parametrize(("place", "width"), [("telephone", 390), ("desk", 1200)])
-def test_nothing_is_wider_than_the_screen(light: tuple[dict[str, Any], list[str]], place: str, width: int) -> None:
-    assert light[0][place]["overflowing"] == []
-    assert light[0][place]["width"] <= width
-
-
-def test_no_requests_are_made(light: tuple[dict[str, Any], list[str]]) -> None:
-    for found in light[0].values():
-        assert found["requests"] == []
+def test_everything_is_shown_and_fits(light: tuple[dict[str, Any], list[str]], place: str, width: int) -> None:
+    found = light[0][place]
+    assert (found["plots"], found["labels"], found["pictures"]) == (13, 7, 45)
+    assert found["colours"] >= 6
+    assert found["focusable"] > 40
+    assert found["overflowing"] == []
+    assert found["width"] <= width
+    assert found["requests"] == []
 
 
 def test_a_request_would_be_noticed(tmp_path: Path, folder: Path) -> None:

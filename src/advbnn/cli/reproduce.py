@@ -61,7 +61,7 @@ def reproduce(
     from advbnn.paper.experiment import BESIDE, FILE, check_beside, stored
     from advbnn.paper.reproduction import load_splits
     from advbnn.paper.tables import table1
-    from advbnn.paper.workers import device_list
+    from advbnn.paper.workers import device_list, run_tasks
     from advbnn.report.select import labels_of
     from advbnn.training.interrupts import Interrupted
 
@@ -92,7 +92,7 @@ def reproduce(
         # the small networks of digits gain nothing from threads, and lose much on busy cores
         threads = 1 if chosen.like == "digits" else max(1, (os.cpu_count() or 1) // len(devices))
         torch.set_num_threads(threads)
-        reproduction = Reproduction(plan=plan, devices=devices, threads=threads, command=command_line())
+        reproduction = Reproduction(plan=plan, devices=devices, command=command_line())
         tasks = _announce(reproduction, estimate)
         if dry_run:
             return
@@ -102,7 +102,7 @@ def reproduce(
                 facts[BESIDE] = os.path.relpath(beside, folder)
             chosen.write(folder, **facts | {"test_images": len(load_splits(plan.runs[0].config).test)})
             try:
-                results = reproduction.carry_out(tasks, typer.echo)
+                results = run_tasks(tasks, devices, threads=threads, log=typer.echo)
             except Interrupted as stop:
                 typer.echo(f"stopped; finished work is kept in {folder}, run the same command to resume", err=True)
                 raise typer.Exit(128 + (stop.signal or 2)) from None

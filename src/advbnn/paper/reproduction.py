@@ -1,6 +1,6 @@
 """Carries out a plan: trains and measures what is missing, and leaves what exists alone."""
 
-from collections.abc import Callable, Container
+from collections.abc import Container
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,7 +13,7 @@ from advbnn.paper.estimate import estimated_seconds
 from advbnn.paper.experiment import RUNS, Experiment, Run
 from advbnn.paper.measurement import Measurement, Session
 from advbnn.paper.plan import Plan, finished
-from advbnn.paper.workers import Task, TaskResults, run_tasks
+from advbnn.paper.workers import Task
 from advbnn.report import AttackedImage, attacked_images
 from advbnn.training.config import Config
 from advbnn.training.loading import load_trained
@@ -30,13 +30,11 @@ class Reproduction:
     Args:
         plan: what must exist in the end.
         devices: one for each worker.
-        threads: CPU threads of each worker.
         command: the command line that makes the records again.
     """
 
     plan: Plan
     devices: list[str]
-    threads: int
     command: str
 
     def estimate(self) -> dict[str, float]:
@@ -68,10 +66,6 @@ class Reproduction:
             for one in plan.pending()
         ]
         return trainings + measurements
-
-    def carry_out(self, tasks: list[Task], log: Callable[[str], None]) -> TaskResults:
-        """Runs the tasks; see `workers.run_tasks`."""
-        return run_tasks(tasks, self.devices, threads=self.threads, log=log)
 
     def images(self, labels: Container[str]) -> list[AttackedImage]:
         """The first test images under attack, for each trained defence with one of these labels."""
