@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -88,25 +88,21 @@ class Evidence:
 
     def clean(self, defense: str) -> Number | None:
         """The accuracy without attack."""
-        return self._number(defense, lambda r: r.curve == "radius" and r.name == AUTHORS and r.at == 0)
+        return self.authors(defense, 0.0)
 
     def authors(self, defense: str, eps: float) -> Number | None:
         """The accuracy under the authors' attack."""
-        if eps == 0:
-            return self.clean(defense)
-        return self._number(defense, lambda r: r.curve == "radius" and r.name == AUTHORS and r.at == eps)
+        return self._on_curve(defense, AUTHORS, eps)
 
     def averaged(self, defense: str, eps: float) -> Number | None:
         """The accuracy under averaged gradients; for deterministic networks that is the authors' attack."""
-        if defense not in RANDOM or eps == 0:
-            return self.authors(defense, eps)
-        name = self.experiment.protocol.averaged
-        return self._number(defense, lambda r: r.curve == "radius" and r.name == name and r.at == eps)
+        random = defense in RANDOM and eps > 0
+        return self._on_curve(defense, self.experiment.protocol.averaged if random else AUTHORS, eps)
 
     def worst(self, defense: str, eps: float) -> Number | None:
         """The worst-case accuracy of the audit."""
-        audited = self._worst_cases
-        return self._number(defense, lambda r: r.threat is not None and r.threat.eps == eps, audited)
+        found = [r for r in self._worst_cases if _is(r, defense) and _radius(r) == eps]
+        return Number.of(found) if found else None
 
     def inconclusive(self, defense: str, eps: float) -> float:
         """The share of images in % on which the audit was inconclusive; they count as not robust."""
@@ -150,20 +146,15 @@ class Evidence:
     @cached_property
     def measured(self) -> list[str]:
         """The defences with any accuracy, in the paper's order."""
-        return [name for name in DEFENSES if self.clean(name) is not None or self._any_worst(name)]
+        audited = [name for name in DEFENSES if any(_is(record, name) for record in self._worst_cases)]
+        return [name for name in DEFENSES if name in audited or self.clean(name) is not None]
 
     @cached_property
     def _worst_cases(self) -> Records:
         return worst_cases(self.records)
 
-    def _any_worst(self, defense: str) -> bool:
-        return any(_is(record, defense) for record in self._worst_cases)
-
-    def _number(
-        self, defense: str, fits: Callable[[Record], bool], among: Iterable[Record] | None = None
-    ) -> Number | None:
-        source = self.records if among is None else among
-        found = [record for record in source if _is(record, defense) and fits(record)]
+    def _on_curve(self, defense: str, name: str, eps: float) -> Number | None:
+        found = [r for r in self.records.where(curve="radius", name=name, at=eps) if _is(r, defense)]
         return Number.of(found) if found else None
 
 
