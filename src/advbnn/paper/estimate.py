@@ -32,7 +32,8 @@ def estimated_seconds(plan: Plan, splits: Splits[Any], device: str) -> tuple[dic
     protocol, pending, runs = plan.experiment.protocol, plan.pending(), plan.pending_runs()
     networks = {run.defense: run for one in pending for run in one.runs}
     models = {name: _model(run, splits, device) for name, run in networks.items()}
-    steps = {run.defense: _step_seconds(plan, run, models[run.defense], splits, device) for run in runs}
+    trained = {run.defense: run for run in runs}
+    steps = {name: _step_seconds(plan, run, models[name], splits, device) for name, run in trained.items()}
     costs = {name: _cost(run, models[name], protocol, splits, device) for name, run in networks.items()}
     budget = Budget(protocol=protocol, costs=costs, test_images=len(splits.test))
     trainings = {run.label: steps[run.defense] * _steps_left(plan, run, len(splits.train)) for run in runs}
