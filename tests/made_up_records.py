@@ -14,7 +14,7 @@ from advbnn.evaluation.audit.flags import FLAGS, Flag
 from advbnn.evaluation.curves import RADII
 from advbnn.evaluation.identity import DataIdentity, ModelIdentity
 from advbnn.evaluation.records import Record, Records
-from advbnn.report import Answer, AttackedImage
+from advbnn.report import AttackedImage, ImagePrediction
 
 N = 400
 TEST = DataIdentity(name="digits", sha256="7e57" * 16, n=N)
@@ -253,8 +253,8 @@ def everything() -> Records:
 def picture(model: str, channels: int = 1, fooled: bool = True) -> AttackedImage:
     """An image of noise, and the same with more noise."""
     clean = torch.rand(channels, 8, 8, generator=torch.Generator().manual_seed(0))
-    right = Answer(label="seven", probability=0.98, entropy=0.11, disagreement=0.01)
-    wrong = Answer(label="two", probability=0.55, entropy=1.2, disagreement=0.3)
+    right = ImagePrediction(label="seven", probability=0.98, entropy=0.11, disagreement=0.01)
+    wrong = ImagePrediction(label="two", probability=0.55, entropy=1.2, disagreement=0.3)
     return AttackedImage(
         model=model,
         attack="PGD-20",

@@ -1,4 +1,4 @@
-"""Reproductions that nobody made, for tests of claims, figures and tables: numbers by a function, records from them."""
+"""Synthetic reproductions for tests of claims, figures and tables: records from accuracies given by a function."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -12,10 +12,9 @@ from advbnn.defenses.profiles import DEFENSES
 from advbnn.evaluation.identity import DataIdentity, ModelIdentity
 from advbnn.evaluation.outcomes import pack
 from advbnn.evaluation.records import Record, Records
-from advbnn.paper import Claim, Evidence, Experiment, judged
-from advbnn.paper.evidence import Training
-from advbnn.paper.plan import RANDOM
-from advbnn.paper.protocol import AUTHORS, Protocol
+from advbnn.paper import Claim, Evidence, Experiment, check_claims
+from advbnn.paper.evidence import Speed
+from advbnn.paper.protocol import AUTHORS, RANDOM, Protocol
 from advbnn.paper.published import table1
 
 N = 10_000
@@ -26,14 +25,14 @@ DIGITS = Experiment(data="digits", like="digits", profile="ours")
 
 
 def as_in_the_paper(defense: str, eps: float) -> float:
-    """Shares near those of Table 1 for the two defences that it has; plausible ones for the others."""
+    """Accuracies near Table 1 for the two defences that it has; plausible ones for the others."""
     points = {
         "adv": (80.3, 58.3, 31.1, 15.5, 10.3),
         "adv_bnn": (79.7, 68.7, 45.4, 26.9, 18.6),
         "rse": (84.0, 55.0, 26.0, 9.0, 4.0),
         "bnn": (91.0, 6.0, 0.5, 0.0, 0.0),
         "none": (93.0, 4.0, 0.2, 0.0, 0.0),
-    }[defense]
+    }[defense.partition("-")[0]]
     places = (0.0, 0.015, 0.035, 0.055, 0.07)
     for low, high, a, b in zip(places, places[1:], points, points[1:], strict=False):
         if eps <= high:
@@ -42,7 +41,7 @@ def as_in_the_paper(defense: str, eps: float) -> float:
 
 
 def record(label: str, share: float | None, n: int = N, **fields: Any) -> Record:
-    """A record of a network, right on the given share of the images."""
+    """A record of a network with the given accuracy."""
     known: dict[str, Any] = {
         "kind": "clean",
         "name": "clean",
@@ -64,14 +63,14 @@ def under(attack: PGD, name: str, label: str, share: float, **fields: Any) -> Re
     return record(label, share, **{**known, **fields})
 
 
-def knowing_images(found: Evidence, moved: int = 0) -> Evidence:
-    """The same where it is known which images were right: the first ones, but for some beyond 20 steps or draws."""
-    told = []
+def with_outcomes(found: Evidence, moved: int = 0) -> Evidence:
+    """The same with outcomes per image: the first images are right, shifted by `moved` beyond 20 steps or samples."""
+    records = []
     for one in found.records:
         first = moved if (one.at or 0) > 20 else 0
         right = (torch.arange(one.n) >= first) & (torch.arange(one.n) < first + sum(one.correct))
-        told.append(replace(one, outcomes=(pack(right),)) if one.correct else one)
-    return replace(found, records=Records(told))
+        records.append(replace(one, outcomes=(pack(right),)) if one.correct else one)
+    return replace(found, records=Records(records))
 
 
 def radius_records(
@@ -86,7 +85,7 @@ def radius_records(
 
 
 def averaged_records(protocol: Protocol, accuracy: Accuracy, labels: Iterable[str] = RANDOM) -> list[Record]:
-    """The same along averaged gradients."""
+    """The same under averaged gradients."""
     return [
         under(protocol.averaged_attack(eps), protocol.averaged, label, accuracy(label, eps), curve="radius", at=eps)
         for label in labels
@@ -119,7 +118,7 @@ def transfers(protocol: Protocol, rho: Callable[[str, str], float]) -> list[Reco
 
 
 def ensemble_curves(protocol: Protocol, lost: Callable[[int], float]) -> list[Record]:
-    """Accuracy of Adv-BNN by the size of the ensemble, so much below that of all draws."""
+    """Accuracy of Adv-BNN by the number of weight samples, `lost(size)` below the limit."""
     made = []
     for eps in (0.0, *protocol.study_radii):
         share = as_in_the_paper("adv_bnn", eps)
@@ -135,7 +134,7 @@ def ensemble_curves(protocol: Protocol, lost: Callable[[int], float]) -> list[Re
 
 
 def steps_curves(protocol: Protocol, lost: Callable[[int], float]) -> list[Record]:
-    """Accuracy of Adv-BNN by the steps of the attack, so much below that of few."""
+    """Accuracy of Adv-BNN by the steps of the attack, reduced by `lost(count)`."""
     return [
         under(
             protocol.authors_attack(eps, count),
@@ -150,7 +149,7 @@ def steps_curves(protocol: Protocol, lost: Callable[[int], float]) -> list[Recor
     ]
 
 
-def steepness(protocol: Protocol, values: dict[tuple[str, str], float], error: float = 0.01) -> list[Record]:
+def lipschitz_values(protocol: Protocol, values: dict[tuple[str, str], float], error: float = 0.01) -> list[Record]:
     """Local Lipschitz values by defence and part of the data."""
     attack = protocol.authors_attack(8 / 256)
     made = []
@@ -176,13 +175,13 @@ def alphas(protocol: Protocol, clean: dict[float, float], robust: float = 0.45) 
 
 
 def evidence(records: Iterable[Record] = (), experiment: Experiment = CIFAR10, **fields: Any) -> Evidence:
-    """What a folder with these records would say, the paper's rows included."""
+    """The evidence of a folder with these records, including the paper's rows."""
     known = {"paper": table1(experiment.data, N)}
     return Evidence(experiment=experiment, records=Records(records), **known | fields)
 
 
 def everything() -> Evidence:
-    """A reproduction of CIFAR-10 in which all was measured and the paper is right."""
+    """A complete reproduction of CIFAR-10 in which the paper is right."""
     protocol = CIFAR10.protocol
     honest: Accuracy = lambda label, eps: 0.8 * as_in_the_paper(label, eps)  # noqa: E731
     kin = {"none": 0, "bnn": 0, "rse": 1, "adv": 1, "adv_bnn": 1}
@@ -193,20 +192,24 @@ def everything() -> Evidence:
         *transfers(protocol, lambda a, b: 0.3 if kin[a] != kin[b] else 0.55 if kin[a] else 0.86),
         *ensemble_curves(protocol, lambda size: 0.06 / size),
         *steps_curves(protocol, lambda count: -0.2 / count),
-        *steepness(protocol, {("adv", "train"): 0.5, ("adv", "test"): 0.9, ("adv_bnn", "train"): 0.4}),
-        *steepness(protocol, {("adv_bnn", "test"): 0.5}),
+        *lipschitz_values(protocol, {("adv", "train"): 0.5, ("adv", "test"): 0.9}),
+        *lipschitz_values(protocol, {("adv_bnn", "train"): 0.4, ("adv_bnn", "test"): 0.5}),
         *alphas(protocol, {1.0: 0.797, 0.1: 0.803, 0.01: 0.81}),
     ]
-    trainings = {
-        "adv": Training(parameters=100, examples_per_second=1000.0),
-        "adv_bnn": Training(parameters=200, examples_per_second=800.0),
+    return evidence(records, speeds=speeds(1000.0, 800.0))
+
+
+def speeds(adv: float, adv_bnn: float) -> dict[str, Speed]:
+    """Images per second of the two trainings; Adv-BNN has twice the parameters."""
+    return {
+        "adv": Speed(parameters=100, examples_per_second=adv),
+        "adv_bnn": Speed(parameters=200, examples_per_second=adv_bnn),
     }
-    return evidence(records, trainings=trainings)
 
 
 def claim(name: str, found: Evidence) -> Claim:
-    """What is made of one of the claims."""
-    (one,) = (one for one in judged(found) if one.name == name)
+    """One of the claims."""
+    (one,) = (one for one in check_claims(found) if one.name == name)
     return one
 
 

@@ -1,4 +1,4 @@
-"""Cheap work for tests of the processes that share tasks; functions of a module, as a process of its own needs them."""
+"""Cheap tasks for tests of workers; at module level, so that another process can import them."""
 
 import os
 import signal
@@ -7,17 +7,18 @@ import time
 import warnings
 from pathlib import Path
 
-from advbnn.paper.workers import Task, perform
+from advbnn.errors import ArgumentError
+from advbnn.paper.workers import Task, run_tasks
 
 
 def write(device: str, path: Path) -> None:
-    """Adds a line to a file, so that it can be told how often it was done, and where."""
+    """Adds a line to a file, which counts the calls and names the device."""
     with path.open("a") as file:
         file.write(f"{device}\n")
 
 
 def say(device: str, text: str) -> None:
-    """Talks while working, and warns."""
+    """Prints, and warns."""
     print(text, file=sys.stderr)
     warnings.warn("it is late", stacklevel=1)
 
@@ -28,22 +29,22 @@ def copy(device: str, source: Path, target: Path) -> None:
 
 
 def refuse(device: str) -> None:
-    """What a user can put right."""
-    raise ValueError("eps must be positive, got -1")
+    """An error of the user."""
+    raise ArgumentError("eps must be positive, got -1")
 
 
 def stumble(device: str) -> None:
-    """What nobody thought of."""
+    """A bug."""
     raise KeyError("nobody")
 
 
 def die(device: str) -> None:
-    """As the system's memory killer would have it."""
+    """Killed, as for lack of memory."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def wait_for(device: str, flag: Path, path: Path) -> None:
-    """Goes on only once a file is there; tells by another that it waits."""
+    """Waits until a file exists; another file shows that it waits."""
     path.with_suffix(".begun").touch()
     while not flag.exists():
         time.sleep(0.05)
@@ -51,7 +52,7 @@ def wait_for(device: str, flag: Path, path: Path) -> None:
 
 
 def missing(folder: Path) -> list[Task]:
-    """Three pieces of work, those that left their file excepted; the second waits for a flag."""
+    """Three tasks, without those whose file exists; the second waits for a flag."""
     work = {
         "first": Task(name="first", work=write, arguments=(folder / "first",)),
         "second": Task(name="second", work=wait_for, arguments=(folder / "flag", folder / "second"), needs=("first",)),
@@ -61,4 +62,4 @@ def missing(folder: Path) -> list[Task]:
 
 
 if __name__ == "__main__":
-    perform(missing(Path(sys.argv[1])), ["cpu"], threads=1, say=print)
+    run_tasks(missing(Path(sys.argv[1])), ["cpu"], threads=1, log=print)

@@ -73,10 +73,12 @@ def test_the_digest_is_over_structure_and_tensors() -> None:
 
 def test_a_network_frozen_to_a_weight_sample_is_another_one() -> None:
     model, bank = nn.Sequential(bayesianize(small())), SampleBank(small())
-    bank.add(), bank.add()
+    other = small()
+    nn.init.ones_(next(other.parameters()))
+    bank.add(small()), bank.add(other)
     found = [digest(model), digest(bank)]
     for seed in (0, 1):
-        with model[0].frozen(seed), bank.frozen(index=seed):
+        with model[0].frozen(seed), bank.frozen(weights=bank.sample(seed)):
             found += [digest(model), digest(bank)]
     assert len(set(found)) == 6
     assert [digest(model), digest(bank)] == found[:2]

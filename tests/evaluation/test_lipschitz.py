@@ -16,7 +16,7 @@ from advbnn.randomness import scoring_seed, seeded
 from judged import bnn, digits, net
 
 DUAL = {"linf": 1, "l2": 2, "l1": math.inf}
-FIELDS = {"mean", "sd", "min", "max", "se", "se_images", "se_draws"}
+FIELDS = {"mean", "sd", "min", "max", "se", "se_images", "se_samples"}
 
 
 def linear() -> nn.Linear:
@@ -84,7 +84,7 @@ def test_records_are_what_the_functions_give() -> None:
     first_order = local_lipschitz(net(), x, y, attack.threat, 1)[0]
     assert details["first_order"]["mean"] == pytest.approx(first_order.mean().item(), rel=1e-4)
     assert details["first_order"]["se"] == pytest.approx((first_order.std() / math.sqrt(120)).item(), rel=1e-4)
-    assert details["first_order"]["se_draws"] == 0
+    assert details["first_order"]["se_samples"] == 0
     after, before = (nn.functional.cross_entropy(net()(z), y).item() for z in (attack(net(), x, y), x))
     assert details["increase"]["mean"] == pytest.approx(after - before, rel=1e-3)
 
@@ -102,9 +102,9 @@ def test_the_standard_error_includes_the_weight_samples() -> None:
     attack, seeds = PGD(Threat("linf", 0.05), steps=1), 24
     (record,) = lipschitz_records(bnn(), digits(), attack, samples=5, seeds=seeds)
     for name, value in record.details.items():
-        assert value["se"] == pytest.approx(math.hypot(value["se_images"], value["se_draws"]))
+        assert value["se"] == pytest.approx(math.hypot(value["se_images"], value["se_samples"]))
         # the sd of 24 seeds has a relative standard error of 1 / sqrt(2 x 23) = 0.15
-        assert 0.55 < value["sd"] / (math.sqrt(seeds) * value["se_draws"]) < 1.45, name
+        assert 0.55 < value["sd"] / (math.sqrt(seeds) * value["se_samples"]) < 1.45, name
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
@@ -117,5 +117,5 @@ def test_opposite_gradients_have_an_uncertain_mean_however_many_images(norm: str
     examples = data.from_tensors(torch.full((200, 3), 0.5), torch.zeros(200, dtype=torch.int64), classes=2)
     (record,) = lipschitz_records(Coin(), examples, PGD(Threat(norm, 0.1), steps=1), samples=20, seeds=1)
     value = record.details["first_order"]
-    assert value["se_images"] < 1e-6 < value["se_draws"]
+    assert value["se_images"] < 1e-6 < value["se_samples"]
     assert value["se"] > value["mean"] / 3

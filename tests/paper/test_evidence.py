@@ -1,16 +1,19 @@
-"""What a reproduction has found, and what stands beside it."""
+"""The measurements of a reproduction, and of the one it is compared with."""
 
 from pathlib import Path
 
 import pytest
 
+from advbnn.errors import ArgumentError
 from advbnn.evaluation.records import Record, Records
-from advbnn.paper import Evidence, Experiment, judged
-from advbnn.paper.plan import RECORDS
-from advbnn.paper.tables import table1
-from made_up_reproductions import CIFAR10, as_in_the_paper, audits, evidence, knowing_images, radius_records, transfers
+from advbnn.paper import Evidence, Experiment
+from advbnn.paper.evidence import Speed
+from advbnn.paper.experiment import RECORDS, RUNS
+from advbnn.training.run_folder import FACTS, METRICS
+from made_up_reproductions import CIFAR10, alphas, as_in_the_paper, audits, evidence, radius_records, transfers
 
 P = CIFAR10.protocol
+OTHERS = ["none", "rse", "adv", "bnn"]
 
 
 def folder(at: Path, records: list[Record], experiment: Experiment = CIFAR10, **facts: str) -> Path:
@@ -20,64 +23,64 @@ def folder(at: Path, records: list[Record], experiment: Experiment = CIFAR10, **
 
 
 def worse(label: str, eps: float) -> float:
-    return as_in_the_paper(label.partition("-")[0], eps) - 0.05
+    return as_in_the_paper(label, eps) - 0.05
 
 
-def test_defences_of_another_reproduction_stand_beside_its_own(tmp_path) -> None:
-    others = [*radius_records(P, worse), *radius_records(P, worse, ["adv-seed1", "adv_bnn-seed1"])]
-    folder(tmp_path / "before", [*others, *audits(P, worse), *transfers(P, lambda a, b: 0.5)])
-    mine = folder(tmp_path / "mine", radius_records(P, as_in_the_paper, ["adv_bnn"]), beside="../before")
-    found = Evidence.read(mine)
-    assert found.measured == ["none", "rse", "adv", "bnn", "adv_bnn"]
-    assert found.clean("adv_bnn").mean == pytest.approx(79.7)  # its own, and of one training alone
-    assert found.clean("adv_bnn").trainings == 1
-    assert found.clean("adv").mean == pytest.approx(75.3)
-    assert found.clean("adv").trainings == 2
+def test_missing_defences_come_from_the_other_reproduction(tmp_path) -> None:
+    theirs = [*radius_records(P, worse), *radius_records(P, worse, ["adv-seed1", "adv_bnn-seed1"])]
+    folder(tmp_path / "before", [*theirs, *audits(P, worse), *transfers(P, lambda a, b: 0.5)])
+    own = radius_records(P, as_in_the_paper, ["adv_bnn"])
+    found = Evidence.read(folder(tmp_path / "mine", own, beside="../before"))
+    assert found.measured == [*OTHERS, "adv_bnn"]
+    assert found.borrowed == dict.fromkeys(OTHERS, "before")
+    assert (found.clean("adv_bnn").mean, found.clean("adv_bnn").trainings) == (pytest.approx(79.7), 1)
+    assert (found.clean("adv").mean, found.clean("adv").trainings) == (pytest.approx(75.3), 2)
     assert found.worst("adv", 0.035) is not None
     assert found.worst("adv_bnn", 0.035) is None
-    assert found.affinity == {}  # which attacks on its own Adv-BNN would be part of
-    assert "No defence, RSE, Adv. training, BNN: the trainings of before." in table1(found).caption
-    verdicts = {claim.name: claim.verdict for claim in judged(found)}
-    assert verdicts["better"] == "reproduced"
-    assert {claim.name: claim.verdict for claim in judged(Evidence.read(tmp_path / "before"))}[
-        "numbers"
-    ] != "reproduced"
+    assert found.affinity == {}  # attacks on the other Adv-BNN would be part of it
 
 
-def test_attacks_from_one_folder_on_another_leave_the_other_what_it_measured(tmp_path) -> None:
-    folder(tmp_path / "before", list(radius_records(P, worse)))
-    own = radius_records(P, as_in_the_paper, ["adv_bnn"])
-    mine = folder(tmp_path / "mine", [*own, *transfers(P, lambda a, b: 0.5)], beside="../before")
-    found = Evidence.read(mine)
+def test_transfer_between_two_folders_keeps_the_numbers_of_both(tmp_path) -> None:
+    folder(tmp_path / "before", radius_records(P, worse))
+    own = [*radius_records(P, as_in_the_paper, ["adv_bnn"]), *transfers(P, lambda a, b: 0.5)]
+    found = Evidence.read(folder(tmp_path / "mine", own, beside="../before"))
     assert found.clean("adv").mean == pytest.approx(75.3)
-    assert found.borrowed == dict.fromkeys(["none", "rse", "adv", "bnn"], "before")
-    assert set(found.affinity) == {"none", "rse", "adv", "bnn", "adv_bnn"}
+    assert found.borrowed == dict.fromkeys(OTHERS, "before")
+    assert set(found.affinity) == {*OTHERS, "adv_bnn"}
 
 
-def test_networks_of_two_folders_are_compared_on_the_images_that_they_share(tmp_path) -> None:
-    chances = []
-    for name, told in (("counted", lambda found: found), ("known", knowing_images)):
-        ours, theirs = (evidence(radius_records(P, as_in_the_paper, [label])) for label in ("adv_bnn", "adv"))
-        folder(tmp_path / name / "before", list(told(theirs).records))
-        mine = folder(tmp_path / name / "mine", list(told(ours).records), beside="../before")
-        (words,) = (claim.evidence for claim in judged(Evidence.read(mine)) if claim.name == "gain")
-        chances.append(float(words.partition("up to ")[2].partition(" may be chance")[0]))
-    assert chances[1] < chances[0]
-
-
-def test_what_stands_beside_the_other_is_not_taken_over(tmp_path) -> None:
+def test_only_one_folder_is_followed(tmp_path) -> None:
     folder(tmp_path / "first", radius_records(P, worse, ["none"]), beside="../mine")
     folder(tmp_path / "second", radius_records(P, worse, ["adv"]), beside="../first")
     mine = folder(tmp_path / "mine", radius_records(P, worse, ["adv_bnn"]), beside="../second")
     assert Evidence.read(mine).measured == ["adv", "adv_bnn"]
 
 
-def test_only_the_same_data_measured_in_the_same_way_can_stand_beside(tmp_path) -> None:
+def test_a_reproduction_that_was_measured_differently_is_refused(tmp_path) -> None:
     limited = Experiment(data="cifar10", like="cifar10", profile="authors_code", limit=100)
     folder(tmp_path / "before", radius_records(P, worse), limited)
     mine = folder(tmp_path / "mine", radius_records(P, as_in_the_paper, ["adv_bnn"]), beside="../before")
-    with pytest.raises(ValueError, match=r"before cannot stand beside this reproduction: limit is 100 there and None"):
+    with pytest.raises(ArgumentError, match="limit is 100 there and None here.*--beside"):
         Evidence.read(mine)
-    gone = folder(tmp_path / "gone", [], beside="../nowhere")
-    with pytest.raises(ValueError, match="nowhere holds no reproduction"):
-        Evidence.read(gone)
+    with pytest.raises(ArgumentError, match="nowhere holds no reproduction"):
+        Evidence.read(folder(tmp_path / "gone", [], beside="../nowhere"))
+
+
+def test_runs_with_another_alpha_are_not_averaged_with_the_others() -> None:
+    found = evidence([*radius_records(P, as_in_the_paper, ["adv_bnn"]), *alphas(P, {0.1: 0.5})])
+    assert (found.clean("adv_bnn").mean, found.clean("adv_bnn").trainings) == (pytest.approx(79.7), 1)
+
+
+def test_another_test_set_is_not_compared_with_the_paper(tmp_path) -> None:
+    for images, expected in ((1_000, None), (8_000, 63.2)):
+        Experiment.choose("stl10").write(tmp_path, test_images=images)
+        assert Evidence.read(tmp_path).paper_says("adv", 0.0) == expected
+
+
+def test_the_speed_of_an_interrupted_run_is_read(tmp_path) -> None:
+    run = tmp_path / RUNS / "adv"
+    run.mkdir(parents=True)
+    CIFAR10.write(tmp_path, test_images=10_000)
+    (run / FACTS).write_text('{"model": {"parameters": 100}}')
+    (run / METRICS).write_text('{"examples_per_second": 500.0}\n{"examples_per_sec')
+    assert Evidence.read(tmp_path).speeds == {"adv": Speed(parameters=100, examples_per_second=500.0)}

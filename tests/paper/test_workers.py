@@ -1,4 +1,4 @@
-"""Tasks shared among processes: their order, their failures, and what is left when all is killed."""
+"""Tasks in several processes: order, failures, and what remains after a kill."""
 
 import os
 import re
@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 import stand_in_tasks
-from advbnn.paper.workers import Task, _end, _Worker, device_list, perform
+from advbnn.errors import ArgumentError
+from advbnn.paper.workers import Task, _stop, _Worker, device_list, run_tasks
 from advbnn.training.interrupts import Interrupted
-from stand_in_tasks import copy, die, missing, refuse, say, stumble, wait_for, write
+from stand_in_tasks import copy, die, missing, refuse, say, stumble, write
 
 
 def test_tasks_wait_for_what_they_need_and_survive_the_failure_of_others(tmp_path, capfd) -> None:
@@ -24,86 +25,66 @@ def test_tasks_wait_for_what_they_need_and_survive_the_failure_of_others(tmp_pat
         Task(name="before", work=write, arguments=(tmp_path / "before",)),
         Task(name="bad", work=refuse),
         Task(name="wrong", work=stumble),
-        Task(name="sanity_attack", work=write, arguments=(tmp_path / "sanity_attack",), needs=("bad",)),
-        Task(name="without hope too", work=write, arguments=(tmp_path / "never",), needs=("sanity_attack",)),
+        Task(name="after bad", work=write, arguments=(tmp_path / "never",), needs=("bad",)),
+        Task(name="much later", work=write, arguments=(tmp_path / "never",), needs=("after bad",)),
         Task(name="killed", work=die),
         Task(name="last", work=write, arguments=(tmp_path / "last",), needs=("something done long ago",)),
         Task(name="talkative", work=say, arguments=("half way\n",)),
     ]
-    said: list[str] = []
-    outcome = perform(tasks, ["cpu"], threads=1, say=said.append)
-    assert set(outcome.done) == {"before", "after", "last", "talkative"}
-    assert outcome.done.index("before") < outcome.done.index("after")
+    lines: list[str] = []
+    results = run_tasks(tasks, ["cpu"], threads=1, log=lines.append)
+    assert set(results.done) == {"before", "after", "last", "talkative"}
+    assert results.done.index("before") < results.done.index("after")
     assert (tmp_path / "after").read_text() == "cpu\n"
-    assert outcome.failed["bad"] == "eps must be positive, got -1"
-    assert outcome.failed["wrong"] == "KeyError: 'nobody'"
-    assert "ended with status -9" in outcome.failed["killed"]
-    assert outcome.skipped == ["sanity_attack", "without hope too"]
+    assert results.failed["bad"] == "eps must be positive, got -1"
+    assert results.failed["wrong"] == "KeyError: 'nobody'"
+    assert "ended with status -9" in results.failed["killed"]
+    assert results.skipped == ["after bad", "much later"]
     assert not (tmp_path / "never").exists()
-    assert "failed: bad: eps must be positive, got -1" in {line.rpartition(" (")[0] for line in said}
-    assert said[-1].endswith("(4 of 9 done)")
-    told = capfd.readouterr().err
-    assert "  talkative: half way\n" in told
-    assert "  talkative: warning: it is late\n" in told
-    assert told.count("Traceback") == 1  # of the mistake that is no user's
+    assert "failed: bad: eps must be positive, got -1" in {line.rpartition(" (")[0] for line in lines}
+    assert lines[-1].endswith("(4 of 9 done)")
+    printed = capfd.readouterr().err
+    assert "  talkative: half way\n" in printed
+    assert "  talkative: warning: it is late\n" in printed
+    assert printed.count("Traceback") == 1  # only for the bug
 
 
 def test_a_worker_that_dies_before_its_work_is_replaced(tmp_path, capfd) -> None:
-    """Here because its device is not there: first as it starts, with a task in its pipe, then while it is idle."""
+    """Because its device does not exist: first with a task in its pipe, then while it is idle."""
     worker = _Worker("cuda:99", threads=1)
     try:
         for name in ("first", "second"):
-            worker.begin(Task(name=name, work=write, arguments=(tmp_path / name,)))
-            assert worker.end() == (name, "its process ended with status 1")
+            worker.start(Task(name=name, work=write, arguments=(tmp_path / name,)))
+            assert worker.finish() == (name, "its process ended with status 1")
             worker.process.join()
     finally:
-        _end([worker])
+        _stop([worker])
     assert not list(tmp_path.iterdir())
     assert "cuda" in capfd.readouterr().err.lower()
 
 
-def test_what_the_longest_work_hangs_on_begins_and_the_lines_say_how_far_it_is(tmp_path) -> None:
+def test_the_task_with_most_dependent_work_starts_first_and_lines_show_the_progress(tmp_path) -> None:
     def task(name: str, seconds: float | None, *needs: str) -> Task:
         return Task(name=name, work=write, arguments=(tmp_path / name,), needs=needs, seconds=seconds)
 
     tasks = [task("alone", 500), task("before", 90), task("after", 300), task("later", 3000, "before")]
-    said: list[str] = []
-    perform(tasks, ["cpu"], threads=1, say=said.append)
-    assert [re.sub(r", \d+ s ", " ", line) for line in said if line.startswith("done")] == [
+    lines: list[str] = []
+    run_tasks(tasks, ["cpu"], threads=1, log=lines.append)
+    assert [re.sub(r", \d+ s ", " ", line) for line in lines if line.startswith("done")] == [
         "done:   before (1 of 4 done, about 63 min left)",
         "done:   later (2 of 4 done, about 13 min left)",
         "done:   alone (3 of 4 done, about 5 min left)",
         "done:   after (4 of 4 done)",
     ]
-    perform([task("known", 500), task("unknown", None)], ["cpu"], threads=1, say=said.append)
-    assert said[-3].endswith("(1 of 2 done)")
+    run_tasks([task("known", 500), task("unknown", None)], ["cpu"], threads=1, log=lines.append)
+    assert lines[-3].endswith("(1 of 2 done)")
 
 
-def test_an_estimate_that_has_proved_too_short_is_none(tmp_path) -> None:
-    worker = _Worker("cpu", threads=1)
-    try:
-        assert worker.seconds_left() is None
-        worker.begin(Task(name="slow", work=wait_for, arguments=(tmp_path / "flag", tmp_path / "slow"), seconds=100))
-        left = worker.seconds_left()
-        assert left is not None and 90 < left <= 100
-        worker.begun -= 101
-        assert worker.seconds_left() is None
-        (tmp_path / "flag").touch()
-        assert worker.end() == ("slow", None)
-    finally:
-        _end([worker])
-
-
-def test_nothing_to_do_starts_nothing() -> None:
-    outcome = perform([], ["cpu", "cpu"], threads=1, say=print)
-    assert (outcome.done, outcome.failed) == ([], {})
-
-
-def test_what_was_stopped_or_killed_goes_on_where_it_was(tmp_path) -> None:
+def test_after_an_interrupt_or_a_kill_the_rest_is_done(tmp_path) -> None:
     waits = tmp_path / "second.begun"
     threading.Thread(target=_once, args=(waits, lambda: os.kill(os.getpid(), signal.SIGINT))).start()
     with pytest.raises(Interrupted):
-        perform(missing(tmp_path), ["cpu"], threads=1, say=print)
+        run_tasks(missing(tmp_path), ["cpu"], threads=1, log=print)
     assert [task.name for task in missing(tmp_path)] == ["second", "third"]
 
     waits.unlink()
@@ -111,11 +92,11 @@ def test_what_was_stopped_or_killed_goes_on_where_it_was(tmp_path) -> None:
     path = os.pathsep.join(filter(None, sys.path))
     started = subprocess.Popen(program, env={**os.environ, "PYTHONPATH": path}, stderr=subprocess.PIPE)
     _once(waits, started.kill)
-    started.communicate(timeout=60)  # its worker holds the pipe, and does not go on without a parent
+    started.communicate(timeout=60)  # its worker holds the pipe, and ends with its parent
     (tmp_path / "flag").touch()
     assert [task.name for task in missing(tmp_path)] == ["second", "third"]
 
-    done = perform(missing(tmp_path), ["cpu"], threads=1, say=print).done
+    done = run_tasks(missing(tmp_path), ["cpu"], threads=1, log=print).done
     assert done == ["second", "third"]
     assert (tmp_path / "third").read_text() == "cpu\n"
     assert (tmp_path / "first").read_text() == "cpu\n"  # made once
@@ -129,19 +110,12 @@ def _once(path: Path, act: Callable[[], None]) -> None:
     act()
 
 
-def test_there_are_never_more_workers_than_work() -> None:
-    assert device_list("cpu", jobs=8, pending=3) == ["cpu"] * 3
+def test_devices_of_workers(monkeypatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert device_list("cpu", jobs=8, pending=3) == ["cpu"] * 3  # never more workers than work
     assert device_list("cpu", jobs=None, pending=1) == ["cpu"]
     assert device_list("cuda:1", jobs=3, pending=9) == ["cuda:1"] * 3
-    assert device_list("cuda:0", jobs=None, pending=9) == ["cuda:0"]
-
-
-def test_every_gpu_gets_a_worker(monkeypatch) -> None:
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    assert device_list("cuda", jobs=None, pending=9) == ["cuda:0", "cuda:1"]
+    assert device_list("cuda", jobs=None, pending=9) == ["cuda:0", "cuda:1"]  # one for every GPU
     assert device_list("cuda", jobs=3, pending=9) == ["cuda:0", "cuda:1", "cuda:0"]
-
-
-def test_no_jobs_is_refused() -> None:
-    with pytest.raises(ValueError, match="jobs must be a number of processes, at least 1, got 0"):
+    with pytest.raises(ArgumentError, match="jobs .*at least 1, got 0"):
         device_list("cpu", jobs=0, pending=1)

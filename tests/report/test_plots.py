@@ -1,41 +1,49 @@
+"""Plots for the page and as files."""
+
 import itertools
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import matplotlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from advbnn.report import plots
 from advbnn.report.style import looks
 
 LOOKS = list(looks(["none", "adv_bnn"]).values())
+BARS = [
+    plots.Bar(look=look, label=look.title, length=3, error=0.5, mark=2, pale=i == 0) for i, look in enumerate(LOOKS)
+]
 
 
-def lines(name: str = "p", log: bool = False) -> str:
+def panel(log: bool = False) -> plots.Panel:
     drawn = [
         plots.Line(look=look, x=[1, 5, 30], y=[90, 50, i], low=[85, 45, 0], high=[95, 55, 9])
         for i, look in enumerate(LOOKS)
     ]
-    drawn.append(plots.Line(look=LOOKS[0], x=[1, 30], y=[80, 3], dashed=True))
-    return plots.lines(name, drawn, x_label="radius", y_label="accuracy, %", top=100, log=log)
+    drawn.append(plots.Line(look=LOOKS[0], x=[1, 30], y=[80, 3], style="dashed"))
+    return plots.Panel(lines=drawn, x_label="radius", title="A panel", log=log)
+
+
+def lines(name: str = "p", log: bool = False) -> str:
+    return plots.lines_svg(name, panel(log), y_label="accuracy, %", top=100)
 
 
 def reliability(name: str = "p") -> str:
     dots = plots.Dots(x=[20, 80], y=[10, 70], share=[0.1, 0.9])
-    return plots.reliability(name, LOOKS[0], [dots, plots.Dots(x=[50], y=[20], share=[1.0], hollow=True)])
+    return plots.reliability_svg(name, LOOKS[0], [dots, plots.Dots(x=[50], y=[20], share=[1.0], hollow=True)])
 
 
 def bars(name: str = "p") -> str:
-    drawn = [
-        plots.Bar(look=look, label=look.title, length=3, error=0.5, mark=2, pale=i == 0) for i, look in enumerate(LOOKS)
-    ]
-    return plots.bars(name, drawn, x_label="growth")
+    return plots.bars_svg(name, BARS, x_label="increase")
 
 
 @pytest.mark.parametrize("draw", [lines, reliability, bars])
-def test_drawings_fit_into_a_page(draw: Callable[[str], str]) -> None:
+def test_svg_fits_into_a_page(draw: Callable[[str], str]) -> None:
     before = dict(matplotlib.rcParams)
     drawing = draw("one")
     assert drawing == draw("one")
@@ -46,22 +54,42 @@ def test_drawings_fit_into_a_page(draw: Callable[[str], str]) -> None:
     names = re.findall(r'\bid="([^"]+)"', drawing)
     assert len(set(names)) == len(names)
     assert all(name.startswith("one-") for name in names)
-    assert set(re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', drawing)) <= {(n, "") for n in names} | {
-        ("", n) for n in names
-    }
-
-
-@pytest.mark.parametrize("draw", [lines, reliability, bars])
-def test_all_colours_follow_the_page(draw: Callable[[str], str]) -> None:
-    drawing = draw("p")
+    assert {one or other for one, other in re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', drawing)} <= set(names)
     following = re.findall(r"var\(--[a-z0-9-]+, #[0-9a-f]{6}\)", drawing)
-    assert len(following) == len(re.findall(r"#[0-9a-f]{6}\b", drawing)) > 0
+    assert len(following) == len(re.findall(r"#[0-9a-f]{6}\b", drawing)) > 0  # all colours follow the page
 
 
-def test_lines_are_named_in_words_at_their_ends() -> None:
-    for drawing in (lines(), lines(log=True)):
-        assert re.findall(r">(No defence|Adv-BNN|radius|accuracy, %)</text>", drawing).count("Adv-BNN") == 1
-        assert ">No defence</text>" in drawing
+@pytest.mark.parametrize("log", [False, True])
+def test_lines_are_named_once_at_their_ends(log: bool) -> None:
+    named = re.findall(r">(No defence|Adv-BNN|radius|accuracy, %)</text>", lines(log=log))
+    assert sorted(named) == ["Adv-BNN", "No defence", "accuracy, %", "radius"]
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda path: plots.lines_png(path, [panel(), panel(log=True)], [plots.Line(look=look) for look in LOOKS]),
+        lambda path: plots.bars_png(path, BARS, title="t", x_label="x", mark="m"),
+        lambda path: plots.heat_map_png(path, "ab", [[1.0, None], [0.2, 1.0]], title="t", x_label="x", y_label="y"),
+    ],
+)
+def test_files_use_their_whole_area_and_are_reproducible(tmp_path: Path, draw: Callable[[Path], None]) -> None:
+    for name in ("one.png", "two.png"):
+        draw(tmp_path / name)
+    assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
+    with Image.open(tmp_path / "one.png") as image:
+        ground = Image.new("RGB", image.size, (253, 252, 250))
+        left, top, right, bottom = _drawn(image.convert("RGB"), ground)
+        assert left < 0.05 * image.width and right > 0.95 * image.width
+        assert top < 0.05 * image.height and bottom > 0.95 * image.height
+
+
+def _drawn(image: Image.Image, ground: Image.Image) -> tuple[int, int, int, int]:
+    from PIL import ImageChops
+
+    box = ImageChops.difference(image, ground).getbbox()
+    assert box is not None
+    return box
 
 
 @given(st.lists(st.floats(-20, 120), min_size=1, max_size=12))
@@ -73,6 +101,6 @@ def test_labels_are_spread_out_in_order_and_in_bounds(values: list[float]) -> No
         assert upper - lower >= 6 - 1e-6
 
 
-def test_labels_with_room_stay_where_they_are() -> None:
+def test_labels_with_enough_room_stay_in_place() -> None:
     assert plots.spread_out([50, 10, 30], gap=6, low=0, high=100) == [50, 10, 30]
     assert plots.spread_out([1.0, 1.0, 1.0], gap=60, low=0, high=100) == pytest.approx([1, 50.5, 100], abs=1)

@@ -1,4 +1,4 @@
-"""Whose attack a record is of."""
+"""Which records are of the authors' attack."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from advbnn.report.select import is_authors_attack
 from made_up_records import attacked, audits, with_share
 
 
-def test_the_authors_attack_is_known_with_its_own_step_and_with_a_scaled_one() -> None:
+def test_the_authors_attack_may_have_any_step_size() -> None:
     scaled = replace(paper_pgd(0.15), step_size=0.0336)
     assert is_authors_attack(attacked("adv", 0.035))
     assert is_authors_attack(attacked("adv", 0.15, attack=settings_of(scaled)))
@@ -20,8 +20,8 @@ def test_the_authors_attack_is_known_with_its_own_step_and_with_a_scaled_one() -
     assert not is_authors_attack(attacked("adv", 0.035, kind="transfer"))
 
 
-def test_where_the_papers_steps_fall_short_the_scaled_attack_is_shown() -> None:
-    """Twenty steps of 0.007 do not reach a radius of 0.15, and the audit makes them all the same."""
+def test_where_the_papers_steps_are_too_short_the_scaled_attack_is_shown() -> None:
+    """Twenty steps of 0.007, as in the audit, do not reach a radius of 0.15."""
     far = paper_pgd(0.15).threat
     audited = replace(worst_cases(audits()).where(label="adv")[0], threat=far)
     scaled = with_share(attacked("adv", 0.15, attack=settings_of(replace(paper_pgd(0.15), step_size=0.0336))), 0.25)

@@ -1,4 +1,4 @@
-"""advbnn report: records as a page to look at."""
+"""advbnn report: an HTML page from records."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,25 +14,23 @@ if TYPE_CHECKING:
     from advbnn.evaluation.records import Records
     from advbnn.report import AttackedImage
 
-_ATTACK = "PGD-20 averaged over 10 draws"
+_ATTACK = "PGD-20, 10 EOT samples"
 
 
 def report(
     sources: Annotated[list[Path], typer.Argument(help="Run folders with records, or files of records.")],
     out: Annotated[
         Path,
-        typer.Option(callback=folder_to_write, help="The folder to write report.html, report.md and report.csv to."),
+        typer.Option(callback=folder_to_write, help="The folder for report.html, report.md and report.csv."),
     ] = Path("report"),
-    images: Annotated[
-        int, typer.Option(help="So many test images are shown under attack for each run folder; 0 for none.")
-    ] = 3,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; the first GPU if there is one.")] = None,
+    images: Annotated[int, typer.Option(help="Test images shown under attack for each run folder; 0 for none.")] = 3,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; default the first GPU, else cpu.")] = None,
 ) -> None:
-    """Write a page with tables and plots of everything that was measured of some runs."""
+    """Write a page with tables and plots of everything that was measured."""
     from advbnn.cli.common import explaining_errors
     from advbnn.evaluation.records import Records
     from advbnn.report import write_report
-    from advbnn.report.headline import middle_threat
+    from advbnn.report.sections.headline import middle_threat
     from advbnn.report.select import check_one_data_set, labels_of
     from advbnn.report.style import defenses_in
 
@@ -40,14 +38,14 @@ def report(
         if images < 0:
             raise ArgumentError(f"images must be a number of images, 0 or more, got {images}")
         found = {source: read_records(source) for source in sources}
-        check_one_network_a_label(found)
+        check_one_network_per_label(found)
         records = Records()
         defenses: dict[str, str] = {}
         for source, some in found.items():
             try:
                 records += some
             except ValueError as error:
-                raise ArgumentError(f"{source} does not go together with what was named before it: {error}") from None
+                raise ArgumentError(f"{source} contradicts the sources before it: {error}") from None
             known = defenses_in(source if source.is_dir() else source.parent)
             defenses |= {label: known[label] for label in labels_of(some) if label in known}
         check_one_data_set(records)
@@ -69,21 +67,20 @@ def read_records(source: Path) -> "Records":
     if (source / RECORDS).is_file():
         return Records.load(source / RECORDS)
     if (source / CONFIG).is_file():
-        raise ArgumentError(f"{source} is a run without records; `advbnn evaluate {source}` makes some")
+        raise ArgumentError(f"{source} is a run without records; `advbnn evaluate {source}` makes them")
     if (source / FILE).is_file():
         raise ArgumentError(
-            f"{source} is a reproduction: `advbnn reproduce` writes its report. For one of your own name files of "
+            f"{source} is a reproduction: `advbnn reproduce` writes its report. For another one, give files of "
             f"{source / 'records'}"
         )
     what = "is neither a run folder nor a file of records" if source.exists() else "does not exist"
     raise ArgumentError(f"{source} {what}; expected the folder of a run, or a file such as runs/adv_bnn/{RECORDS}")
 
 
-def check_one_network_a_label(found: Mapping[Path, "Records"]) -> None:
-    """Refuses two networks of one label, whose numbers would stand in one row.
+def check_one_network_per_label(found: Mapping[Path, "Records"]) -> None:
+    """Refuses two networks with the same label, whose numbers would share a row.
 
-    What lies in the folder of one reproduction is taken as it is: there a label is one run's, and the points over
-    alpha, each of a network of its own, share one on purpose.
+    Files of the same reproduction are accepted: there the networks trained with different alphas share a label.
     """
     from advbnn.paper.experiment import FILE
 
@@ -91,7 +88,7 @@ def check_one_network_a_label(found: Mapping[Path, "Records"]) -> None:
     for source, records in found.items():
         home = source.resolve().parent.parent
         for record in records:
-            # the same weights have another digest in another type, and wherever torch describes its layers anew
+            # digests of the same weights differ between dtypes, and between versions that describe layers differently
             made_by = (record.versions.get(name, "").partition("+")[0] for name in ("torch", "advbnn"))
             comparable = (record.model.label, record.precision.partition(",")[0], *made_by)
             sha256, before = first.setdefault(comparable, (record.model.sha256, source))
@@ -101,8 +98,8 @@ def check_one_network_a_label(found: Mapping[Path, "Records"]) -> None:
                 continue
             where = " and ".join(dict.fromkeys((str(before), str(source))))
             raise ArgumentError(
-                f"{record.model.label!r} stands for two networks in {where} (sha256 {sha256[:8]} and "
-                f"{record.model.sha256[:8]}); rename the folder of one of them and evaluate it again, or leave it out"
+                f"label {record.model.label!r} is used for two networks in {where} (sha256 {sha256[:8]} and "
+                f"{record.model.sha256[:8]}); rename the folder of one and evaluate it again, or leave it out"
             )
 
 

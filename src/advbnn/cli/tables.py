@@ -1,4 +1,4 @@
-"""advbnn tables: the tables of documents, made anew from records."""
+"""advbnn tables: fills the tables of documents from records."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +14,7 @@ def tables(
     ],
     results: Annotated[Path, typer.Option(help="The folder of the records.")] = Path("results"),
     check: Annotated[
-        bool, typer.Option("--check", help="Change nothing; fail if a table is not what the records say.")
+        bool, typer.Option("--check", help="Change nothing; fail if a table differs from the records.")
     ] = False,
 ) -> None:
     """Fill the marked tables of documents from records."""
@@ -27,10 +27,10 @@ def tables(
             try:
                 text = document.read_text(encoding="utf-8")
             except UnicodeDecodeError as error:
-                raise ArgumentError(f"{document} is no text: {error}; give a markdown file") from None
+                raise ArgumentError(f"{document} is not a text file: {error}; give a markdown file") from None
             if not has_tables(text):
                 raise ArgumentError(
-                    f"{document} has no table to fill: mark its place by two lines of their own, "
+                    f"{document} has no table to fill: mark its place with the lines "
                     "<!-- table: RECORDS/NAME --> and <!-- end -->"
                 )
         changed = refresh(documents, results, check=check)

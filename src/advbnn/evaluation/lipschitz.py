@@ -61,7 +61,7 @@ def lipschitz_records(
     exact increase under the attack (eq. 14), on weight samples that the attack has not seen.
 
     All images share the same few weight samples. So the standard error `se` has two parts: `se_images` from the choice
-    of images, and `se_draws` from the weight samples, which more images do not reduce.
+    of images, and `se_samples` from the weight samples, which more images do not reduce.
 
     Args:
         model: see `evaluate`.
@@ -133,7 +133,7 @@ def _mean_and_errors(values: Tensor) -> dict[str, float]:
     values = values.double()
     images, samples = _error(values.mean((1, 2))), _error(values.mean(0).flatten())
     spread = asdict(Spread.of(values.mean((0, 2)).tolist()))
-    return {**spread, "se": math.hypot(images, samples), "se_images": images, "se_draws": samples}
+    return {**spread, "se": math.hypot(images, samples), "se_images": images, "se_samples": samples}
 
 
 def _error(values: Tensor) -> float:

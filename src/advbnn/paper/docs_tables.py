@@ -15,13 +15,13 @@ from pathlib import Path
 from advbnn.errors import AdvbnnError, ArgumentError, unknown
 from advbnn.evaluation.records import Records
 from advbnn.files import write_atomically
-from advbnn.paper.claims import judged
+from advbnn.paper.claims import check_claims
 from advbnn.paper.evidence import Evidence
 from advbnn.paper.experiment import FILE as REPRODUCTION
 from advbnn.paper.tables import claims_table, summary_table, table1, verdicts_table
 from advbnn.report.compose import compose
+from advbnn.report.elements import Table
 from advbnn.report.style import defenses_in
-from advbnn.report.tables import Table
 
 _START = re.compile(r"^<!-- table: (\S+) -->$", re.MULTILINE)
 _BLOCK = re.compile(r"^<!-- table: (\S+) -->\n(?:(?!<!-- table: ).*\n)*?<!-- end -->$", re.MULTILINE)
@@ -84,7 +84,7 @@ def _tables(results: Path, name: str, radii: str) -> dict[str, Table]:
     folders = [results / one for one in name.split("+")]
     if len(folders) > 1 or (folders[0] / REPRODUCTION).is_file():
         evidence = {folder.name: Evidence.read(folder) for folder in folders}
-        claims = {folder: judged(found) for folder, found in evidence.items()}
+        claims = {folder: check_claims(found) for folder, found in evidence.items()}
         made = {"verdicts": verdicts_table(claims), "summary": summary_table(evidence, _numbers(radii))}
         if len(folders) > 1:
             return made

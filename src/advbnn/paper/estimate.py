@@ -1,10 +1,9 @@
-"""How long it will take: a few steps of every kind are timed on this very machine, and multiplied."""
+"""Estimates how long a reproduction takes: times a few steps of every kind on this machine and multiplies."""
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,156 +13,106 @@ from torch import nn
 from advbnn.bayes.prediction import predict
 from advbnn.data import Splits, to_float
 from advbnn.distributed import World
-from advbnn.evaluation.audit.attack_suite import LEVELS
 from advbnn.fast.acceleration import accelerate
 from advbnn.paper.experiment import Run
-from advbnn.paper.plan import RANDOM, Measurement, Plan
+from advbnn.paper.measurement import Budget, Cost
+from advbnn.paper.plan import Plan
 from advbnn.paper.protocol import Protocol
 from advbnn.training.run_folder import METRICS
 from advbnn.training.state import TrainingState
 
 _BATCH = 250
 _STEPS_TIMED = 3
-_LONG = 2.0
-"""Seconds; an estimate need not be better than what a call of this length tells."""
+_LONG_CALL = 2.0
+"""Seconds; a single call of this length is precise enough."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cost:
-    """What one defence costs here, in seconds.
-
-    Attributes:
-        training: one run from beginning to end.
-        gradient: one gradient of one image, as an attack takes it.
-        forward: one answer to one image.
-    """
-
-    training: float
-    gradient: float
-    forward: float
+def estimated_seconds(plan: Plan, splits: Splits[Any], device: str) -> tuple[dict[str, float], dict[str, float]]:
+    """The seconds of each pending training by label, and of each pending measurement by name."""
+    protocol, pending, runs = plan.experiment.protocol, plan.pending(), plan.pending_runs()
+    networks = {run.defense: run for one in pending for run in one.runs}
+    models = {name: _model(run, splits, device) for name, run in networks.items()}
+    trained = {run.defense: run for run in runs}
+    steps = {name: _step_seconds(plan, run, models[name], splits, device) for name, run in trained.items()}
+    costs = {name: _cost(run, models[name], protocol, splits, device) for name, run in networks.items()}
+    budget = Budget(protocol=protocol, costs=costs, test_images=len(splits.test))
+    trainings = {run.label: steps[run.defense] * _steps_left(plan, run, len(splits.train)) for run in runs}
+    return trainings, {one.name: one.cost(budget) for one in pending}
 
 
-def costs(plan: Plan, splits: Splits[Any], device: str) -> dict[str, Cost]:
-    """For each defence that something is left to do of, what its work costs on this machine."""
-    training = {run.defense: run for run in plan.pending_runs()}
-    needed = {run.defense: run for one in plan.pending() for run in one.runs} | training
-    return {name: _cost(run, splits, device, plan, name in training) for name, run in needed.items()}
+def in_words(seconds: float) -> str:
+    """A duration such as `"12 min"`."""
+    if seconds < 90:
+        return f"{max(1.0, seconds):.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
 
 
-def task_seconds(plan: Plan, known: Mapping[str, Cost], test_images: int) -> tuple[dict[str, float], dict[str, float]]:
-    """The seconds of each pending training by its label, and of each pending measurement by its name."""
-    trainings = {run.label: known[run.defense].training * _share_left(plan, run) for run in plan.pending_runs()}
-    measurements = {
-        one.name: measurement_seconds(one, plan.experiment.protocol, known, test_images) for one in plan.pending()
-    }
-    return trainings, measurements
+def wall_time(seconds: Iterable[float], workers: int) -> float:
+    """The duration of all tasks if the workers share them evenly and do not slow each other down."""
+    every = list(seconds)
+    return max(sum(every) / workers, max(every, default=0.0))
 
 
-def measurement_seconds(one: Measurement, protocol: Protocol, known: Mapping[str, Cost], test_images: int) -> float:
-    """The time of a measurement by the gradients and answers that it asks for."""
-    cost = known[one.runs[0].defense]
-    random = one.runs[0].defense in RANDOM
-    draws = protocol.samples if random else 1
-    everything, averaged, study = (
-        min(n or test_images, test_images) for n in (protocol.images, protocol.averaged_images, protocol.study_images)
-    )
-    attacks = sum(eps > 0 for eps in one.radii)
-    match one.what:
-        case "radius":
-            return everything * (20 * attacks * cost.gradient + draws * len(one.radii) * cost.forward)
-        case "averaged":
-            return averaged * attacks * (20 * protocol.eot * cost.gradient + draws * cost.forward)
-        case "transfer":
-            made = sum(20 * known[run.defense].gradient for run in one.runs)
-            asked = sum(protocol.samples * known[run.defense].forward for run in one.runs)
-            return everything * (made + (len(one.runs) + 1) * asked)
-        case "ensemble":
-            return study * (20 * attacks * cost.gradient + len(one.radii) * max(protocol.sizes) * cost.forward)
-        case "steps":
-            asked = draws * len(protocol.steps) * attacks
-            return study * (sum(protocol.steps) * attacks * cost.gradient + asked * cost.forward)
-        case "lipschitz":
-            return 2 * study * ((20 + draws) * cost.gradient + 2 * draws * cost.forward)
-        case "alpha":
-            plain = everything * (20 * cost.gradient + 2 * draws * cost.forward)
-            return plain + averaged * (20 * protocol.eot * cost.gradient + draws * cost.forward)
-        case _:
-            images = min(protocol.audit_images or test_images, test_images)
-            gradients, answers = _audit_passes(one.level, random)
-            return images * attacks * (gradients * cost.gradient + answers * cost.forward)
+def _model(run: Run, splits: Splits[Any], device: str) -> nn.Module:
+    train = splits.train
+    return run.config.defense.build(classes=len(train.classes), shape=train.shape, seed=0).to(device)
 
 
-def _audit_passes(level: str, random: bool) -> tuple[float, float]:
-    """Roughly the gradients and answers that an audit asks for, for each image; survivors are taken to be half."""
-    how = LEVELS[level]
-    grid = sum(how.steps) * (sum(how.eot) if random else 1)
-    authors = 20 * (1 + how.eot[-1] if random else 1)
-    restarts = how.restarts * how.steps[0]
-    apgd = how.apgd_steps * (how.apgd_eot if random else 1)
-    answers = how.query_eot * (how.square_queries + 0.5 * how.nes_queries) + 15 * 50
-    return grid + authors + restarts + apgd * (1 + 0.5 * how.targets), float(answers)
-
-
-def _cost(run: Run, splits: Splits[Any], device: str, plan: Plan, trains: bool) -> Cost:
-    defense, train = run.config.defense, splits.train
-    model = defense.build(classes=len(train.classes), shape=train.shape, seed=0).to(device)
-    training = 0.0
-    if trains:
-        steps = defense.schedule.total_epochs * -(-len(train) // defense.batch_size)
-        training = steps * (_step_of_metrics(plan.folder(run), defense.batch_size) or _step(run, model, splits, device))
+def _cost(run: Run, model: nn.Module, protocol: Protocol, splits: Splits[Any], device: str) -> Cost:
     x, y = next(iter(splits.test.gather([torch.arange(min(_BATCH, len(splits.test)))])))
     x, y = to_float(x).to(device), y.to(device)
-    attack = plan.experiment.protocol.authors_attack(plan.experiment.protocol.table_radii[0], steps=2)
+    attack = protocol.authors_attack(protocol.table_radii[0], steps=2)
     fast = accelerate(model.eval(), run.config.engine)
     gradient = _seconds(lambda: attack(fast, x, y, seed=0), device) / (2 * len(x))
     forward = _seconds(lambda: predict(fast, x, samples=2, seed=0), device) / (2 * len(x))
-    return Cost(training=training, gradient=gradient, forward=forward)
+    return Cost(gradient=gradient, forward=forward)
 
 
-def _step(run: Run, model: nn.Module, splits: Splits[Any], device: str) -> float:
-    training = TrainingState(
-        model, splits.to(device), run.config.defense, 0, run.config.engine, World(), run.config.precision
-    )
+def _step_seconds(plan: Plan, run: Run, model: nn.Module, splits: Splits[Any], device: str) -> float:
+    """The seconds of a training step: from the metrics of a run that was started before, else timed."""
+    defense = run.config.defense
+    if (last := _last_metrics(plan.folder(run))) is not None:
+        return defense.batch_size / float(last["examples_per_second"])
+    training = TrainingState(model, splits.to(device), defense, 0, run.config.engine, World(), run.config.precision)
     model.train()
     x, y = next(training.rest_of_epoch())
     return _seconds(lambda: training.advance(x, y), device, times=_STEPS_TIMED)
 
 
-def _step_of_metrics(folder: Path, batch_size: int) -> float | None:
-    """The time of a step as a run that was begun before has measured it."""
-    with suppress(OSError, ValueError, KeyError, IndexError):
+def _steps_left(plan: Plan, run: Run, train_images: int) -> float:
+    defense, last = run.config.defense, _last_metrics(plan.folder(run))
+    epochs = defense.schedule.total_epochs - (float(last["epoch"]) if last is not None else 0.0)
+    return max(0.0, epochs) * -(-train_images // defense.batch_size)
+
+
+def _last_metrics(folder: Path) -> dict[str, Any] | None:
+    with suppress(OSError, ValueError, IndexError):
         last = json.loads((folder / METRICS).read_text(encoding="utf-8").splitlines()[-1])
-        return batch_size / float(last["examples_per_second"])
+        return last if {"examples_per_second", "epoch"} <= set(last) else None
     return None
 
 
-def _share_left(plan: Plan, run: Run) -> float:
-    with suppress(OSError, ValueError, KeyError, IndexError):
-        last = json.loads((plan.folder(run) / METRICS).read_text(encoding="utf-8").splitlines()[-1])
-        return max(0.0, 1 - float(last["epoch"]) / run.config.defense.schedule.total_epochs)
-    return 1.0
-
-
 def _seconds(work: Callable[[], object], device: str, times: int = 2) -> float:
-    """The mean time of one call, after two that do not count: by then fast forms are made.
+    """The mean time of one call, after two warm-up calls in which accelerated forms are compiled.
 
-    On the CPU, where nothing is made first, the time of a single call if that is long.
+    On the CPU, where nothing is compiled, a single long call is enough.
     """
     first = _timed(work, device)
-    if device == "cpu" and first > _LONG:
+    if device == "cpu" and first > _LONG_CALL:
         return first
     work()
     return sum(_timed(work, device) for _ in range(times)) / times
 
 
 def _timed(work: Callable[[], object], device: str) -> float:
-    _wait(device)
-    begun = time.perf_counter()
+    _synchronize(device)
+    start = time.perf_counter()
     work()
-    _wait(device)
-    return time.perf_counter() - begun
+    _synchronize(device)
+    return time.perf_counter() - start
 
 
-def _wait(device: str) -> None:
+def _synchronize(device: str) -> None:
     if device.startswith("cuda"):
         torch.cuda.synchronize(device)

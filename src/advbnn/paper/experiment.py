@@ -1,4 +1,4 @@
-"""What is reproduced: on which data, by whose numbers, and with which changes. All that decides the outcome."""
+"""What is reproduced: the data, whose hyper-parameters are used, and what is changed from them."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -17,31 +17,30 @@ from advbnn.training.run_folder import CONFIG
 
 EXPERIMENTS = ("table1", "fig2", "fig3", "fig4", "lipschitz", "alpha")
 
-FILE = "reproduction.json"
+FILE, RUNS, RECORDS = "reproduction.json", "runs", "records"
+"""In the folder of a reproduction: its settings, the folder of its trainings, and the folder of its records."""
 
 BESIDE = "beside"
-"""The fact that names, from its own folder, the reproduction that one is to be compared with."""
+"""The fact in `FILE` that names the reproduction to compare with, as a path relative to the folder."""
 
-_OF_THE_DIVERGENCE = tuple(f"objective.{name}" for name in ("alpha", "kl_scope", "kl_warmup", "kl_warmup_epochs"))
+_KL_SETTINGS = tuple(f"objective.{name}" for name in ("alpha", "kl_scope", "kl_warmup", "kl_warmup_epochs"))
 
-_OWN = ("data", "defense", "profile", "like", "root", "seed", "engine")
+_HAVE_OPTIONS = ("data", "defense", "profile", "like", "root", "seed", "engine")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A training that is needed.
+    """A training.
 
     Attributes:
         label: the name of its folder, and of its network in records.
         defense: one of the paper's five.
         config: all its settings.
-        factor: what alpha was multiplied with, for the experiment on alpha; else 1.
     """
 
     label: str
     defense: str
     config: Config
-    factor: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,10 +50,10 @@ class Experiment:
     Args:
         data: a data set's name, or the path of an image folder.
         like: the data set whose hyper-parameters and radii are used.
-        profile: whose numbers: `"authors_code"`, `"paper"` or `"ours"`.
-        settings: changes of every training, as `"key=value"`; those of the attack, of what makes a network random, or
-            of its divergence are for the defences that have it.
-        limit: the most images that anything is measured on.
+        profile: whose hyper-parameters: `"authors_code"`, `"paper"` or `"ours"`.
+        settings: changes to every training, as `"key=value"`. Settings of the attack, of the weight noise or of the
+            KL apply only to the defences that have them.
+        limit: the largest number of images that anything is measured on.
     """
 
     data: str
@@ -72,12 +71,12 @@ class Experiment:
         settings: Sequence[str] = (),
         limit: int | None = None,
     ) -> "Experiment":
-        """The settings, with what was left out filled in."""
+        """The settings, with defaults for what is None."""
         if like is None and data not in DATASETS:
             check_data(data)
-            raise ArgumentError(f"data={data!r} is an image folder: say with --like whose hyper-parameters to use")
+            raise ArgumentError(f"data={data!r} is an image folder: choose with --like whose hyper-parameters to use")
         if like is not None and data in DATASETS and like != data:
-            raise ArgumentError(f"like is for image folders; {data!r} has hyper-parameters of its own, leave it out")
+            raise ArgumentError(f"like is for image folders; {data!r} has its own hyper-parameters, leave it out")
         if (like or data) not in DATASETS:
             raise unknown("like", str(like), DATASETS)
         if limit is not None and limit < 1:
@@ -92,12 +91,12 @@ class Experiment:
 
     @property
     def title(self) -> str:
-        """A short name: of the data and of the profile."""
+        """A short name, such as `"cifar10-authors_code"`."""
         return f"{Path(self.data).name}-{self.profile}"
 
     @property
     def protocol(self) -> Protocol:
-        """How all is measured."""
+        """How the data is measured."""
         return PROTOCOLS[self.like].limited(self.limit)
 
     def run(
@@ -108,9 +107,9 @@ class Experiment:
         Args:
             defense: one of the paper's five.
             seed: of the training.
-            factor: what the profile's alpha is multiplied with.
+            factor: multiplies alpha.
             root: where the files of the data set are.
-            engine: how a step runs.
+            engine: how training steps run.
         """
         if defense not in DEFENSES:
             raise unknown("defense", defense, DEFENSES)
@@ -129,30 +128,30 @@ class Experiment:
         label = defense if seed == 0 else f"{defense}-seed{seed}"
         config = Config.from_table(table)
         check_radius(config)
-        if _nature(config.defense) != _nature(original):
-            guilty = " ".join(f"--set {key}" for key in changes if key.partition(".")[0] in ("network", "attack"))
+        if _kind(config.defense) != _kind(original):
+            culprits = " ".join(f"--set {key}" for key in changes if key.partition(".")[0] in ("network", "attack"))
             raise ConfigError(
-                f"{guilty} makes another defence of {defense}, which would still be called so; leave it out, and "
+                f"{culprits} turns {defense} into another defence, and its name would be wrong; leave it out, and "
                 "choose with --defenses"
             )
         if factor != 1:
             alpha = float(f"{config.defense.objective.alpha * factor:.12g}")
             config = Config.from_table(merged(table, {"objective": {"alpha": alpha}}))
             label = f"{label}-alpha{alpha:g}"
-        return Run(label=label, defense=defense, config=config, factor=factor)
+        return Run(label=label, defense=defense, config=config)
 
-    def idle_settings(self, defenses: Iterable[str]) -> list[str]:
-        """The keys that change nothing, since they are of a part that none of these defences has."""
+    def unused_settings(self, defenses: Iterable[str]) -> list[str]:
+        """The changed settings that apply to none of these defences."""
         table = {"data": self.data, "profile": self.profile, "like": self.like}
         originals = [Config.from_table({**table, "defense": name}).defense for name in defenses]
         return [key for key in _parsed(self.settings) if not any(_applies(key, original) for original in originals)]
 
     def check(self, out: Path) -> None:
-        """Makes sure that a folder holds this reproduction, or none."""
+        """Refuses a folder that holds another reproduction."""
         if out.exists() and not out.is_dir():
-            raise ArgumentError(f"{out} is a file; give --out a folder, which need not exist")
+            raise ArgumentError(f"{out} is a file; give --out a folder; it need not exist")
         if (out / CONFIG).exists():
-            raise ArgumentError(f"{out} is the folder of a run; give --out another, which need not exist")
+            raise ArgumentError(f"{out} is the folder of a run; give --out another folder")
         if not (out / FILE).exists():
             return
         before, now = asdict(stored(out)[0]), asdict(self)
@@ -164,7 +163,7 @@ class Experiment:
             raise ArgumentError(f"{out} holds a reproduction with other settings: {listed}; give --out another folder")
 
     def write(self, out: Path, **facts: Any) -> None:
-        """Writes the settings into a folder, with facts that are to be known when its records are read."""
+        """Writes the settings and further facts, needed to read its records, into a folder."""
         self.check(out)
         write_atomically(out / FILE, (json.dumps({**asdict(self), **facts}, indent=1) + "\n").encode())
 
@@ -182,7 +181,7 @@ def stored(out: Path) -> tuple[Experiment, dict[str, Any]]:
 
 
 def check_beside(experiment: Experiment, folder: Path) -> None:
-    """Makes sure that the reproduction in a folder is of the same data, measured in the same way."""
+    """Refuses a reproduction of other data, or one that was measured differently."""
     other = stored(folder)[0]
     for name, mine, theirs in (
         ("data", source(experiment.data), source(other.data)),
@@ -191,35 +190,35 @@ def check_beside(experiment: Experiment, folder: Path) -> None:
     ):
         if mine != theirs:
             raise ArgumentError(
-                f"{folder} cannot stand beside this reproduction: {name} is {theirs!r} there and {mine!r} here; give "
-                "--beside one of the same data, measured in the same way"
+                f"{folder} cannot be compared with this reproduction: {name} is {theirs!r} there and {mine!r} here; "
+                "--beside needs the same data, measured in the same way"
             )
 
 
 def source(data: str) -> str:
-    """What identifies the data of a reproduction: where an image folder lies is a matter of the machine."""
+    """What identifies the data: the path of an image folder differs between machines, its name does not."""
     return data if data in DATASETS else f"the folder {Path(data).name}"
 
 
 def _parsed(settings: Sequence[str]) -> dict[str, Any]:
     changes = parse_settings(settings)
     for key in changes:
-        if key.partition(".")[0] in _OWN:
-            raise ConfigError(f"--set changes what all trainings share, and {key} is not: use the option for it")
+        if key.partition(".")[0] in _HAVE_OPTIONS:
+            raise ConfigError(f"--set {key} is not possible, it differs between trainings: use the option for it")
     return changes
 
 
 def _applies(key: str, original: Defense) -> bool:
-    """Whether a setting is one of this defence, or of some others only."""
+    """Whether a setting applies to this defence."""
     part, _, name = key.partition(".")
     if part == "attack":
         return original.attack is not None  # a setting must not give an attack to a training without one
-    if key in _OF_THE_DIVERGENCE:
+    if key in _KL_SETTINGS:
         return isinstance(original.network, Variational)
     of_others = part == "network" and any(hasattr(kind, name) for kind in (Noisy, Variational))
     return not of_others or hasattr(original.network, name)
 
 
-def _nature(defense: Defense) -> tuple[type, bool]:
-    """What makes a defence the one that it is: how its network is random, and whether it is attacked."""
+def _kind(defense: Defense) -> tuple[type, bool]:
+    """How the network of a defence is random, and whether it is trained under attack."""
     return type(defense.network), defense.attack is not None

@@ -1,37 +1,41 @@
-"""How each data set is measured: the paper's radii and sizes; on digits the same in miniature."""
+"""How each data set is measured: the paper's radii and sizes, and a smaller version for digits."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from advbnn.attacks import PGD, paper_pgd
 from advbnn.evaluation.curves import ENSEMBLE_SIZES, IMAGENET_RADII, RADII, STEPS
 from advbnn.paper import published as paper
 
 AUTHORS = "PGD-20"
-"""What the records of the authors' attack are called."""
+"""The name of the authors' attack in records."""
+
+RANDOM = ("rse", "bnn", "adv_bnn")
+"""The defences with random networks; for the others there is nothing to average."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Protocol:
-    """How much is measured, and where.
+    """What is measured, and how.
 
     Args:
-        radii: those of Figure 2, 0 included.
-        table_radii: those of Table 1, without 0.
-        transfer_radius: that of Figure 3.
-        study_radii: the two of Figure 4 besides 0.
-        sizes: of the ensemble, Figure 4 left.
-        steps: of the attack, Figure 4 right.
+        radii: the radii of Figure 2, including 0.
+        table_radii: the radii of Table 1, without 0.
+        transfer_radius: the radius of Figure 3.
+        study_radii: the two radii of Figure 4, besides 0.
+        sizes: numbers of weight samples in Figure 4, left.
+        steps: numbers of attack steps in Figure 4, right.
         step_size: of the authors' attack.
-        eot: draws that the averaged attack takes its gradients over.
-        samples: draws of the classifier.
-        alpha_factors: what alpha is multiplied with in the further trainings of the experiment on alpha.
-        images: test images of Table 1, Figures 2 and 3; all when None.
-        averaged_images: those of the attack along averaged gradients, which costs `eot` times as much.
-        study_images: those of Figure 4 and of the local Lipschitz value.
+        eot: EOT samples of the averaged attack.
+        samples: weight samples of the classifier.
+        alpha_factors: factors of alpha in the additional trainings of the experiment on alpha.
+        images: test images of Table 1 and Figures 2 and 3; all when None.
+        averaged_images: test images of the averaged attack, which costs `eot` times as much.
+        study_images: images of Figure 4 and of the local Lipschitz value.
         audit: the level of the audit.
-        audit_radii: the radii that it is made at.
+        audit_radii: its radii.
         audit_images: its test images.
-        batch_size: images attacked at a time, which share each draw of the weights.
+        batch_size: images attacked at a time; they share each weight sample.
     """
 
     radii: tuple[float, ...]
@@ -54,28 +58,24 @@ class Protocol:
 
     @property
     def averaged(self) -> str:
-        """What the records of the averaged attack are called."""
-        return f"{AUTHORS}, {self.eot} draws averaged"
+        """The name of the averaged attack in records."""
+        return f"{AUTHORS}, {self.eot} EOT samples"
 
     def authors_attack(self, eps: float, steps: int = 20) -> PGD:
-        """PGD from the image itself, along the gradient of one draw a step, which is the same at every radius."""
+        """PGD without random start, one weight sample per step; the step size does not depend on the radius."""
         return replace(paper_pgd(eps, steps), step_size=self.step_size)
 
     def averaged_attack(self, eps: float) -> PGD:
-        """The same along the mean gradient of several draws."""
+        """The same with gradients averaged over `eot` weight samples."""
         return replace(self.authors_attack(eps), eot=self.eot)
 
     def limited(self, limit: int | None) -> "Protocol":
-        """With no more images than `limit` anywhere."""
+        """The protocol with at most `limit` images everywhere."""
         if limit is None:
             return self
-        return replace(
-            self,
-            images=min(limit, self.images or limit),
-            averaged_images=min(limit, self.averaged_images or limit),
-            study_images=min(limit, self.study_images or limit),
-            audit_images=min(limit, self.audit_images or limit),
-        )
+        names = ("images", "averaged_images", "study_images", "audit_images")
+        changes: dict[str, Any] = {name: min(limit, getattr(self, name) or limit) for name in names}
+        return replace(self, **changes)
 
 
 _LIKE_CIFAR10 = Protocol(
@@ -96,8 +96,8 @@ PROTOCOLS = {
         study_radii=(0.01, 0.02),
         audit_radii=paper.RADII["imagenet143"],
     ),
-    # Radii and step in about the paper's proportion to the radius of training, 0.15 here: twenty of the paper's own
-    # steps would not cover it.
+    # Radii and step size in about the paper's proportion to the training radius, here 0.15; twenty of the paper's own
+    # steps would not reach it.
     "digits": Protocol(
         radii=tuple(3 * k / 80 for k in range(9)),
         table_radii=(0.075, 0.15, 0.225, 0.3),
@@ -116,4 +116,4 @@ PROTOCOLS = {
         batch_size=250,
     ),
 }
-"""By the name of the data set whose hyper-parameters are used."""
+"""By the data set whose hyper-parameters are used."""

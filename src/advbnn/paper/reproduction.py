@@ -1,90 +1,123 @@
-"""A reproduction from the plan to the report: what is missing is done, what is there is left alone."""
+"""Carries out a plan: trains and measures what is missing, and leaves what exists alone."""
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-from advbnn.paper import work
-from advbnn.paper.estimate import costs, task_seconds
+from advbnn import data
+from advbnn.data import Splits
+from advbnn.evaluation.accuracy import Options
+from advbnn.paper.estimate import estimated_seconds
+from advbnn.paper.experiment import RUNS, Experiment, Run
+from advbnn.paper.measurement import Measurement, Session
 from advbnn.paper.plan import Plan, finished
-from advbnn.paper.workers import Outcome, Task, perform
+from advbnn.paper.workers import Task
 from advbnn.report import AttackedImage, attacked_images
+from advbnn.training.config import Config
 from advbnn.training.loading import load_trained
+from advbnn.training.loop import fit_config
+from advbnn.training.run_folder import CONFIG
 
 _IMAGES = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reproduction:
-    """A plan and where it is carried out.
+    """A plan and the devices to carry it out on.
 
     Args:
-        plan: what has to be there in the end.
+        plan: what must exist in the end.
         devices: one for each worker.
-        threads: of each worker on the CPU.
-        command: what makes the records again.
+        command: the command line that makes the records again.
     """
 
     plan: Plan
-    devices: Sequence[str]
-    threads: int
+    devices: list[str]
     command: str
 
-    def seconds(self) -> tuple[dict[str, float], dict[str, float]]:
-        """An estimate for every training and measurement that is left to do."""
-        splits = work.load_splits(self.plan.runs[0].config)
-        known = costs(self.plan, splits, self.devices[0])
-        return task_seconds(self.plan, known, len(splits.test))
+    def estimate(self) -> dict[str, float]:
+        """The estimated seconds of every task that is left, by name."""
+        plan, splits = self.plan, load_splits(self.plan.runs[0].config)
+        trainings, measurements = estimated_seconds(plan, splits, self.devices[0])
+        return {_training(label): seconds for label, seconds in trainings.items()} | measurements
 
-    def tasks(self, trainings: Mapping[str, float], measurements: Mapping[str, float]) -> list[Task]:
-        """What is left to do."""
-        plan = self.plan
-        made = [
+    def tasks(self, seconds: dict[str, float] | None = None) -> list[Task]:
+        """The trainings and measurements that are left, with their estimated seconds if known."""
+        plan, known = self.plan, seconds or {}
+        trainings = [
             Task(
                 name=_training(run.label),
-                work=work.train,
+                work=train,
                 arguments=(run, plan.folder(run)),
-                seconds=trainings.get(run.label),
+                seconds=known.get(_training(run.label)),
             )
             for run in plan.pending_runs()
         ]
-        return made + [
+        measurements = [
             Task(
                 name=one.name,
-                work=work.measure,
+                work=measure,
                 arguments=(one, plan.experiment, plan.out, self.command),
                 needs=tuple(_training(run.label) for run in one.runs),
-                seconds=measurements.get(one.name),
+                seconds=known.get(one.name),
             )
             for one in plan.pending()
         ]
-
-    def carry_out(
-        self, trainings: Mapping[str, float], measurements: Mapping[str, float], say: Callable[[str], None]
-    ) -> Outcome:
-        """Does all that is left to do; see `workers.perform`."""
-        return perform(self.tasks(trainings, measurements), self.devices, threads=self.threads, say=say)
+        return trainings + measurements
 
     def images(self, labels: Container[str]) -> list[AttackedImage]:
-        """The first test images under attack, for each defence of the given labels that is trained."""
+        """The first test images under attack, for each trained defence with one of these labels."""
         protocol, shown = self.plan.experiment.protocol, []
+        attack = protocol.averaged_attack(protocol.table_radii[1])
         for run in self.plan.runs:
             folder = self.plan.folder(run)
-            if run.label != run.defense or run.label not in labels or not finished(folder, run.config):
-                continue
-            trained = load_trained(folder, device=self.devices[0])
-            attack = protocol.averaged_attack(protocol.table_radii[1])
-            test = work.load_splits(run.config).test
-            shown += attacked_images(
-                trained.model, test, attack, range(_IMAGES), name=protocol.averaged, label=run.label
-            )
+            if run.label == run.defense and run.label in labels and finished(folder, run.config):
+                model, test = load_trained(folder, device=self.devices[0]).model, load_splits(run.config).test
+                rows = range(min(_IMAGES, len(test)))
+                shown += attacked_images(model, test, attack, rows, name=protocol.averaged, label=run.label)
         return shown
+
+
+def train(device: str, run: Run, folder: Path) -> None:
+    """Trains a network, or resumes its training; does nothing if it is finished."""
+    config = run.config
+    if finished(folder, config):
+        return
+    if (folder / CONFIG).exists():
+        # perhaps started by another command: continue with the settings it was started with
+        config = Config.from_run((folder / CONFIG).read_text(encoding="utf-8"))
+    fit_config(config, load_splits(config), out=folder, resume=True, device=device)
+
+
+def measure(device: str, measurement: Measurement, experiment: Experiment, out: Path, command: str) -> None:
+    """Makes the missing records of a measurement."""
+    protocol, network = experiment.protocol, measurement.network
+    options = Options(
+        samples=protocol.samples,
+        seeds=1,
+        batch_size=protocol.batch_size,
+        label=network.label,
+        out=measurement.file(out),
+        progress=True,
+        command=command,
+        engine=network.config.engine,
+    )
+    models = {run.label: load_trained(out / RUNS / run.label, device=device).model for run in measurement.runs}
+    measurement.run(Session(protocol=protocol, models=models, splits=load_splits(network.config), options=options))
+    measurement.file(out).touch()  # the records hold for these weights, even if none was missing
+
+
+def load_splits(config: Config) -> Splits[Any]:
+    """The data of a run, read once per process."""
+    return _load(config.data, config.root, config.size, config.cache)
+
+
+@cache
+def _load(source: str, root: str | None, size: int | None, folder: str | None) -> Splits[Any]:
+    return data.load(source, root, size=size, cache=folder)
 
 
 def _training(label: str) -> str:
     return f"training {label}"
-
-
-def default_folder(title: str) -> Path:
-    """Where a reproduction goes if nothing is said."""
-    return Path("reproduced") / title

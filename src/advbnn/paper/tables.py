@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 
 from advbnn.paper.claims import Claim
-from advbnn.paper.evidence import Evidence, Number
-from advbnn.paper.plan import RANDOM
-from advbnn.paper.protocol import AUTHORS
-from advbnn.paper.verdicts import UNDECIDED, UNMEASURED
-from advbnn.report.select import draws_of, images_of
+from advbnn.paper.evidence import Evidence
+from advbnn.paper.number import Number
+from advbnn.paper.protocol import AUTHORS, RANDOM
+from advbnn.paper.verdicts import INCONCLUSIVE, UNMEASURED
+from advbnn.report.elements import NOTHING, PLUS_MINUS, Cell, Table, percent_at_most, percent_range
+from advbnn.report.select import images_of, samples_of
 from advbnn.report.style import TITLES
-from advbnn.report.tables import NOTHING, PLUS_MINUS, Cell, Table, percent_at_most, percent_range
 
 PAPER, LATER, WORST = "the paper", "later work, gradients averaged", "worst case"
 
@@ -103,7 +103,7 @@ def verdicts_table(claims: Mapping[str, Sequence[Claim]]) -> Table:
 
 
 def _verdict(claim: Claim) -> Cell:
-    return Cell(claim.verdict, strong=claim.verdict not in (UNDECIDED, UNMEASURED))
+    return Cell(claim.verdict, strong=claim.verdict not in (INCONCLUSIVE, UNMEASURED))
 
 
 def _caption(evidence: Evidence) -> str:
@@ -114,15 +114,15 @@ def _caption(evidence: Evidence) -> str:
     several = any((number := evidence.clean(defense)) is not None and number.trainings > 1 for defense in TITLES)
     parts = [f"Accuracy in % with its {'standard deviation over the trainings' if several else '95 % interval'}."]
     if used:
-        parts.append(f"{images_of(used)}; {draws_of(used)}.")
+        parts.append(f"{images_of(used)}; {samples_of(used)}.")
     if averaged and images_of(averaged) != images_of(used or averaged):
         parts.append(f"Averaged gradients on the first {images_of(averaged)}.")
     if audited:
         level = ", ".join(dict.fromkeys(r.name for r in audited))
         parts.append(f"Worst case: {level} audit of {images_of(audited)}.")
-        undecided = max(evidence.undecided(defense, eps) for defense in TITLES for eps in evidence.radii)
-        if undecided:
-            parts.append(f"Inconclusive images, up to {percent_at_most(undecided / 100)} %, count as not robust.")
+        inconclusive = max(evidence.inconclusive(defense, eps) for defense in TITLES for eps in evidence.radii)
+        if inconclusive:
+            parts.append(f"Inconclusive images, up to {percent_at_most(inconclusive / 100)} %, count as not robust.")
     step = evidence.experiment.protocol.step_size
     parts.append(f"{AUTHORS} is the authors' attack: no random start, one weight sample per step, step size {step}.")
     parts.append("Deterministic networks have nothing to average.")

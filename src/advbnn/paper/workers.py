@@ -1,8 +1,8 @@
-"""Tasks that depend on each other, done by several processes at once; what stops can be started again.
+"""Runs tasks that depend on each other in several processes; an interrupted run can be started again.
 
-A worker is a process of its own, with a device of its own where there are several. It lives as long as there is work,
-so that its start is paid once. Signals: the parent notes Ctrl-C and SIGTERM and passes SIGTERM on to its workers. A
-training finishes its step and saves; a measurement is simply ended, as each of its batches is on disk already.
+Every worker is a process with its own device that lives until there is no more work. The parent handles Ctrl-C and
+SIGTERM and sends SIGTERM to its workers: a training finishes its step and saves, a measurement simply ends, since each
+of its batches is already on disk.
 """
 
 import io
@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from advbnn.errors import ArgumentError
-from advbnn.paper.durations import in_words, together
+from advbnn.errors import AdvbnnError, ArgumentError
+from advbnn.paper.estimate import in_words, wall_time
 from advbnn.training.interrupts import Interrupted, Interrupts
 
-SECONDS_TO_STOP = 60.0
-"""How long a worker may take to save its state once it was asked to stop."""
+_SECONDS_TO_STOP = 60.0
+"""How long a worker may take to save its state after SIGTERM."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,11 +33,11 @@ class Task:
     """A piece of work.
 
     Attributes:
-        name: what it is called; unique among the tasks.
-        work: a function of a module; its first argument is the device.
-        arguments: the others.
-        needs: names of tasks that must be done before it.
-        seconds: how long it takes by an estimate; None without one.
+        name: unique among the tasks.
+        work: a function at module level; its first argument is the device.
+        arguments: its other arguments.
+        needs: names of the tasks that must be done before it.
+        seconds: its estimated duration, if known.
     """
 
     name: str
@@ -48,78 +48,74 @@ class Task:
 
 
 @dataclass
-class Outcome:
-    """What became of the tasks.
-
-    Attributes:
-        done: names of those that succeeded.
-        failed: those that did not, and why.
-        skipped: those that needed one of these.
-    """
+class TaskResults:
+    """The names of the tasks that succeeded, those that failed with the reason, and those that needed a failed one."""
 
     done: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
 
 
-def perform(tasks: Sequence[Task], devices: Sequence[str], *, threads: int, say: Callable[[str], None]) -> Outcome:
-    """Does the tasks, as many at a time as there are devices, each after those that it needs.
+def run_tasks(
+    tasks: Sequence[Task], devices: Sequence[str], *, threads: int, log: Callable[[str], None]
+) -> TaskResults:
+    """Runs the tasks, as many at a time as there are devices, each after those it needs.
 
-    Of those that can begin, that one does which the longest work hangs on: its own, and that of all that need it.
+    Of the tasks that can start, the one with the most work depending on it comes first.
 
     Args:
-        tasks: the work; a need that is not among them is taken to be met.
+        tasks: the work; a need that is not among them counts as done.
         devices: one for each worker; a device may be named several times.
-        threads: of each worker, on the CPU.
-        say: is told what begins and ends, how many are done, and how long the others may take if all have an estimate.
+        threads: CPU threads of each worker.
+        log: receives a line whenever a task starts or ends, with the progress and the time left if all have estimates.
 
     Raises:
-        Interrupted: Ctrl-C or SIGTERM came; the workers have saved what they could and are gone.
+        Interrupted: after Ctrl-C or SIGTERM; the workers have saved what they could and have ended.
     """
-    outcome = Outcome()
+    results = TaskResults()
     waiting = {task.name: task for task in tasks}
     workers = [_Worker(device, threads) for device in devices[: len(tasks)]]
     try:
         with Interrupts() as interrupts:
             while True:
-                _hand_out(waiting, workers, say)
+                _start_tasks(waiting, workers, log)
                 busy = {worker.pipe: worker for worker in workers if worker.task is not None}
                 if not busy:
-                    return outcome
-                finished = wait(list(busy), timeout=0.5)
+                    return results
+                ready = wait(list(busy), timeout=0.5)
                 if interrupts.received is not None:
                     raise Interrupted("stopped", interrupts.received)
-                for worker in [worker for pipe, worker in busy.items() if pipe in finished]:
-                    ended = _collect(worker, outcome)
-                    _skip_hopeless(waiting, outcome)
-                    say(f"{ended} ({_progress(outcome, len(tasks), waiting, workers)})")
+                for worker in [worker for pipe, worker in busy.items() if pipe in ready]:
+                    line = _collect(worker, results)
+                    _skip_impossible(waiting, results)
+                    log(f"{line} ({_progress(results, len(tasks), waiting, workers)})")
     finally:
-        _end(workers)
+        _stop(workers)
 
 
 class _Worker:
-    """A process and the pipe to it; a process that has died is replaced."""
+    """A process and the pipe to it; a process that died is replaced."""
 
     def __init__(self, device: str, threads: int) -> None:
         self.device, self.threads = device, threads
         self.task: Task | None = None
-        self.begun = 0.0
-        self._start()
+        self.started = 0.0
+        self._start_process()
 
-    def _start(self) -> None:
+    def _start_process(self) -> None:
         context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
         self.pipe, other = context.Pipe()
         self.process = context.Process(target=_serve, args=(other, self.device, self.threads))
         self.process.start()
         other.close()
 
-    def begin(self, task: Task) -> None:
-        self.task, self.begun = task, time.monotonic()
-        with suppress(OSError):  # of a process that has died while idle, `end` tells
+    def start(self, task: Task) -> None:
+        self.task, self.started = task, time.monotonic()
+        with suppress(OSError):  # `finish` reports a process that died while idle
             self.pipe.send(task)
 
-    def end(self) -> tuple[str, str | None]:
-        """The name of the task that is over, and why it failed, if it did."""
+    def finish(self) -> tuple[str, str | None]:
+        """The name of the task that ended, and the reason if it failed."""
         assert self.task is not None
         name, self.task = self.task.name, None
         try:
@@ -128,73 +124,68 @@ class _Worker:
             self.process.join()
             code = self.process.exitcode
             self.pipe.close()
-            self._start()
+            self._start_process()
             return name, f"its process ended with status {code}"
 
     def seconds_left(self) -> float | None:
-        """What is left of its task by the estimate; None without one, and once it has proved too short."""
+        """The estimated rest of its task; None without an estimate, or once it has taken longer."""
         if self.task is None or self.task.seconds is None:
             return None
-        left = self.task.seconds - (time.monotonic() - self.begun)
+        left = self.task.seconds - (time.monotonic() - self.started)
         return left if left > 0 else None
 
-    def stop(self) -> None:
-        """Asks for the end; a worker that is idle sees that its work is over."""
-        if self.task is not None:
-            self.process.terminate()
-        self.pipe.close()
 
-
-def _hand_out(waiting: dict[str, Task], workers: Sequence[_Worker], say: Callable[[str], None]) -> None:
-    """Gives every idle worker one of the tasks that can begin."""
+def _start_tasks(waiting: dict[str, Task], workers: Sequence[_Worker], log: Callable[[str], None]) -> None:
+    """Gives every idle worker one of the tasks that can start."""
     for worker in workers:
-        unfinished = {*waiting, *(busy.task.name for busy in workers if busy.task is not None)}
+        unfinished = {*waiting, *(other.task.name for other in workers if other.task is not None)}
         ready = [task for task in waiting.values() if not unfinished & set(task.needs)]
         if worker.task is None and ready:
-            task = max(ready, key=lambda task: _seconds_that_hang_on(task, waiting))
+            task = max(ready, key=lambda task: _dependent_seconds(task, waiting))
             del waiting[task.name]
-            worker.begin(task)
-            say(f"begins: {task.name}")
+            worker.start(task)
+            log(f"start:  {task.name}")
 
 
-def _seconds_that_hang_on(task: Task, waiting: dict[str, Task]) -> float:
+def _dependent_seconds(task: Task, waiting: dict[str, Task]) -> float:
+    """The duration of a task and of those that need it."""
     return sum(each.seconds or 0.0 for each in (task, *waiting.values()) if each is task or task.name in each.needs)
 
 
-def _collect(worker: _Worker, outcome: Outcome) -> str:
-    """Notes what became of the task that a worker is through with, and puts it in words."""
-    name, problem = worker.end()
-    if problem is None:
-        outcome.done.append(name)
-        return f"done:   {name}, {in_words(time.monotonic() - worker.begun)}"
-    outcome.failed[name] = problem
-    return f"failed: {name}: {problem}"
+def _collect(worker: _Worker, results: TaskResults) -> str:
+    """Stores the result of a task that ended, and returns a line about it."""
+    name, reason = worker.finish()
+    if reason is None:
+        results.done.append(name)
+        return f"done:   {name}, {in_words(time.monotonic() - worker.started)}"
+    results.failed[name] = reason
+    return f"failed: {name}: {reason}"
 
 
-def _progress(outcome: Outcome, count: int, waiting: dict[str, Task], workers: Sequence[_Worker]) -> str:
-    """How many of the tasks are done, and how long the others may take."""
+def _progress(results: TaskResults, count: int, waiting: dict[str, Task], workers: Sequence[_Worker]) -> str:
     estimates = [task.seconds for task in waiting.values()]
     estimates += [worker.seconds_left() for worker in workers if worker.task is not None]
     known = [seconds for seconds in estimates if seconds is not None]
-    done = f"{len(outcome.done)} of {count} done"
-    return f"{done}, about {in_words(together(known, len(workers)))} left" if known and known == estimates else done
+    done = f"{len(results.done)} of {count} done"
+    return f"{done}, about {in_words(wall_time(known, len(workers)))} left" if known and known == estimates else done
 
 
-def _skip_hopeless(waiting: dict[str, Task], outcome: Outcome) -> None:
-    while True:
-        lost = {*outcome.failed, *outcome.skipped}
-        sanity_attack = [name for name, task in waiting.items() if lost & set(task.needs)]
-        if not sanity_attack:
-            return
-        for name in sanity_attack:
+def _skip_impossible(waiting: dict[str, Task], results: TaskResults) -> None:
+    """Skips the tasks that need a failed one, directly or through others."""
+    while impossible := [
+        name for name, task in waiting.items() if {*results.failed, *results.skipped} & set(task.needs)
+    ]:
+        for name in impossible:
             del waiting[name]
-            outcome.skipped.append(name)
+        results.skipped += impossible
 
 
-def _end(workers: Sequence[_Worker]) -> None:
+def _stop(workers: Sequence[_Worker]) -> None:
     for worker in workers:
-        worker.stop()
-    deadline = time.monotonic() + SECONDS_TO_STOP
+        if worker.task is not None:
+            worker.process.terminate()
+        worker.pipe.close()  # an idle worker ends when its pipe does
+    deadline = time.monotonic() + _SECONDS_TO_STOP
     for worker in workers:
         worker.process.join(max(0.0, deadline - time.monotonic()))
         if worker.process.is_alive():
@@ -203,8 +194,8 @@ def _end(workers: Sequence[_Worker]) -> None:
 
 
 def _serve(pipe: Connection, device: str, threads: int) -> None:
-    """What a worker does: one task after another, until there are no more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the parent decides
+    """The loop of a worker: one task after another until the pipe closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all processes; the parent decides
     threading.Thread(target=_end_with_parent, daemon=True).start()
     warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
     import torch
@@ -218,22 +209,22 @@ def _serve(pipe: Connection, device: str, threads: int) -> None:
             task: Task = pipe.recv()
         except EOFError:
             return
-        problem = _problem(task, device)
+        reason = _run(task, device)
         with suppress(BrokenPipeError, OSError):
-            pipe.send(problem)
+            pipe.send(reason)
 
 
-def _problem(task: Task, device: str) -> str | None:
-    """Does a task; why it failed, if it did."""
+def _run(task: Task, device: str) -> str | None:
+    """Runs a task; returns the reason if it failed."""
     try:
         with redirect_stderr(_Prefixed(task.name)):
             task.work(device, *task.arguments)
     except Interrupted:
         sys.exit(0)
-    except Exception as error:  # one failed task must not take the others along
-        if isinstance(error, ValueError | RuntimeError | OSError):
+    except Exception as error:  # a failed task must not end the others
+        if isinstance(error, AdvbnnError | OSError):
             return str(error)
-        traceback.print_exc()  # a mistake of the program, not of its user
+        traceback.print_exc()  # a bug, or out of memory
         return f"{type(error).__name__}: {error}"
     return None
 
@@ -246,38 +237,31 @@ def _end_with_parent() -> None:
 
 
 class _Prefixed(io.TextIOBase):
-    """Lines for stderr, each with the name of its task and written whole, so that those of workers do not mix."""
+    """Writes whole lines to stderr, each with the name of its task, so that the lines of workers do not mix."""
 
     def __init__(self, name: str) -> None:
         self._name, self._rest, self._stderr = name, "", sys.stderr
 
     def write(self, text: str) -> int:
         *lines, self._rest = (self._rest + text).split("\n")
-        for line in lines:
-            if line.strip():
-                self._stderr.write(f"  {self._name}: {line}\n")
+        self._stderr.write("".join(f"  {self._name}: {line}\n" for line in lines if line.strip()))
         self._stderr.flush()
         return len(text)
 
-    def writable(self) -> bool:
-        return True
-
 
 def device_list(device: str, jobs: int | None, pending: int) -> list[str]:
-    """One device for each worker.
+    """The device of each worker.
 
     Args:
         device: `"cpu"`, `"cuda"` for all GPUs, or one such as `"cuda:1"`.
-        jobs: how many workers; one for each GPU, or for each core of the CPU up to 2, when None.
-        pending: how many trainings or measurements can go on at once; there are never more workers.
+        jobs: the number of workers; when None one for each GPU, or up to two on the CPU.
+        pending: the number of tasks that can run at once; there are never more workers.
     """
     import torch
 
     if jobs is not None and jobs < 1:
         raise ArgumentError(f"jobs must be a number of processes, at least 1, got {jobs}")
-    places = [device]
-    if device == "cuda":
-        places = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
-    natural = len(places) if device.startswith("cuda") else min(2, os.cpu_count() or 1)
-    count = max(1, min(jobs or natural, pending))
+    places = [f"cuda:{index}" for index in range(torch.cuda.device_count())] if device == "cuda" else [device]
+    default = len(places) if device.startswith("cuda") else min(2, os.cpu_count() or 1)
+    count = max(1, min(jobs or default, pending))
     return [places[index % len(places)] for index in range(count)]

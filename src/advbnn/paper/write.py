@@ -1,53 +1,47 @@
-"""What a reproduction has found, written down: figures, the table and the claims in markdown, and the report."""
+"""Writes the results of a reproduction: figures, the table and the claims in markdown, and the report."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from advbnn.files import write_atomically
-from advbnn.paper.claims import Claim, judged
+from advbnn.paper.claims import Claim, check_claims
 from advbnn.paper.evidence import Evidence
-from advbnn.paper.figures import draw_all
+from advbnn.paper.figures import FIGURES, draw_all
 from advbnn.paper.tables import claims_table, table1
-from advbnn.paper.verdicts import NOT, PARTLY, REPRODUCED, UNDECIDED, UNMEASURED
+from advbnn.paper.verdicts import VERDICTS
 from advbnn.report import AttackedImage, write_report
-from advbnn.report.section import Section
+from advbnn.report.elements import Section
 from advbnn.report.style import defenses_in
 
-RESULTS, FIGURES = "results.md", "figures"
+RESULTS = "results.md"
 
 _WORDS = (
-    "Every claim of the paper that can be measured, and what the records of this reproduction say of it. Claims that "
-    "the paper does not make itself, about stronger attacks, stand beside its own: a gain that only the paper's "
-    "attack sees is none."
+    "Every measurable claim of the paper, with the verdict of this reproduction. Claims about stronger attacks, which "
+    "the paper does not make itself, are included: a gain that only the paper's attack shows is not a gain in "
+    "robustness."
 )
 
-_CAPTIONS = {
-    "table1": "Adversarial training and Adv-BNN: the paper's attack, averaged gradients, and the worst case",
-    "fig2": "Figure 2: accuracy against the radius of the attack",
-    "fig3": "Figure 3: how well attacks on one network work on another",
-    "fig4": "Figure 4: the size of the ensemble, and the steps of the attack",
-    "lipschitz": "Section 3: the local Lipschitz value on training and test images",
-    "alpha": "Table 1, caption: what a smaller alpha does",
-}
 
-
-def write_all(out: Path, images: Sequence[AttackedImage] = ()) -> Path:
-    """Writes all that can be said from the records in a folder; returns the path of the report.
+def write_all(out: Path, images: Sequence[AttackedImage] = (), figures: Path | None = None) -> Path:
+    """Writes figures, `results.md` and the report from the records in a folder; returns the path of the report.
 
     Args:
         out: the folder of a reproduction.
         images: single images to show in the report.
+        figures: the folder of the figures; `figures` inside `out` when None.
     """
     evidence = Evidence.read(out)
-    claims = judged(evidence)
-    drawn = draw_all(evidence, out / FIGURES)
-    write_atomically(out / RESULTS, results(evidence, claims, drawn).encode())
+    claims = check_claims(evidence)
+    drawn = draw_all(evidence, figures or out / "figures")
+    links = {name: Path(os.path.relpath(path, out)).as_posix() for name, path in drawn.items()}
+    write_atomically(out / RESULTS, results(evidence, claims, links).encode())
     first = [section(evidence, claims)]
     return write_report(evidence.records, out / "report", images, first=first, defenses=defenses_in(out))
 
 
 def section(evidence: Evidence, claims: Sequence[Claim]) -> Section:
-    """The paper's table and claims as the first part of the report."""
+    """The paper's table and claims as the first section of the report."""
     return Section(
         name="paper",
         title="The paper's claims",
@@ -56,39 +50,29 @@ def section(evidence: Evidence, claims: Sequence[Claim]) -> Section:
     )
 
 
-def results(evidence: Evidence, claims: Sequence[Claim], drawn: dict[str, Path]) -> str:
-    """The whole in markdown.
+def results(evidence: Evidence, claims: Sequence[Claim], figures: Mapping[str, str]) -> str:
+    """The results in markdown.
 
     Args:
         evidence: what was measured.
         claims: the verdicts on it.
-        drawn: the figures by name.
+        figures: links to the figures, by name.
     """
     experiment = evidence.experiment
+    counts = {verdict: sum(claim.verdict == verdict for claim in claims) for verdict in VERDICTS}
+    commands = dict.fromkeys(record.command for record in evidence.records if record.command)
     changed = ", ".join(experiment.settings)
-    counts = [(verdict, sum(claim.verdict == verdict for claim in claims)) for verdict in _order(claims)]
     parts = [
-        f"# The paper on {Path(experiment.data).name}, by the numbers of `{experiment.profile}`",
-        f"Verdicts: {', '.join(f'{count} {verdict}' for verdict, count in counts)}.",
-        f"Trainings changed from the profile: {changed}." if changed else "Trainings as the profile has them.",
-        "" if evidence.paper else "The paper has no numbers for this data; none are shown beside ours.",
+        f"# The paper on {Path(experiment.data).name}, with the hyper-parameters of `{experiment.profile}`",
+        f"Verdicts: {', '.join(f'{count} {verdict}' for verdict, count in counts.items() if count)}.",
+        f"Settings changed from the profile: {changed}." if changed else "All settings are those of the profile.",
+        "" if evidence.paper else "The paper has no numbers for this data.",
         "## Table 1",
         table1(evidence).markdown().strip(),
         "## Claims",
         claims_table(claims).markdown().strip(),
         "## Figures",
-        *(f"![{_CAPTIONS[name]}]({FIGURES}/{path.name})\n\n{_CAPTIONS[name]}." for name, path in drawn.items()),
-        *_made_by(evidence),
+        *(f"![{FIGURES[name][0]}]({link})\n\n{FIGURES[name][0]}." for name, link in figures.items()),
+        "## Commands\n\n```sh\n" + "\n".join(commands) + "\n```" if commands else "",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _order(claims: Sequence[Claim]) -> list[str]:
-    """The verdicts that occur, from the best to those that say nothing."""
-    found = dict.fromkeys(claim.verdict for claim in claims)
-    return sorted(found, key=(REPRODUCED, PARTLY, NOT, UNDECIDED, UNMEASURED).index)
-
-
-def _made_by(evidence: Evidence) -> list[str]:
-    commands = dict.fromkeys(record.command for record in evidence.records if record.command)
-    return ["## Made by", "```sh\n" + "\n".join(commands) + "\n```"] if commands else []

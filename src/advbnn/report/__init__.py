@@ -1,6 +1,9 @@
-"""Records as something to look at."""
+"""Records as reports: HTML, markdown and CSV, with all tables and plots. Measures nothing.
 
-from advbnn.report.pictures import Answer, AttackedImage, attacked_images
-from advbnn.report.report import write_report
+`write_report(records, out)` writes a report; `attacked_images` makes the single images that it can show.
+"""
 
-__all__ = ["Answer", "AttackedImage", "attacked_images", "write_report"]
+from advbnn.report.images import AttackedImage, ImagePrediction, attacked_images
+from advbnn.report.render import write_report
+
+__all__ = ["AttackedImage", "ImagePrediction", "attacked_images", "write_report"]

@@ -1,4 +1,4 @@
-"""What audits have left in records: worst cases, the attacks of the attack_suite, and flags."""
+"""What the records of an audit contain: the worst case, the attacks of the suite, and flags."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,14 +10,14 @@ from advbnn.evaluation.records import Record, Records
 
 
 def worst_cases(records: Records) -> Records:
-    """The worst case of each model at each radius, by the most thorough audit that there is."""
+    """The worst case of each model at each radius, from the most thorough audit."""
     thoroughness = {level: number for number, level in enumerate(LEVELS)}
     found = sorted(records.where(kind="worst_case"), key=lambda record: thoroughness.get(record.name, -1))
     return Records({(record.model.label, record.threat): record for record in found}.values())
 
 
 def attacks_of(worst: Record) -> list[Mapping[str, Any]]:
-    """The attack_suite, attack by attack, the clean images first."""
+    """The attacks of the suite; the first entry is the clean images."""
     return list(worst.details["attacks"])
 
 
@@ -27,9 +27,9 @@ def flags_of(worst: Record) -> list[Flag]:
 
 
 def accuracy_in(worst: Record, role: str) -> Record | None:
-    """The accuracy under the attack of a role, `"clean"` or `"paper"`, as a record of its own.
+    """The accuracy under the attack with a role, `"clean"` or `"paper"`, as a separate record.
 
-    Only attacks on all images have one; those that tried what others had left do not.
+    Only attacks on all images have one, not those that ran on survivors only.
     """
     for entry in attacks_of(worst):
         if entry["role"] == role and entry["on"] == "all":

@@ -1,83 +1,68 @@
-"""Plots as SVG that stands in a page: text stays text, and colours follow the reader's choice of light or dark."""
+"""All plots, from plain data: as SVG for the page of a report, and as PNG files."""
 
-import io
-import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from advbnn.errors import MissingPackageError
+from advbnn.report.canvas import FAINT, GROUND, INK, png_canvas, svg_canvas, to_svg
 from advbnn.report.style import Look
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-INK, FAINT, GROUND = ("--ink", "#22262b"), ("--faint", "#dddad2"), ("--ground", "#fdfcfa")
-"""The CSS variables of text, grid lines and paper, and their colours where no page sets them."""
+    from matplotlib.lines import Line2D
 
 _WIDTH, _HEIGHT, _SQUARE = 400, 270, 190
-_FONT, _LABEL_GAP, _MOST_MARKS = 12, 14, 12
-_MARKS = tuple(float(f"{digit}e{power}") for power in range(-6, 4) for digit in (1, 3))
-STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "advbnn",  # the same records give the same file
-    "text.parse_math": False,  # a label with a dollar in it is no formula
-    "font.family": "sans-serif",
-    "font.size": _FONT,
-    "text.color": INK[1],
-    "axes.labelcolor": INK[1],
-    "axes.edgecolor": INK[1],
-    "axes.linewidth": 0.8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.spines.left": False,
-    "axes.grid.axis": "y",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": FAINT[1],
-    "grid.linewidth": 0.8,
-    "xtick.color": INK[1],
-    "ytick.color": INK[1],
-    "ytick.major.size": 0,
-    "xtick.major.size": 3,
-    "lines.linewidth": 1.8,
-    "lines.markersize": 4.5,
+_LABEL_GAP, _MOST_MARKS = 14, 20
+_TICKS = tuple(float(f"{digit}e{power}") for power in range(-6, 4) for digit in (1, 3))
+
+_STYLES: dict[str, dict[str, Any]] = {
+    "solid": {},
+    "dashed": {"linestyle": (0, (3, 2)), "markerfacecolor": "none"},
+    # larger than the marks of other lines and on top of them, so that both are visible where they agree
+    "outlined": {"linestyle": (0, (4, 2)), "linewidth": 1.2, "markerfacecolor": "none", "markersize": 10, "zorder": 4},
+    "dotted": {"linestyle": ":", "marker": "x"},
+    "stars": {"linestyle": "", "marker": "*", "markersize": 11},
+    "level": {"linewidth": 1.4, "marker": ""},
+    "dashed level": {"linestyle": (0, (4, 2)), "linewidth": 1.2, "marker": ""},
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """The points of one model.
+    """A line of a plot.
 
     Attributes:
-        look: of the model.
-        x: where.
-        y: what was measured there.
+        look: its name, colour and marker.
+        x: positions.
+        y: values; of a level the one value.
         low: lower ends of the intervals; None for no band.
         high: upper ends.
-        dashed: a second line of the same model, drawn dashed with hollow marks and without a label.
+        style: `"solid"`, `"dashed"`, `"outlined"`, `"dotted"`, `"stars"`, `"level"` or `"dashed level"`.
     """
 
     look: Look
-    x: Sequence[float]
-    y: Sequence[float]
+    x: Sequence[float] = ()
+    y: Sequence[float] = ()
     low: Sequence[float] | None = None
     high: Sequence[float] | None = None
-    dashed: bool = False
+    style: str = "solid"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """Lines over one horizontal axis; on a logarithmic one the ticks are 1, 3, 10, 30, ... when None."""
+
+    lines: Sequence[Line]
+    x_label: str
+    title: str = ""
+    log: bool = False
+    ticks: Sequence[float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dots:
-    """Points of a reliability diagram.
-
-    Attributes:
-        x: confidence.
-        y: accuracy.
-        share: of all predictions, for each point; the size of the dot.
-        hollow: drawn as rings.
-    """
+    """Points of a reliability diagram: confidence, accuracy, and the share of predictions as the size of the dot."""
 
     x: Sequence[float]
     y: Sequence[float]
@@ -87,7 +72,7 @@ class Dots:
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """A bar of one model: its length, the half width of its whisker, and a second value marked on it."""
+    """A bar: its length, half the width of its error bar, and a second value marked by a diamond."""
 
     look: Look
     label: str
@@ -97,73 +82,96 @@ class Bar:
     pale: bool = False
 
 
-def lines(
-    name: str, drawn: Sequence[Line], *, x_label: str, y_label: str, top: float | None = None, log: bool = False
-) -> str:
-    """Lines with their bands, each named at its end.
-
-    Args:
-        name: unique among the plots of a page.
-        drawn: the lines.
-        x_label: what varies.
-        y_label: what was measured.
-        top: the upper end of the vertical axis; fitted when None.
-        log: whether the horizontal axis is logarithmic.
-    """
-    with _drawing(_WIDTH, _HEIGHT, (0.095, 0.17, 0.67, 0.73)) as (figure, axes):
-        for line in drawn:
-            colour, marker = line.look.light, line.look.marker
-            if line.low is not None and line.high is not None:
-                axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.14, linewidth=0)
-            style: dict[str, Any] = {"linestyle": (0, (3, 2)), "markerfacecolor": "none"} if line.dashed else {}
-            every = -(-len(line.x) // _MOST_MARKS)
-            axes.plot(line.x, line.y, color=colour, marker=marker, markevery=every, clip_on=False, **style)
+def lines_svg(name: str, panel: Panel, *, y_label: str, top: float | None = None) -> str:
+    """Lines, each named at its right end; `name` is unique in a page, and the vertical axis ends at `top`."""
+    with svg_canvas(_WIDTH, _HEIGHT, (0.095, 0.17, 0.67, 0.73)) as (figure, axes):
+        _draw(axes, panel)
         axes.set_ylim(0, top)
-        axes.set_xlabel(x_label)
-        _name_vertical(axes, y_label)
-        if log:
-            _logarithmic(axes, sorted({x for line in drawn for x in line.x}))
-        _name_ends(axes, _HEIGHT, [line for line in drawn if not line.dashed])
-        return _svg(figure, name, [line.look for line in drawn])
+        _label_above(axes, y_label)
+        _name_ends(axes, _HEIGHT, [line for line in panel.lines if line.style == "solid"])
+        return to_svg(figure, name, [line.look for line in panel.lines])
 
 
-def reliability(name: str, look: Look, drawn: Sequence[Dots]) -> str:
-    """Accuracy against confidence; on the diagonal probabilities mean what they say."""
-    with _drawing(_SQUARE, _SQUARE, (0.14, 0.21, 0.82, 0.66)) as (figure, axes):
+def lines_png(path: Path, panels: Sequence[Panel], legend: Sequence[Line], *, below: bool = True) -> None:
+    """Accuracies in %, in panels side by side, with a legend of lines without points, below or to the right."""
+    size = {"width": 4.6, "height": 4.4} if len(panels) > 1 or below else {"width": 6.4, "height": 4.2}
+    with png_canvas(path, columns=len(panels), sharey=True, **size) as (figure, all_axes):
+        for axes, panel in zip(all_axes, panels, strict=True):
+            _draw(axes, panel)
+            axes.set(title=panel.title, ylabel="accuracy, %", ylim=(0, 100))
+            axes.label_outer()
+            axes.grid(color=FAINT[1])
+        handles, labels = [_plot(all_axes[0], line) for line in legend], [line.look.title for line in legend]
+        if below:
+            figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+        else:
+            all_axes[0].legend(handles, labels, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+def bars_svg(name: str, bars: Sequence[Bar], *, x_label: str) -> str:
+    """Horizontal bars from the top down, those of the same model closer together."""
+    places, place = [], 0.0
+    for before, bar in zip([None, *bars], bars, strict=False):
+        if before is not None:
+            place += 1 if before.look == bar.look else 1.6
+        places.append(place)
+    height = 26 * place + 90
+    with svg_canvas(_WIDTH, height, (0.3, 46 / height, 0.64, 1 - 56 / height)) as (figure, axes):
+        _draw_bars(axes, bars, places, x_label)
+        return to_svg(figure, name, [bar.look for bar in bars])
+
+
+def bars_png(path: Path, bars: Sequence[Bar], *, title: str, x_label: str, mark: str) -> None:
+    """The same as a file, with `mark` as the name of the diamonds."""
+    with png_canvas(path, columns=1, width=7.0, height=4.0) as (figure, (axes,)):
+        diamond = _draw_bars(axes, bars, [float(place) for place in range(len(bars))], x_label)
+        axes.set_title(title)
+        figure.legend([diamond], [mark], loc="outside lower center", frameon=False)
+
+
+def reliability_svg(name: str, look: Look, groups: Sequence[Dots]) -> str:
+    """Accuracy against confidence; on the diagonal the model is calibrated."""
+    with svg_canvas(_SQUARE, _SQUARE, (0.14, 0.21, 0.82, 0.66)) as (figure, axes):
         axes.plot([0, 100], [0, 100], color=INK[1], linewidth=0.8, linestyle=(0, (1, 2)))
-        for dots in drawn:
+        for dots in groups:
             sizes = [6 + 160 * share for share in dots.share]
             inside = "none" if dots.hollow else look.light
             axes.scatter(dots.x, dots.y, s=sizes, facecolor=inside, edgecolor=look.light, alpha=0.75, linewidth=1.2)
         axes.set(xlim=(0, 104), ylim=(0, 104), xticks=(0, 50, 100), yticks=(0, 50, 100))
         axes.set_xlabel("confidence, %")
-        _name_vertical(axes, "accuracy, %")
-        return _svg(figure, name, [look])
+        _label_above(axes, "accuracy, %")
+        return to_svg(figure, name, [look])
 
 
-def bars(name: str, drawn: Sequence[Bar], *, x_label: str) -> str:
-    """Horizontal bars from the top down, neighbours of the same model close to each other."""
-    places, place = [], 0.0
-    for before, bar in zip([None, *drawn], drawn, strict=False):
-        if before is not None:
-            place += 1 if before.look == bar.look else 1.6
-        places.append(place)
-    height = 26 * place + 90
-    with _drawing(_WIDTH, height, (0.3, 46 / height, 0.64, 1 - 56 / height)) as (figure, axes):
-        for at, bar in zip(places, drawn, strict=True):
-            axes.barh(at, bar.length, 0.78, color=bar.look.light, alpha=0.35 if bar.pale else 0.75, linewidth=0)
-            axes.plot([bar.length - bar.error, bar.length + bar.error], [at, at], color=INK[1], linewidth=1.2)
-            axes.plot(bar.mark, at, marker="D", markersize=6, markerfacecolor=GROUND[1], color=INK[1])
-        axes.set_yticks(places, [bar.label for bar in drawn])
-        axes.set(ylim=(place + 0.6, -0.6), xlim=(0, None))
-        axes.grid(axis="y", visible=False)
-        axes.grid(axis="x", visible=True)
-        axes.set_xlabel(x_label)
-        return _svg(figure, name, [bar.look for bar in drawn])
+def heat_map_png(
+    path: Path,
+    names: Sequence[str],
+    values: Sequence[Sequence[float | None]],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+) -> None:
+    """A square matrix of values, 0 light and 1 dark, with each value written in its cell."""
+    with png_canvas(path, columns=1, width=6.8, height=5.4) as (_, (axes,)):
+        shades = [[float("nan") if value is None else min(max(value, 0.0), 1.2) for value in row] for row in values]
+        axes.imshow(shades, cmap="Blues", vmin=0, vmax=1.3, aspect="auto")
+        for row, of_row in enumerate(values):
+            for column, value in enumerate(of_row):
+                text = "-" if value is None else f"{value:.2f}"
+                colour = GROUND[1] if value is not None and value > 0.75 else INK[1]
+                axes.text(column, row, text, ha="center", va="center", fontsize=13, color=colour)
+        axes.set_xticks(range(len(names)), names)
+        axes.set_yticks(range(len(names)), names)
+        axes.set(xlabel=x_label, ylabel=y_label)
+        axes.set_title(title, fontsize=12)
+        axes.grid(visible=False)
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
 
 
 def spread_out(values: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Places near the values, in their order, at least `gap` apart and within [low, high] as far as there is room."""
+    """Positions near the values, in their order, at least `gap` apart and within [low, high] if there is room."""
     order = sorted(range(len(values)), key=lambda index: values[index])
     gap = min(gap, (high - low) / max(len(values) - 1, 1))
     places = [0.0] * len(values)
@@ -175,58 +183,51 @@ def spread_out(values: Sequence[float], gap: float, low: float, high: float) -> 
     return places
 
 
-@contextmanager
-def _drawing(width: float, height: float, place: tuple[float, float, float, float]) -> Iterator["tuple[Figure, Axes]"]:
-    """A new figure, in points, and its axes, drawn in the style of the report."""
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingPackageError("a report needs matplotlib: pip install 'advbnn[report]'") from error
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(width / 72, height / 72))
-        yield figure, figure.add_axes(place)
+def _draw(axes: "Axes", panel: Panel) -> None:
+    for line in panel.lines:
+        if "level" in line.style:
+            axes.axhline(line.y[0], color=line.look.light, **_STYLES[line.style])
+            continue
+        if line.low is not None and line.high is not None:
+            axes.fill_between(line.x, line.low, line.high, color=line.look.light, alpha=0.12, linewidth=0)
+        _plot(axes, line)
+    axes.set_xlabel(panel.x_label)
+    positions = sorted({x for line in panel.lines for x in line.x})
+    if panel.log and positions:
+        axes.set_xscale("log")
+        ticks = panel.ticks or [tick for tick in _TICKS if positions[0] <= tick <= positions[-1]]
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.set_xticks([], minor=True)
 
 
-def _name_vertical(axes: "Axes", label: str) -> None:
-    # above the axis and level, where it is read without turning the head
+def _plot(axes: "Axes", line: Line) -> "Line2D":
+    style: dict[str, Any] = {"color": line.look.light, "marker": line.look.marker, "zorder": 3} | _STYLES[line.style]
+    every = -(-len(line.x) // 12) if len(line.x) > _MOST_MARKS else 1
+    # marks at the edge are drawn whole; an entry of the legend has no points, and unclipped it would widen the margins
+    return axes.plot(line.x, line.y, markevery=every, clip_on=not line.x, **style)[0]
+
+
+def _draw_bars(axes: "Axes", bars: Sequence[Bar], places: Sequence[float], x_label: str) -> "Line2D":
+    for at, bar in zip(places, bars, strict=True):
+        axes.barh(at, bar.length, 0.75, color=bar.look.light, alpha=0.4 if bar.pale else 0.8, linewidth=0)
+        axes.plot([bar.length - bar.error, bar.length + bar.error], [at, at], color=INK[1], linewidth=1.4)
+    style: dict[str, Any] = {"marker": "D", "markersize": 6.5, "markerfacecolor": GROUND[1], "color": INK[1]}
+    (diamond,) = axes.plot([bar.mark for bar in bars], places, linestyle="", zorder=3, **style)
+    axes.set_yticks(places, [bar.label for bar in bars])
+    axes.set(ylim=(places[-1] + 0.6, -0.6), xlim=(0, None), xlabel=x_label)
+    axes.grid(axis="y", visible=False)
+    axes.grid(axis="x", visible=True)
+    return diamond
+
+
+def _label_above(axes: "Axes", label: str) -> None:
+    # horizontal, so that it can be read without turning the head
     axes.text(0, 1.06, label, transform=axes.transAxes, ha="left", va="bottom")
 
 
-def _logarithmic(axes: "Axes", values: Sequence[float]) -> None:
-    axes.set_xscale("log")
-    marks = [mark for mark in _MARKS if values[0] <= mark <= values[-1]]
-    axes.set_xticks(marks, [f"{mark:g}" for mark in marks])
-    axes.set_xticks([], minor=True)
-
-
-def _name_ends(axes: "Axes", height: float, drawn: Sequence[Line]) -> None:
+def _name_ends(axes: "Axes", height: float, lines: Sequence[Line]) -> None:
     low, high = axes.get_ylim()
     gap = _LABEL_GAP * (high - low) / (height * axes.get_position().height)
-    for line, place in zip(drawn, spread_out([line.y[-1] for line in drawn], gap, low, high), strict=True):
-        axes.text(
-            1.02, place, line.look.title, color=line.look.light, transform=axes.get_yaxis_transform(), va="center"
-        )
-
-
-def _svg(figure: "Figure", name: str, used: Sequence[Look]) -> str:
-    text = io.StringIO()
-    figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
-    width, height = (72 * inches for inches in figure.get_size_inches())
-    drawing = text.getvalue()
-    drawing = drawing[drawing.index("<svg") :]
-    # its style would hold for the whole page, which has the same rule for drawings alone
-    drawing = re.sub(r"<(metadata|style)\b.*?</\1>", "", drawing, flags=re.DOTALL)
-    # as wide as the page lets it be; what it shows is said by the page
-    drawing = re.sub(
-        r"<svg[^>]*>",
-        f'<svg viewBox="0 0 {width:g} {height:g}" aria-hidden="true" focusable="false">',
-        drawing,
-        count=1,
-    )
-    drawing = drawing.replace("xlink:href", "href")
-    # several drawings share a page: names of their own
-    drawing = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", drawing)
-    for variable, colour in [INK, FAINT, GROUND, *((look.variable, look.light) for look in used)]:
-        drawing = re.sub(rf"{colour}(?!\))", f"var({variable}, {colour})", drawing)
-    return drawing
+    for line, place in zip(lines, spread_out([line.y[-1] for line in lines], gap, low, high), strict=True):
+        text = line.look.title
+        axes.text(1.02, place, text, color=line.look.light, transform=axes.get_yaxis_transform(), va="center")

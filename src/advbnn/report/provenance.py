@@ -1,33 +1,23 @@
-"""Where the numbers of a report come from: weights, images, software, settings and commands."""
+"""What identifies the measurements of a report: models, images, software and settings."""
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 from advbnn.evaluation.records import Records
-from advbnn.report.style import Look
-from advbnn.report.tables import Cell, Table
+from advbnn.report.elements import Cell, Table
 
 
-@dataclass(frozen=True, kw_only=True)
-class Provenance:
-    """Tables of what was measured and with what, and the commands that measure it again."""
-
-    tables: tuple[Table, ...]
-    commands: tuple[str, ...]
-
-
-def provenance(records: Records, looks: Mapping[str, Look]) -> Provenance:
-    """All that identifies the measurements."""
+def provenance_tables(records: Records) -> list[Table]:
+    """Tables of the models, the images, the settings with the software, and the attacks."""
     models = dict.fromkeys((r.model.label, r.model.kind, r.model.sha256) for r in records)
     data = dict.fromkeys(
         (d.name, f"{d.n:,}", d.rows or "all", d.sha256) for r in records for d in (r.data, r.against) if d
     )
     settings = {
-        "draws of the classifier": (str(r.samples) for r in records if r.curve != "ensemble"),
-        "rule of the classifier": (r.rule for r in records),
+        "weight samples of the classifier": (str(r.samples) for r in records if r.curve != "ensemble"),
+        "averaging rule": (r.rule for r in records),
         "evaluation seeds": (" ".join(map(str, r.seeds)) for r in records),
-        "images at a time": (str(r.batch_size) for r in records),
+        "batch size": (str(r.batch_size) for r in records),
         "precision": (r.precision for r in records),
     }
     software: dict[str, dict[str, None]] = {}
@@ -36,7 +26,7 @@ def provenance(records: Records, looks: Mapping[str, Look]) -> Provenance:
             software.setdefault(name, {})[version] = None
     attacks = dict.fromkeys((r.name, json.dumps(r.attack)) for r in records if r.attack and not r.curve)
     tables = [
-        _table("models", "The models.", ["label", "class", "SHA-256 of structure and weights"], models),
+        _table("models", "The models.", ["label", "class", "SHA-256 of architecture and weights"], models),
         _table("data", "The images.", ["data", "images", "rows", "SHA-256 of all images"], data),
         _table(
             "settings",
@@ -45,14 +35,13 @@ def provenance(records: Records, looks: Mapping[str, Look]) -> Provenance:
             [
                 *((name, "; ".join(dict.fromkeys(values))) for name, values in settings.items()),
                 *((name, "; ".join(versions)) for name, versions in software.items()),
-                ("time of all measurements", _duration(sum(r.seconds for r in records))),
+                ("total measuring time", _duration(sum(r.seconds for r in records))),
             ],
         ),
     ]
     if attacks:
-        tables.append(_table("attacks", "The attacks, but for those of curves.", ["name", "settings"], attacks))
-    commands = tuple(dict.fromkeys(r.command for r in records if r.command))
-    return Provenance(tables=tuple(tables), commands=commands)
+        tables.append(_table("attacks", "The attacks, except those of curves.", ["name", "settings"], attacks))
+    return tables
 
 
 def _table(name: str, caption: str, columns: list[str], rows: Iterable[tuple[str, ...]]) -> Table:

@@ -1,4 +1,4 @@
-"""Finding among records what a report shows: whose attack it was, at which radius, and on which data."""
+"""Finds among records what a report shows: the attack, the radius and the data."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def is_authors_attack(record: Record) -> bool:
-    """Whether the paper's own attack was used: PGD-20 with one draw a step, be its step the paper's or a scaled one."""
+    """Whether the paper's own attack was used: PGD-20 with one weight sample per step, of any step size."""
     if record.kind != "attack" or record.threat is None or record.attack is None:
         return False
     return "step_size" in record.attack and _any_step(record.attack) == _any_step(
@@ -22,7 +22,7 @@ def is_authors_attack(record: Record) -> bool:
 
 
 def clean_of(records: Records, label: str) -> Record | None:
-    """The accuracy without an attack."""
+    """The record without attack."""
     found = records.where(kind="clean", name=CLEAN, label=label, curve="")
     return found[0] if found else None
 
@@ -38,7 +38,7 @@ def radius(record: Record) -> float:
 
 
 def ball(record: Record) -> tuple[str, float]:
-    """Norm and radius, by which threats are put in order."""
+    """Norm and radius, by which threats are sorted."""
     return ("", 0.0) if record.threat is None else (record.threat.norm, record.threat.eps)
 
 
@@ -48,32 +48,32 @@ def ball_title(record: Record) -> str:
 
 
 def middle(values: Sequence[T]) -> T:
-    """Of values in order the one in the middle, the first of two."""
+    """The middle one of sorted values; the lower of two."""
     return values[(len(values) - 1) // 2]
 
 
 def condition(record: Record) -> str:
-    """What the images went through: `"clean"`, `"pgd 20 at linf 0.035"`."""
+    """The attack and its radius: `"clean"`, `"pgd 20 at linf 0.035"`."""
     return record.name if record.threat is None else f"{record.name} at {ball_title(record)}"
 
 
 def images_of(records: Sequence[Record]) -> str:
-    """How many images, of which data: `"400 images of digits"`."""
+    """The number of images and their data set: `"400 images of digits"`."""
     fewest, most = min(r.n for r in records), max(r.n for r in records)
     count = f"{most:,}" if fewest == most else f"{fewest:,} to {most:,}"
     return f"{count} images of {records[0].data.name}"
 
 
-def draws_of(records: Sequence[Record]) -> str:
-    """How many draws and seeds: `"20 draws, 3 seeds"`."""
-    draws, seeds = (_range(values) for values in ({r.samples for r in records}, {len(r.seeds) for r in records}))
-    return f"{draws} draw{'' if draws == '1' else 's'}, {seeds} seed{'' if seeds == '1' else 's'}"
+def samples_of(records: Sequence[Record]) -> str:
+    """The numbers of weight samples and seeds: `"20 weight samples, 3 seeds"`."""
+    samples, seeds = (_range(values) for values in ({r.samples for r in records}, {len(r.seeds) for r in records}))
+    return f"{samples} weight sample{'' if samples == '1' else 's'}, {seeds} seed{'' if seeds == '1' else 's'}"
 
 
 def check_one_data_set(records: Records) -> None:
-    """Refuses records that cannot stand on one plot.
+    """Refuses records that do not belong on one plot.
 
-    Steepness is measured on training images too: there each of its names, train and test, stands for one data set.
+    The local Lipschitz value is also measured on training images: its two names, train and test, are checked apart.
     """
     groups: dict[str, dict[str, Record]] = {}
     for record in records:
@@ -83,7 +83,7 @@ def check_one_data_set(records: Records) -> None:
         if len(found) > 1:
             listed = "; ".join(f"{r.model.label}: {r.data.name} ({r.data.sha256[:8]})" for r in found.values())
             raise ArgumentError(
-                f"records of different data cannot stand on one plot: {listed}. Make one report for each data set"
+                f"records are of different data and cannot share a plot: {listed}. Make one report per data set"
             )
 
 

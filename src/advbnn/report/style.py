@@ -1,4 +1,4 @@
-"""How the models of a report look: name, order, and the colour and mark that each has on every plot."""
+"""How the models of a report look: name, order, and the colour and marker of each on every plot."""
 
 import tomllib
 from collections import Counter
@@ -10,10 +10,10 @@ from pathlib import Path
 from advbnn.training.run_folder import CONFIG, FACTS
 
 TITLES = {"none": "No defence", "rse": "RSE", "adv": "Adv. training", "bnn": "BNN", "adv_bnn": "Adv-BNN"}
-"""The paper's five defences in its order; a model of any other label is called by its label, if no more is known."""
+"""The paper's five defences in its order; other models are named by their label."""
 
-# On light and on dark ground. The first five, those of the defences above, stay apart under red, green and blue
-# blindness, and all can be read as text on their ground.
+# For light and dark mode. The first five, of the defences above, can be told apart by colour-blind readers, and all
+# have enough contrast for text.
 _COLOURS = (
     ("#6a6f76", "#94989f"),
     ("#925aa6", "#d9a9e6"),
@@ -27,21 +27,12 @@ _COLOURS = (
 _MARKERS = "oDs^vPX*"
 
 _LAST = " (last)"
-"""What the label of a run ends with if its last epoch was judged, not the best."""
+"""The suffix of a label when the last epoch was evaluated, not the best."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """One model's.
-
-    Attributes:
-        label: what records call the model.
-        title: what the report calls it.
-        variable: the CSS variable that holds its colour.
-        light: the colour on light ground.
-        dark: the colour on dark ground.
-        marker: the mark of its points, in matplotlib's letters.
-    """
+    """The look of one model: its label in records, its title, its CSS variable, colours and matplotlib marker."""
 
     label: str
     title: str
@@ -52,23 +43,23 @@ class Look:
 
     @property
     def css(self) -> str:
-        """The colour in CSS, which follows the reader's choice of light or dark."""
+        """The colour in CSS, which follows light and dark mode."""
         return f"var({self.variable}, {self.light})"
 
 
 def looks(labels: Iterable[str], defenses: Mapping[str, str] | None = None) -> dict[str, Look]:
-    """The look of every label: the paper's defences first, each in its own colour, then the others as they came.
+    """The look of every label: the paper's defences first, each in its own colour, then the others in order.
 
     Args:
         labels: of the models.
-        defenses: by label, the defences of models of which it is known; see `defenses_in`.
+        defenses: the defences of models by label, where known; see `defenses_in`.
     """
     distinct = list(dict.fromkeys(labels))
     known = [label for label in TITLES if label in distinct]
     others = [label for label in distinct if label not in TITLES]
     taken = [list(TITLES).index(label) for label in known]
     free = [index for index in range(len(_COLOURS)) if index not in taken]
-    # colours that no defence of this report claims, those that none ever claims first
+    # colours that no defence of this report uses, those reserved for defences last
     free.sort(key=lambda index: index < len(TITLES))
     indices = [*taken, *(free[i % len(free)] for i in range(len(others)))]
     titles = {label: _title(label, (defenses or {}).get(label)) for label in distinct}
@@ -80,11 +71,11 @@ def looks(labels: Iterable[str], defenses: Mapping[str, str] | None = None) -> d
 
 
 def defenses_in(folder: Path) -> dict[str, str]:
-    """The defence of a run folder and of those in its folder `runs`, by the label that records have for it."""
+    """The defence of a run folder and of those in its folder `runs`, by label."""
     found: dict[str, str] = {}
     for run in (folder.resolve(), *sorted((folder / "runs").glob("*"))):
         if (run / CONFIG).is_file() and (run / FACTS).is_file():
-            # its label is name enough
+            # without a readable config the label is enough
             with suppress(UnicodeDecodeError, tomllib.TOMLDecodeError, KeyError):
                 defense = str(tomllib.loads((run / CONFIG).read_text(encoding="utf-8"))["defense"])
                 found |= {run.name: defense, f"{run.name}{_LAST}": defense}
@@ -94,7 +85,7 @@ def defenses_in(folder: Path) -> dict[str, str]:
 def _title(label: str, defense: str | None) -> str:
     if defense is None or defense == label:
         return TITLES.get(label, label)
-    if label.startswith(f"{defense} "):  # the same with a remark
+    if label.startswith(f"{defense} "):  # with a suffix
         return TITLES.get(defense, defense) + label.removeprefix(defense)
     folder = label.removesuffix(_LAST)
     return f"{TITLES.get(defense, defense)} ({folder}{', last' if label.endswith(_LAST) else ''})"
@@ -102,11 +93,5 @@ def _title(label: str, defense: str | None) -> str:
 
 def _look(label: str, title: str, index: int) -> Look:
     light, dark = _COLOURS[index]
-    return Look(
-        label=label,
-        title=title,
-        variable=f"--model-{index}",
-        light=light,
-        dark=dark,
-        marker=_MARKERS[index],
-    )
+    variable, marker = f"--model-{index}", _MARKERS[index]
+    return Look(label=label, title=title, variable=variable, light=light, dark=dark, marker=marker)

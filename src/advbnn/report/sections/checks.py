@@ -1,20 +1,18 @@
-"""What an audit found suspicious, in words for those who have never read about gradient masking."""
+"""The flags of an audit, explained for readers who do not know about gradient masking."""
 
 from collections.abc import Mapping, Sequence
 
 from advbnn.evaluation.audit.flags import FLAGS, Flag
 from advbnn.evaluation.records import Record, Records
 from advbnn.report.audited import attacks_of, flags_of
-from advbnn.report.section import Notice, Section
+from advbnn.report.elements import NOTHING, Cell, Notice, Section, Table, percent
 from advbnn.report.select import ball, ball_title
 from advbnn.report.style import Look
-from advbnn.report.tables import NOTHING, Cell, Table, percent
 
 _WORDS = (
-    "Accuracy under an attack is only worth as much as the attack. The audit therefore looks for signs that its "
-    "attacks failed for reasons of their own, while the model is as vulnerable as ever; the usual reason is that "
-    "gradients are hidden or misleading. A raised flag does not prove that, but the accuracy of its model should not "
-    "be believed before the cause is known."
+    "Robust accuracy is only as reliable as the attacks behind it. The audit looks for signs that its attacks failed "
+    "although the model is vulnerable; the usual cause is masked gradients. A raised flag is no proof, but the robust "
+    "accuracy should not be trusted before its cause is known."
 )
 _RAISED, _NOT_RAISED = "raised", "no"
 
@@ -23,12 +21,7 @@ _Flags = dict[str, list[tuple[str, Flag]]]
 
 
 def checks_section(worst: Records, looks: Mapping[str, Look]) -> Section | None:
-    """The flags of all audits, those that are raised in words, and the attacks of the attack_suite.
-
-    Args:
-        worst: the records of the worst case.
-        looks: of the models.
-    """
+    """The flags of all audits, the raised ones with an explanation, and the attacks of the suite."""
     flags = {look: found for label, look in looks.items() if (found := _flags(worst.where(label=label)))}
     if not flags:
         return None
@@ -39,14 +32,14 @@ def checks_section(worst: Records, looks: Mapping[str, Look]) -> Section | None:
         if (raised := [(where, flag) for where, flag in of_radii if flag.raised])
     ]
     if not notices:
-        notices = [Notice(title="No flag is raised", words="The audit found no sign that its attacks had failed.")]
+        notices = [Notice(title="No flag is raised", words="The audit found no sign that its attacks failed.")]
     return Section(
         name="checks",
-        title="Can these numbers be believed?",
+        title="Audit flags",
         words=[_WORDS],
         notices=notices,
         tables=[_overview(flags)],
-        folded=[_evidence(flags), _battery(worst, looks)],
+        folded=[_evidence(flags), _suite(worst, looks)],
     )
 
 
@@ -61,7 +54,7 @@ def _flags(worst: Sequence[Record]) -> _Flags:
 def _notice(look: Look, name: str, raised: Sequence[tuple[str, Flag]]) -> Notice:
     return Notice(
         title=f"{look.title}: {_lower(FLAGS[name].title)} ({', '.join(where for where, _ in raised)})",
-        # at the largest radius; the others are in the table of the evidence
+        # at the largest radius; the table of the evidence has the others
         words=raised[-1][1].evidence,
         advice=FLAGS[name].advice,
         alarming=True,
@@ -73,8 +66,8 @@ def _overview(flags: Mapping[Look, _Flags]) -> Table:
     rows = [[Cell(FLAGS[name].title), *(_verdict(by_name.get(name)) for by_name in flags.values())] for name in names]
     return Table(
         name="flags",
-        caption="Signs of trouble, and whether the audit found them in a model, at any radius.",
-        columns=["sign", *(look.title for look in flags)],
+        caption="The flags, and whether the audit raised them at any radius.",
+        columns=["flag", *(look.title for look in flags)],
         rows=rows,
     )
 
@@ -101,11 +94,11 @@ def _evidence(flags: Mapping[Look, _Flags]) -> Table:
         for name, of_radii in by_name.items()
         for where, flag in of_radii
     ]
-    columns = ["model", "sign", "radius", "found", "evidence"]
-    return Table(name="evidence", caption="The evidence for and against every sign.", columns=columns, rows=rows)
+    columns = ["model", "flag", "radius", "raised", "evidence"]
+    return Table(name="evidence", caption="The evidence behind every flag.", columns=columns, rows=rows)
 
 
-def _battery(worst: Records, looks: Mapping[str, Look]) -> Table:
+def _suite(worst: Records, looks: Mapping[str, Look]) -> Table:
     rows = []
     for label, look in looks.items():
         for record in sorted(worst.where(label=label), key=ball):
@@ -124,7 +117,7 @@ def _battery(worst: Records, looks: Mapping[str, Look]) -> Table:
         name="attack_suite",
         caption="The attacks of the audit one by one, seeds added up. Those with a share in % were tried on all "
         "images; the others only on what the attacks before them had left. Inconclusive images count as not robust.",
-        columns=["model", "radius", "attack", "kind", "still right"],
+        columns=["model", "radius", "attack", "kind", "robust"],
         rows=rows,
     )
 

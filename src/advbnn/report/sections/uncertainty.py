@@ -1,4 +1,4 @@
-"""Whether the models know when they are wrong: calibration, answering only when sure, detection."""
+"""The quality of uncertainty estimates: calibration, selective prediction, and detection of attacks."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -6,24 +6,23 @@ from typing import Any
 
 from advbnn.evaluation.records import Record, Records
 from advbnn.report import plots
-from advbnn.report.section import Figure, Section
+from advbnn.report.elements import NOTHING, Cell, Figure, Section, Table, percent, with_error
 from advbnn.report.select import condition, images_of, labels_of
 from advbnn.report.style import Look
-from advbnn.report.tables import NOTHING, Cell, Table, percent, with_error
 
 _CALIBRATION = (
-    "Of the answers that a model gives with a confidence of 80 %, four in five should be right. In the diagrams each "
-    "dot is a group of answers, the larger the more there are; on the dotted line confidence and accuracy agree, and "
-    "below it the model is surer than it should be. Filled dots: clean images. Rings: attacked ones."
+    "A calibrated model is correct on 80 % of the predictions that it makes with a confidence of 80 %. Each dot of the "
+    "diagrams is a group of predictions, and its size their number. On the dotted line the model is calibrated, below "
+    "it overconfident. Filled dots: clean images. Rings: attacked images."
 )
 _SELECTIVE = (
-    "A model may also decline to answer when it is uncertain. The curves show how often it is wrong among the share "
-    "of images that it answers. A useful uncertainty makes the curve fall to the left."
+    "A model may abstain when it is uncertain. The curves show its error on the images that it does classify. With a "
+    "useful uncertainty the error decreases to the left."
 )
 _DETECTION = (
-    "How well the model's uncertainty tells attacked or foreign images from clean ones: 1 is a perfect detector, 0.5 "
-    "no better than tossing a coin, and less is a detector that was fooled. What counts is an attack that knows of "
-    "the detector."
+    "How well the uncertainty of the model separates attacked or out-of-distribution images from clean ones: 1 is a "
+    "perfect detector, 0.5 is chance, and below 0.5 the attack fools the detector. The relevant attack is one that "
+    "takes the detector into account."
 )
 _MEASURES = {
     "nll": "NLL",
@@ -37,7 +36,7 @@ _SCORES = {
     "entropy": "entropy",
     "expected_entropy": "expected entropy",
     "mutual_information": "disagreement",
-    "least_confidence": "lack of confidence",
+    "least_confidence": "1 - confidence",
 }
 
 
@@ -53,7 +52,7 @@ def uncertainty_section(records: Records, looks: Mapping[str, Look]) -> Section 
     figures += [_selective(i, name, shown, by_model) for i, name in enumerate(conditions)]
     return Section(
         name="uncertainty",
-        title="Do they know when they are wrong?",
+        title="Calibration and selective prediction",
         words=[_CALIBRATION, _SELECTIVE],
         figures=figures,
         tables=[_scores(shown, by_model, found)],
@@ -68,34 +67,29 @@ def detection_section(records: Records, looks: Mapping[str, Look]) -> Section | 
     rows = []
     for look in looks.values():
         for record in found.where(label=look.label):
-            values = record.details["auroc"]
             kind = f"images of {record.against.name}" if record.against else condition(record)
-            rows.append([Cell(look.title), Cell(kind), *(_spread(values.get(score)) for score in _SCORES)])
-            successes = record.details.get("auroc_of_successes")
-            if successes:
-                cells = [_spread(successes.get(score)) for score in _SCORES]
-                rows.append([Cell(look.title), Cell(f"{kind}, where it succeeds"), *cells])
+            for which, key in ((kind, "auroc"), (f"{kind}, successful only", "auroc_of_successes")):
+                if values := record.details.get(key):
+                    rows.append([Cell(look.title), Cell(which), *(_spread(values.get(score)) for score in _SCORES)])
     table = Table(
         name="detection",
-        caption=f"AUROC, with its standard deviation over the seeds. {images_of(found)}.",
-        columns=["model", "told from clean images", *_SCORES.values()],
+        caption=f"AUROC, with standard deviations over the seeds. {images_of(found)}.",
+        columns=["model", "separated from clean images", *_SCORES.values()],
         rows=rows,
     )
-    return Section(name="detection", title="Can attacks be noticed?", words=[_DETECTION], tables=[table])
+    return Section(name="detection", title="Detection of attacks", words=[_DETECTION], tables=[table])
 
 
 def _reliability(index: int, look: Look, by_condition: Mapping[str, Record]) -> Figure:
-    drawn, said = [], []
-    for name, record in by_condition.items():
-        dots = _dots(record.details["reliability"], hollow=record.threat is not None)
-        drawn.append(dots)
-        said.append(f"{name}: expected calibration error {record.details['ece']['mean']:.3f}.")
+    found = by_condition.items()
+    drawn = [_dots(record.details["reliability"], hollow=record.threat is not None) for _, record in found]
+    errors = [f"{name}: expected calibration error {record.details['ece']['mean']:.3f}." for name, record in found]
     name = f"reliability-{index + 1}"
     return Figure(
         name=name,
         caption=look.title,
-        alt=f"Reliability diagram of {look.title}. {' '.join(said)}",
-        draw=partial(plots.reliability, name, look, drawn),
+        alt=f"Reliability diagram of {look.title}. {' '.join(errors)}",
+        draw=partial(plots.reliability_svg, name, look, drawn),
         small=True,
     )
 
@@ -119,22 +113,22 @@ def _selective(index: int, name: str, shown: Sequence[Look], by_model: Mapping[s
         plots.Line(look=look, x=[100 * c for c in curve["coverage"]], y=[100 * r for r in curve["risk"]])
         for look, curve in curves.items()
     ]
-    # a curve of hardly any errors is to look like one
+    # a curve with hardly any errors should look like one
     top = max(5.0, 1.05 * max(max(line.y) for line in drawn))
     identity = f"risk-coverage-{index + 1}"
-    axis = "share of images answered, %"
+    axis = "coverage, %"
     numbers = Table(
         name=identity,
-        caption=f"Wrong answers in % among those given, {name}.",
+        caption=f"Error in % on the covered images, {name}.",
         columns=[axis, *(look.title for look in curves)],
         rows=[[Cell(f"{x:.0f}"), *(Cell(f"{line.y[i]:.1f}") for line in drawn)] for i, x in enumerate(drawn[0].x)],
     )
     return Figure(
         name=identity,
-        caption=f"Answering only when sure: {name}.",
-        alt=f"Wrong answers against the share of images answered, {name}. "
-        + " ".join(f"{line.look.title}: {line.y[-1]:.1f} % wrong when it answers all." for line in drawn),
-        draw=partial(plots.lines, identity, drawn, x_label=axis, y_label="wrong answers, %", top=top),
+        caption=f"Selective prediction: {name}.",
+        alt=f"Error against coverage, {name}. "
+        + " ".join(f"{line.look.title}: error {line.y[-1]:.1f} % at full coverage." for line in drawn),
+        draw=partial(plots.lines_svg, identity, plots.Panel(lines=drawn, x_label=axis), y_label="error, %", top=top),
         numbers=numbers,
     )
 
@@ -149,8 +143,8 @@ def _scores(shown: Sequence[Look], by_model: Mapping[str, Mapping[str, Record]],
     return Table(
         name="uncertainty",
         caption="Smaller is better for NLL (negative log-likelihood), Brier, ECE (expected calibration error) and AURC "
-        "(area under the risk-coverage curve). Entropy and disagreement of the draws are in nats. Each with its "
-        f"standard deviation over the seeds. {images_of(found)}.",
+        "(area under the risk-coverage curve). Entropy and disagreement of the weight samples are in nats. "
+        f"With standard deviations over the seeds. {images_of(found)}.",
         columns=["model", "images", "accuracy, %", *_MEASURES.values()],
         rows=rows,
     )

@@ -10,33 +10,26 @@ import pytest
 
 import made_up_records as made_up
 from advbnn.attacks.threat import Threat
-from advbnn.evaluation.records import Records
 from advbnn.report import write_report
 from advbnn.report.compose import compose
-from advbnn.report.markdown import markdown
-from advbnn.report.page import page
+from advbnn.report.render import html, markdown
 from elements import Elements
 from made_up_records import picture
 
 
-def test_three_files_in_the_folder(folder: Path) -> None:
+def test_the_folder_has_three_files_and_the_csv_every_record(folder: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["report.csv", "report.html", "report.md"]
-
-
-def test_csv_has_every_record(folder: Path) -> None:
     with (folder / "report.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [row["name"] for row in rows] == [record.name for record in made_up.everything()]
+        assert [row["name"] for row in csv.DictReader(file)] == [record.name for record in made_up.everything()]
 
 
-def test_page_has_all_plots_and_pictures(elements: Elements) -> None:
+def test_the_page_has_all_plots_and_images(elements: Elements) -> None:
     assert len(elements.of("svg")) == 13
     assert len(elements.of("img")) == 3 * 3 * 5
-    for title in ("Accuracy under attack", "Can these numbers be believed?", "How steep the loss is"):
-        assert title in elements.text
+    assert elements.text.count("two (wrong)") == 12
 
 
-def test_page_needs_nothing_else(elements: Elements, folder: Path) -> None:
+def test_the_page_needs_no_other_file(elements: Elements, folder: Path) -> None:
     assert all(address.startswith("data:image/png;base64,") for address in elements.values("src"))
     assert all(address.startswith(("#", "data:,")) for address in elements.values("href"))
     assert not elements.of("script")
@@ -45,7 +38,7 @@ def test_page_needs_nothing_else(elements: Elements, folder: Path) -> None:
     assert policy.startswith("default-src 'none'")
 
 
-def test_page_can_be_used_without_eyes_and_without_a_mouse(elements: Elements) -> None:
+def test_the_page_is_accessible(elements: Elements) -> None:
     assert all(image["alt"] for image in elements.of("img"))
     plots = [div for div in elements.of("div") if div.get("role") == "img"]
     assert len(plots) == 13
@@ -55,10 +48,9 @@ def test_page_can_be_used_without_eyes_and_without_a_mouse(elements: Elements) -
     assert all(div["tabindex"] == "0" and div["role"] == "region" and div["aria-label"] for div in scrolling)
     assert all(heading["scope"] in ("col", "row", "rowgroup") for heading in elements.of("th"))
     assert elements.of("html") == [{"lang": "en"}]
-    assert [tag for tag, _ in elements.found if tag in ("h1", "main", "nav", "header", "footer")].count("h1") == 1
 
 
-def test_every_address_in_the_page_exists_once(elements: Elements) -> None:
+def test_every_anchor_exists_once(elements: Elements) -> None:
     names = elements.values("id")
     assert len(set(names)) == len(names)
     within = [address[1:] for address in elements.values("href") if address.startswith("#")]
@@ -66,16 +58,14 @@ def test_every_address_in_the_page_exists_once(elements: Elements) -> None:
     assert set(within) <= set(names)
 
 
-def test_page_follows_light_and_dark(folder: Path) -> None:
+def test_the_page_follows_light_and_dark_mode(folder: Path) -> None:
     text = (folder / "report.html").read_text()
-    assert text.count("prefers-color-scheme: dark") == 2
     for variable in set(re.findall(r"var\((--[a-z0-9-]+)", text)) - {"--warmth"}:
         assert len(re.findall(rf"{variable}: #[0-9a-f]{{6}};", text)) == 2
 
 
 def test_markdown_has_every_table_and_flag(folder: Path) -> None:
     text = (folder / "report.md").read_text()
-    assert "## Can these numbers be believed?" in text
     assert re.search(r"- \*\*RSE: .* \(linf 0.015, linf 0.035, linf 0.055, linf 0.07\)\.\*\* Square leaves", text)
     assert "| Adv-BNN | **worst case** |" in text
     assert "| from BNN | 0.82 19.3 % |" in text
@@ -83,52 +73,30 @@ def test_markdown_has_every_table_and_flag(folder: Path) -> None:
     assert "advbnn audit runs/adv_bnn --level quick" in text
 
 
-def test_wrong_answers_are_marked(elements: Elements) -> None:
-    assert elements.text.count("two (wrong)") == 12
-
-
-def test_the_same_records_make_the_same_files(tmp_path: Path) -> None:
+def test_the_same_records_give_the_same_files(tmp_path: Path) -> None:
     records = made_up.radius_curves().where(label="adv")
     first, second = (write_report(records, tmp_path / name).read_bytes() for name in ("a", "b"))
     assert first == second
 
 
-def test_names_from_outside_are_only_text(tmp_path: Path) -> None:
+def test_names_are_escaped(tmp_path: Path) -> None:
     evil = "<script>alert(1)</script>"
     made = made_up.record(evil, 0.5, name="clean")
     threat = {"kind": "attack", "name": "<b>$x", "attack": "<i>", "threat": Threat("linf", 0.1)}
     attacked = [made_up.record(evil, 0.4, **threat), made_up.record(evil, 0.4, **threat, curve="radius", at=0.1)]
-    trust = replace(made, kind="uncertainty", details=made_up.uncertainties()[0].details)
-    path = write_report([made, *attacked, trust], tmp_path, [picture(evil)])
+    uncertainty = replace(made, kind="uncertainty", details=made_up.uncertainties()[0].details)
+    path = write_report([made, *attacked, uncertainty], tmp_path, [picture(evil, channels=3)])
     elements = Elements(path.read_text())
-    assert not elements.of("script")
-    assert not elements.of("b")
-    assert not elements.of("i")
+    assert not elements.of("script") + elements.of("b") + elements.of("i")
     assert evil in elements.text
-
-
-def test_pictures_may_be_in_colour(tmp_path: Path) -> None:
-    path = write_report(made_up.clean().where(label="adv"), tmp_path, [picture("adv", channels=3)])
-    assert len(Elements(path.read_text()).of("img")) == 3
-
-
-def test_refuses_pictures_of_an_unknown_model(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="images are of model 'mine', of which there are no records; there are"):
-        write_report(made_up.clean(), tmp_path, [picture("mine")])
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_refuses_an_empty_list(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="records is empty"):
-        write_report(Records(), tmp_path)
 
 
 def test_tables_and_markdown_need_no_plotting_library(monkeypatch: pytest.MonkeyPatch) -> None:
     for library in ("matplotlib", "jinja2"):
         monkeypatch.setitem(sys.modules, library, None)
-    report = compose(made_up.radius_curves().where(label="adv"))
-    assert markdown(report, {}).startswith("# Robustness of Adv. training on digits")
-    with pytest.raises(ImportError, match=r"a report needs matplotlib: pip install 'advbnn\[report\]'"):
-        report.sections[1].figures[0].draw()
-    with pytest.raises(ImportError, match=r"a report needs jinja2: pip install 'advbnn\[report\]'"):
-        page(report, {})
+    contents = compose(made_up.radius_curves().where(label="adv"))
+    assert markdown(contents, {}).startswith("# Robustness of Adv. training on digits")
+    with pytest.raises(ImportError, match=r"matplotlib.*pip install 'advbnn\[report\]'"):
+        contents.sections[1].figures[0].draw()
+    with pytest.raises(ImportError, match=r"jinja2.*pip install 'advbnn\[report\]'"):
+        html(contents, {})

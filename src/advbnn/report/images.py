@@ -1,6 +1,9 @@
-"""Single images before and after an attack, with what the model makes of them."""
+"""Single images before and after an attack, with the predictions of the model."""
 
+import base64
 import math
+import struct
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,16 +17,14 @@ from advbnn.errors import ArgumentError
 from advbnn.evaluation.accuracy import Evaluation, Perturbation
 from advbnn.evaluation.batchwise import Batch
 
+_GREY, _COLOUR = 0, 2
+
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
-    """What a model says of an image.
+class ImagePrediction:
+    """The predicted class for an image, its probability, and the predictive entropy in nats.
 
-    Attributes:
-        label: the name of the class.
-        probability: of that class.
-        entropy: the uncertainty of the answer, in nats.
-        disagreement: the part of it that comes from draws that contradict each other (mutual information).
+    `disagreement` is the part of the entropy that comes from differing weight samples (mutual information).
     """
 
     label: str
@@ -34,18 +35,9 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class AttackedImage:
-    """An image before and after an attack on a model.
+    """An image [1 or 3, height, width] in [0, 1] before and after an attack on a model, with both predictions.
 
-    Attributes:
-        model: the label of the model, as in its records.
-        attack: what the attack is called.
-        eps: its radius.
-        truth: the name of the image's class.
-        classes: how many classes there are, which bounds the entropy.
-        clean: the image, [1 or 3, height, width], in [0, 1].
-        adversarial: what the attack made of it.
-        before: what the model says of the clean image.
-        after: what it says of the other.
+    `model` is the label of the model in its records, `truth` the name of the true class.
     """
 
     model: str
@@ -55,12 +47,12 @@ class AttackedImage:
     classes: int
     clean: Tensor
     adversarial: Tensor
-    before: Answer
-    after: Answer
+    before: ImagePrediction
+    after: ImagePrediction
 
     @property
     def largest_entropy(self) -> float:
-        """That of a model which knows nothing."""
+        """The entropy of a uniform prediction."""
         return math.log(self.classes)
 
     @property
@@ -71,7 +63,7 @@ class AttackedImage:
 
     @property
     def magnified(self) -> float:
-        """How many times the perturbation is magnified."""
+        """The factor by which the perturbation is magnified."""
         largest = (self.adversarial - self.clean).abs().max().item()
         return 0.5 / largest if largest > 0 else 1.0
 
@@ -94,10 +86,10 @@ def attacked_images(
         data: the examples.
         attack: the attack.
         rows: which examples.
-        name: what the attack is called.
-        label: what records call the model.
-        samples: draws that make up an answer; the attack does not see them.
-        seed: of the attack and of the draws.
+        name: of the attack.
+        label: of the model in its records.
+        samples: weight samples of a prediction; the attack does not see them.
+        seed: of the attack and of the weight samples.
     """
     evaluation = Evaluation(model, data, samples=samples, seeds=[seed], label=label)
     x, y = next(iter(data.gather([row_numbers(rows, len(data))])))
@@ -113,8 +105,8 @@ def attacked_images(
             classes=len(data.classes),
             clean=x[row].detach().cpu(),
             adversarial=x_adv[row].detach().cpu(),
-            before=_answer(before, row, data.classes),
-            after=_answer(after, row, data.classes),
+            before=_prediction(before, row, data.classes),
+            after=_prediction(after, row, data.classes),
         )
         for row in range(len(x))
     ]
@@ -126,15 +118,37 @@ def by_model(images: Sequence[AttackedImage], labels: Sequence[str]) -> Mapping[
     for image in images:
         if image.model not in found:
             raise ArgumentError(
-                f"images are of model {image.model!r}, of which there are no records; there are {labels}"
+                f"images show model {image.model!r}, which has no records; there are records of {labels}"
             )
         found[image.model].append(image)
     return {label: of_model for label, of_model in found.items() if of_model}
 
 
-def _answer(prediction: Prediction, row: int, classes: Sequence[str]) -> Answer:
+def png(pixels: Tensor) -> bytes:
+    """A PNG file of an image [1 or 3, height, width] with values in [0, 1]."""
+    if pixels.ndim != 3 or pixels.shape[0] not in (1, 3) or 0 in pixels.shape:
+        raise ArgumentError(f"pixels must be an image [1 or 3, height, width], got shape {list(pixels.shape)}")
+    channels, height, width = pixels.shape
+    levels = (pixels.detach().cpu().float().clamp(0, 1) * 255).round().to(torch.uint8)
+    rows = levels.permute(1, 2, 0).reshape(height, width * channels)
+    filtered = torch.cat([torch.zeros(height, 1, dtype=torch.uint8), rows], 1)  # every row begins with its filter: none
+    header = struct.pack(">IIBBBBB", width, height, 8, _GREY if channels == 1 else _COLOUR, 0, 0, 0)
+    body = zlib.compress(filtered.numpy().tobytes(), 9)
+    return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", body) + _chunk(b"IEND", b"")
+
+
+def data_uri(pixels: Tensor) -> str:
+    """An image as a data URI, so that a page needs no other file."""
+    return f"data:image/png;base64,{base64.b64encode(png(pixels)).decode()}"
+
+
+def _chunk(name: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+
+def _prediction(prediction: Prediction, row: int, classes: Sequence[str]) -> ImagePrediction:
     label = int(prediction.label[row])
-    return Answer(
+    return ImagePrediction(
         label=classes[label] if label < len(classes) else str(label),
         probability=prediction.probs[row, label].item(),
         entropy=prediction.entropy[row].item(),

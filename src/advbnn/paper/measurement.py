@@ -1,0 +1,168 @@
+"""What every measurement of a reproduction has: its networks, the records that it makes, and how it runs."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from torch import nn
+
+from advbnn.data import Splits
+from advbnn.evaluation.accuracy import Options
+from advbnn.evaluation.records import Records
+from advbnn.paper.experiment import RECORDS, RUNS, Experiment, Run
+from advbnn.paper.protocol import RANDOM, Protocol
+from advbnn.training.run_folder import MODEL
+
+Point = tuple[str, str, float, float]
+"""A record to be made: its name, curve, position on the curve, and radius."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a plan should contain, for each kind of measurement to say what it contributes.
+
+    Attributes:
+        experiment: the settings shared by all runs.
+        names: the requested experiments, such as `"table1"`.
+        runs: one for each defence and seed, the seeds of a defence in order.
+        audit: the level of the audit, or `"none"`.
+        left_out: collects what cannot be made, with the reason.
+    """
+
+    experiment: Experiment
+    names: Collection[str]
+    runs: Sequence[Run]
+    audit: str
+    left_out: list[str] = field(default_factory=list)
+
+    @property
+    def protocol(self) -> Protocol:
+        return self.experiment.protocol
+
+    @property
+    def first(self) -> dict[str, Run]:
+        """The first training of each defence."""
+        firsts: dict[str, Run] = {}
+        for run in self.runs:
+            firsts.setdefault(run.defense, run)
+        return firsts
+
+    def lacks(self, name: str, *defenses: str) -> bool:
+        """Whether an experiment needs defences that were not chosen; notes which."""
+        missing = [defense for defense in defenses if defense not in self.first]
+        if missing:
+            self.left_out.append(f"{name}: needs {', '.join(missing)}, missing from --defenses")
+        return bool(missing)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """What a measurement runs on: trained networks by label, the data, and options shared by all evaluations."""
+
+    protocol: Protocol
+    models: Mapping[str, nn.Module]
+    splits: Splits[Any]
+    options: Options
+
+    def on(self, limit: int | None, **changes: Any) -> Any:
+        """The options for the first `limit` test images; for all of them when None."""
+        everything = limit is None or limit >= len(self.splits.test)
+        return {**self.options, "rows": None if everything else range(limit or 0), **changes}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Seconds per image for a gradient and for a forward pass of one defence, on this machine."""
+
+    gradient: float
+    forward: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What the cost of a measurement is computed from: costs by defence, and the size of the test set."""
+
+    protocol: Protocol
+    costs: Mapping[str, Cost]
+    test_images: int
+
+    def images(self, limit: int | None) -> int:
+        """The number of images under a limit."""
+        return min(limit or self.test_images, self.test_images)
+
+    def samples(self, run: Run) -> int:
+        """Forward passes per prediction."""
+        return self.protocol.samples if run.defense in RANDOM else 1
+
+    def seconds(self, run: Run, gradients: float, predictions: int = 1) -> float:
+        """Seconds per image for so many gradients and predictions."""
+        cost = self.costs[run.defense]
+        return gradients * cost.gradient + predictions * self.samples(run) * cost.forward
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement(ABC):
+    """Records that are made together and kept in one file.
+
+    Attributes:
+        runs: the trained networks that it needs.
+        radii: the radii of the attack.
+    """
+
+    what: ClassVar[str]
+
+    runs: tuple[Run, ...]
+    radii: tuple[float, ...]
+
+    @classmethod
+    @abstractmethod
+    def requested(cls, request: Request) -> list[Self]:
+        """The measurements of this kind that a request needs."""
+
+    @abstractmethod
+    def points(self, protocol: Protocol) -> set[Point]:
+        """The records that it makes of each network."""
+
+    @abstractmethod
+    def run(self, session: Session) -> None:
+        """Makes the records that are missing."""
+
+    @abstractmethod
+    def cost(self, budget: Budget) -> float:
+        """An estimate of its duration in seconds."""
+
+    @property
+    def network(self) -> Run:
+        """The run that it measures; the first of several."""
+        return self.runs[0]
+
+    @property
+    def name(self) -> str:
+        """The name of its file."""
+        return f"{self.what}-{self.network.label}"
+
+    @property
+    def label(self) -> str:
+        """The label of its network in records."""
+        return self.network.label
+
+    def file(self, out: Path) -> Path:
+        """The file of its records."""
+        return out / RECORDS / f"{self.name}.json"
+
+    def done(self, experiment: Experiment, out: Path) -> bool:
+        """Whether all its records exist and are newer than the weights they were made with."""
+        file = self.file(out)
+        if not file.exists():
+            return False
+        models = [out / RUNS / run.label / MODEL for run in self.runs]
+        if any(model.exists() and model.stat().st_mtime > file.stat().st_mtime for model in models):
+            return False
+        labels = [self.label, *(run.label for run in self.runs[1:])]
+        found = {
+            (r.model.label, r.name, r.curve, r.at or 0.0, 0.0 if r.threat is None else r.threat.eps)
+            for r in Records.load(file)
+        }
+        return {(label, *point) for label in labels for point in self.points(experiment.protocol)} <= found

@@ -1,0 +1,170 @@
+"""What a report consists of: sections of text, figures and tables, whatever they are rendered as."""
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from advbnn.errors import ArgumentError
+from advbnn.report.style import Look
+
+PLUS_MINUS = "\u00b1"
+
+_NUMBER = re.compile(r"[\[+-]?\d[^a-zA-Z]*$")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One entry of a table, with a note such as an interval, and `heat` in [0, 1] as the strength of its colour."""
+
+    text: str
+    note: str = ""
+    heat: float | None = None
+    strong: bool = False
+
+
+NOTHING = Cell("-")
+"""What was not measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Rows of cells under the headings of the columns. The first cell of a row is its heading."""
+
+    name: str
+    caption: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise ArgumentError(f"rows of table {self.name!r} need {len(self.columns)} cells, got {len(row)}")
+
+    @property
+    def groups(self) -> list[tuple[Cell, list[Sequence[Cell]]]]:
+        """Consecutive rows with the same heading, under that heading."""
+        return [(rows[0][0], rows) for rows in (list(found) for _, found in groupby(self.rows, lambda row: row[0]))]
+
+    @property
+    def numeric(self) -> list[bool]:
+        """Which columns hold numbers, to be right-aligned."""
+        return [
+            all(_NUMBER.match(row[index].text) or row[index] == NOTHING for row in self.rows)
+            for index in range(len(self.columns))
+        ]
+
+    def markdown(self) -> str:
+        """The table and its caption in GitHub's markdown."""
+        rule = ["--:" if numeric else ":--" for numeric in self.numeric]
+        lines = [_line(self.columns), _line(rule), *(_line([_markdown(cell) for cell in row]) for row in self.rows)]
+        return "\n".join([*lines, "", self.caption]) + "\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A plot: `draw` makes the SVG, `alt` describes it for screen readers, `numbers` is the table behind it."""
+
+    name: str
+    caption: str
+    alt: str
+    draw: Callable[[], str]
+    numbers: Table | None = None
+    small: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notice:
+    """Something that a reader must know; it is alarming if it calls a result into question."""
+
+    title: str
+    words: str
+    advice: str = ""
+    alarming: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A part of a report.
+
+    Attributes:
+        name: the anchor in the page.
+        title: its heading.
+        words: paragraphs at the beginning.
+        notices: what must not be overlooked.
+        figures: its plots.
+        tables: its tables.
+        folded: collapsed tables.
+        after: paragraphs at the end.
+    """
+
+    name: str
+    title: str
+    words: Sequence[str] = ()
+    notices: Sequence[Notice] = ()
+    figures: Sequence[Figure] = ()
+    tables: Sequence[Table] = ()
+    folded: Sequence[Table] = ()
+    after: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """Everything in a report.
+
+    Attributes:
+        title: its heading.
+        looks: the models, in the order of tables and plots.
+        sections: what was measured.
+        provenance: tables that identify models, data, software and settings.
+        commands: command lines that make the records again.
+    """
+
+    title: str
+    looks: Mapping[str, Look]
+    sections: Sequence[Section]
+    provenance: Sequence[Table]
+    commands: Sequence[str]
+
+    def tables(self) -> dict[str, Table]:
+        """Every table of measurements by name, including those behind figures."""
+        found = [
+            table
+            for section in self.sections
+            for table in (*section.tables, *section.folded, *(f.numbers for f in section.figures if f.numbers))
+        ]
+        return {table.name: table for table in found}
+
+
+def with_error(value: float, error: float) -> Cell:
+    """A number and its error, to three decimals."""
+    return Cell(f"{value:.3f}", f"{PLUS_MINUS} {error:.3f}")
+
+
+def percent(share: float) -> str:
+    """A share in percent, to one decimal."""
+    return f"{100 * share:.1f}"
+
+
+def percent_at_most(share: float) -> str:
+    """A share in percent, rounded up to one decimal, for upper bounds."""
+    return f"{math.ceil(round(1000 * share, 6)) / 10:.1f}"
+
+
+def percent_range(low: float, high: float) -> str:
+    """An interval of shares in percent."""
+    return f"[{percent(low)}, {percent(high)}]"
+
+
+def _markdown(cell: Cell) -> str:
+    text = f"**{_escaped(cell.text)}**" if cell.strong else _escaped(cell.text)
+    return f"{text} {_escaped(cell.note)}" if cell.note else text
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", r"\|").replace("\n", " ")

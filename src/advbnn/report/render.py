@@ -1,0 +1,103 @@
+"""Writes a report: one HTML file that needs no other, and the same as markdown and CSV."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from advbnn.errors import MissingPackageError
+from advbnn.evaluation.records import Record, Records
+from advbnn.files import write_atomically
+from advbnn.report.compose import compose
+from advbnn.report.elements import Cell, Contents, Section, Table
+from advbnn.report.images import AttackedImage, ImagePrediction, by_model, data_uri
+
+Images = Mapping[str, Sequence[AttackedImage]]
+"""Attacked images by the label of their model."""
+
+
+def write_report(
+    records: Iterable[Record],
+    out: str | Path,
+    images: Sequence[AttackedImage] | None = None,
+    first: Sequence[Section] = (),
+    defenses: Mapping[str, str] | None = None,
+) -> Path:
+    """Writes `report.html`, `report.md` and `report.csv` into a folder, and returns the path of the HTML file.
+
+    There is a section for everything that was measured.
+
+    Args:
+        records: of any number of models, all measured on the same data set.
+        out: the folder; created if it does not exist.
+        images: single images to show; see `attacked_images`.
+        first: sections that come before all others.
+        defenses: the defence of a model by its label, such as `{"run3": "adv"}`; shown with the label.
+    """
+    collected = records if isinstance(records, Records) else Records(records)
+    contents = compose(collected, first, defenses)
+    shown = by_model(images or (), list(contents.looks))
+    texts = {
+        "report.md": markdown(contents, shown),
+        "report.csv": collected.to_csv(),
+        "report.html": html(contents, shown),
+    }
+    for name, text in texts.items():
+        write_atomically(Path(out) / name, text.encode())
+    return Path(out) / "report.html"
+
+
+def html(contents: Contents, images: Images) -> str:
+    """The report as a page."""
+    try:
+        import jinja2
+    except ImportError as error:
+        raise MissingPackageError("a report needs jinja2: pip install 'advbnn[report]'") from error
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    environment.filters["data_uri"] = data_uri
+    folder = files("advbnn.report")
+    template = environment.from_string(folder.joinpath("template.html.j2").read_text(encoding="utf-8"))
+    style = folder.joinpath("style.css").read_text(encoding="utf-8")
+    models = {look.title: look for look in contents.looks.values()}
+    return template.render(report=contents, images=images, style=style, models=models).strip() + "\n"
+
+
+def markdown(contents: Contents, images: Images) -> str:
+    """The report as markdown, without plots."""
+    parts = [f"# {contents.title}", *(_section(section) for section in contents.sections)]
+    if images:
+        parts += ["## Single images under attack", _predictions(contents, images).markdown()]
+    parts += ["## Provenance", *(table.markdown() for table in contents.provenance)]
+    if contents.commands:
+        parts.append("```sh\n" + "\n".join(contents.commands) + "\n```")
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _section(section: Section) -> str:
+    numbers = [figure.numbers for figure in section.figures if figure.numbers is not None]
+    notices = [f"- **{notice.title}.** {notice.words} {notice.advice}".rstrip() for notice in section.notices]
+    parts = [f"## {section.title}", *section.words, *(["\n".join(notices)] if notices else [])]
+    parts += [table.markdown().strip() for table in section.tables]
+    return "\n\n".join([*parts, *section.after, *(table.markdown().strip() for table in [*numbers, *section.folded])])
+
+
+def _predictions(contents: Contents, images: Images) -> Table:
+    rows = [
+        [
+            Cell(contents.looks[label].title),
+            Cell(f"{image.attack} at {image.eps:.4g}"),
+            Cell(image.truth),
+            _prediction(image.before),
+            _prediction(image.after),
+        ]
+        for label, of_model in images.items()
+        for image in of_model
+    ]
+    columns = ["model", "attack", "true class", "prediction before", "prediction after"]
+    caption = "In brackets the probability of the prediction and its entropy in nats."
+    return Table(name="images", caption=caption, columns=columns, rows=rows)
+
+
+def _prediction(prediction: ImagePrediction) -> Cell:
+    return Cell(prediction.label, f"({prediction.probability:.0%}, {prediction.entropy:.2f})")

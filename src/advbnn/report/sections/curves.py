@@ -1,0 +1,152 @@
+"""Accuracy while one setting varies: one plot for each attack, with all models."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+
+from advbnn.errors import ArgumentError
+from advbnn.evaluation.records import Record, Records
+from advbnn.report import plots
+from advbnn.report.elements import NOTHING, Cell, Figure, Section, Table, percent, percent_range
+from advbnn.report.select import ball, clean_of, condition, images_of, is_authors_attack, labels_of, radius, samples_of
+from advbnn.report.style import Look
+
+_SECTIONS = {
+    "radius": ("Accuracy against radius", ("radius",)),
+    "strength": ("Strength of the attack", ("steps", "eot")),
+    "ensemble": ("Number of weight samples", ("ensemble",)),
+    "alpha": ("Weight of the KL", ("alpha",)),
+}
+_AXES = {
+    "radius": "radius of the attack",
+    "ensemble": "weight samples",
+    "steps": "attack steps",
+    "eot": "EOT samples per step",
+    "alpha": "alpha, the weight of the KL",
+}
+_LOGARITHMIC = ("steps", "eot", "alpha")
+_WORDS = {
+    "radius": "Accuracy against the size of the perturbation; 0 is without attack. Bands are 95 % intervals.",
+    "ensemble": "A random network predicts with the mean over several weight samples. The curves show how many are "
+    "needed. A deterministic network is a horizontal line.",
+    "steps": "More steps should make an attack stronger. A curve that still decreases at its right end means that the "
+    "attack was stopped too early; one that increases means that the attack fails.",
+    "eot": "The gradient of a single weight sample is noisy. Averaged over more samples (EOT) it follows the loss of "
+    "the whole ensemble. The decrease of the curve is the robustness that was only due to noise.",
+    "alpha": "Each point is a network trained with another weight alpha of the KL to the prior. A smaller alpha lets "
+    "the network fit its training images more closely, and may cost robustness.",
+}
+_WORST = (
+    "Dashed lines show the worst case: an image counts as robust only if no attack of the audit's suite breaks it. The "
+    "gap between the solid and the dashed line of a model is what the single attack missed."
+)
+
+
+def curve_section(name: str, records: Records, worst: Records, looks: Mapping[str, Look]) -> Section | None:
+    """A section of curves; those over the radius show the worst case as a second line of each model.
+
+    Args:
+        name: `"radius"`, `"strength"`, `"ensemble"` or `"alpha"`.
+        records: all records.
+        worst: the records of the worst case.
+        looks: of the models.
+    """
+    title, curves = _SECTIONS[name]
+    figures: list[Figure] = []
+    words: list[str] = []
+    for curve in curves:
+        panels: dict[str, list[Record]] = {}
+        for record in records.where(curve=curve):
+            if record.correct:
+                panels.setdefault(_panel_title(record), []).append(record)
+        dashed = _worst_lines(records, worst, looks, panels) if curve == "radius" else {}
+        names = _anchors(curve, panels)
+        figures += [_figure(names[at], curve, at, panel, looks, dashed.get(at, ())) for at, panel in panels.items()]
+        words += [_WORDS[curve]] if panels else []
+        words += [_WORST] if any(dashed.values()) else []
+    return Section(name=name, title=title, words=words, figures=figures) if figures else None
+
+
+def _panel_title(record: Record) -> str:
+    if record.curve != "radius":
+        return condition(record)
+    return record.name if record.threat is None else f"{record.name}, {record.threat.norm}"
+
+
+def _figure(
+    name: str, curve: str, title: str, panel: Sequence[Record], looks: Mapping[str, Look], dashed: Sequence[plots.Line]
+) -> Figure:
+    found = labels_of(panel)
+    shown = [look for label, look in looks.items() if label in found]
+    solid = [_line(look, [r for r in panel if r.model.label == look.label]) for look in shown]
+    drawn = [*solid, *(line for line in dashed if line.look in shown)]
+    axis = _AXES[curve]
+    plotted = plots.Panel(lines=drawn, x_label=axis, log=curve in _LOGARITHMIC)
+    authors = " (the authors' attack)" if is_authors_attack(panel[-1]) else ""
+    measured = images_of(panel) if curve == "ensemble" else f"{images_of(panel)}; {samples_of(panel)}"
+    ends = " ".join(
+        f"{line.look.title}: {line.y[0]:.1f} % at {line.x[0]:.4g}, {line.y[-1]:.1f} % at {line.x[-1]:.4g}."
+        for line in solid
+    )
+    return Figure(
+        name=name,
+        caption=f"{title[0].upper()}{title[1:]}{authors}. {measured}.",
+        alt=f"Accuracy against the {axis}, {title}. {ends}",
+        draw=partial(plots.lines_svg, name, plotted, y_label="accuracy, %", top=100),
+        numbers=_numbers(name, f"Accuracy in % with its 95 % interval, {title}.", axis, panel, shown),
+    )
+
+
+def _line(look: Look, points: Sequence[Record]) -> plots.Line:
+    ordered = sorted(points, key=_position)
+    return plots.Line(
+        look=look,
+        x=[_position(r) for r in ordered],
+        y=[100 * r.accuracy for r in ordered],
+        low=[100 * r.interval[0] for r in ordered],
+        high=[100 * r.interval[1] for r in ordered],
+    )
+
+
+def _worst_lines(
+    records: Records, worst: Records, looks: Mapping[str, Look], panels: Mapping[str, Sequence[Record]]
+) -> dict[str, list[plots.Line]]:
+    """The lines of the worst case by the title of their panel: one panel per norm, if possible the paper's attack."""
+    titles: dict[str, str] = {}
+    for title, panel in sorted(panels.items(), key=lambda item: not is_authors_attack(item[1][-1])):
+        titles.setdefault(ball(panel[-1])[0], title)
+    lines: dict[str, list[plots.Line]] = {}
+    for norm, title in titles.items():
+        for label, look in looks.items():
+            points = {radius(r): 100 * r.accuracy for r in worst.where(label=label) if ball(r)[0] == norm}
+            clean = clean_of(records, label)
+            if points and clean is not None:
+                points[0.0] = 100 * clean.accuracy
+            if points:
+                x = sorted(points)
+                line = plots.Line(look=look, x=x, y=[points[eps] for eps in x], style="dashed")
+                lines.setdefault(title, []).append(line)
+    return lines
+
+
+def _numbers(name: str, caption: str, axis: str, panel: Sequence[Record], shown: Sequence[Look]) -> Table:
+    cells = {(_position(r), r.model.label): Cell(percent(r.accuracy), percent_range(*r.interval)) for r in panel}
+    positions = sorted({position for position, _ in cells})
+    rows = [[Cell(f"{at:.4g}"), *(cells.get((at, look.label), NOTHING) for look in shown)] for at in positions]
+    return Table(name=name, caption=caption, columns=[axis, *(look.title for look in shown)], rows=rows)
+
+
+def _position(record: Record) -> float:
+    if record.at is None:
+        raise ArgumentError(f"{record.name!r} of {record.model.label} has no position `at` on its curve")
+    return record.at
+
+
+def _anchors(curve: str, titles: Iterable[str]) -> dict[str, str]:
+    """A name of letters, digits and dashes for each title, used as an anchor in the page."""
+    names: dict[str, str] = {}
+    for title in titles:
+        name = "-".join(re.findall(r"[a-z0-9.]+", f"{curve} {title}".lower()))
+        alike = sum(other.startswith(name) for other in names.values())
+        names[title] = f"{name}-{alike + 1}" if name in names.values() else name
+    return names

@@ -1,0 +1,47 @@
+"""Tables and their markdown."""
+
+import pytest
+
+from advbnn.errors import ArgumentError
+from advbnn.report.elements import NOTHING, Cell, Table, percent_at_most, percent_range, with_error
+
+ROWS = [
+    [Cell("a"), Cell("PGD", strong=True), Cell("45.4", "[43.1, 47.9]")],
+    [Cell("a"), Cell("x|y"), NOTHING],
+    [Cell("b"), Cell("PGD"), Cell("1,200")],
+]
+TABLE = Table(name="t", caption="What it shows.", columns=["model", "attack", "accuracy"], rows=ROWS)
+
+
+def test_markdown() -> None:
+    assert TABLE.markdown().splitlines() == [
+        "| model | attack | accuracy |",
+        "| :-- | :-- | --: |",
+        "| a | **PGD** | 45.4 [43.1, 47.9] |",
+        r"| a | x\|y | - |",
+        "| b | PGD | 1,200 |",
+        "",
+        "What it shows.",
+    ]
+
+
+def test_rows_with_the_same_heading_are_a_group() -> None:
+    assert [(head.text, len(rows)) for head, rows in TABLE.groups] == [("a", 2), ("b", 1)]
+
+
+@pytest.mark.parametrize("text", ["12", "-0.5", "[0.1, 2.0]", "0.5 %", "-", "linf 0.1", "4 of 5"])
+def test_columns_of_numbers_are_recognised(text: str) -> None:
+    is_number = text not in ("linf 0.1", "4 of 5")
+    assert Table(name="t", caption="", columns=["x"], rows=[[Cell(text)]]).numeric == [is_number]
+
+
+def test_rows_need_a_cell_for_each_column() -> None:
+    with pytest.raises(ArgumentError, match="'t' need 2 cells, got 1"):
+        Table(name="t", caption="", columns=["a", "b"], rows=[[Cell("1")]])
+
+
+def test_numbers_are_rounded_alike_and_upper_bounds_are_rounded_up() -> None:
+    assert percent_range(0.12345, 1) == "[12.3, 100.0]"
+    assert with_error(1 / 3, 0.0126) == Cell("0.333", "\u00b1 0.013")
+    shares = {0.0: "0.0", 0.065: "6.5", 0.0654: "6.6", 0.00004: "0.1", 0.07: "7.0", 1.0: "100.0"}
+    assert {share: percent_at_most(share) for share in shares} == shares
