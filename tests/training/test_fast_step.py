@@ -283,6 +283,7 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GP
 
 
 @needs_gpu
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")  # switched off here on purpose
 @pytest.mark.parametrize("mode", ["eval", "train"])
 @pytest.mark.parametrize("bayesian", [True, False])
 def test_a_recorded_step_equals_the_plain_one_for_the_same_noise(bayesian: bool, mode: str) -> None:
