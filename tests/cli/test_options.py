@@ -12,17 +12,12 @@ from advbnn.cli import options
 Command = Callable[..., str]
 
 
-@pytest.mark.parametrize(
-    ("text", "value"), [("0.031", 0.031), ("8/255", 8 / 255), ("0", 0.0), ("1e-3", 1e-3), ("inf", float("inf"))]
-)
-def test_numbers_are_decimal_or_fractions(text: str, value: float) -> None:
-    assert options.number(text) == value
-
-
-@pytest.mark.parametrize("text", ["8/0", "abc", "-0.1", "-1/2", "nan", "", "/255"])
-def test_other_numbers_are_refused(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="8/255"):
-        options.number(text)
+def test_numbers_are_decimal_or_fractions() -> None:
+    for text, value in {"0.031": 0.031, "8/255": 8 / 255, "0": 0.0, "1e-3": 1e-3, "inf": float("inf")}.items():
+        assert options.number(text) == value
+    for text in ("8/0", "abc", "-0.1", "-1/2", "nan", "", "/255"):
+        with pytest.raises(typer.BadParameter, match="8/255"):
+            options.number(text)
 
 
 @pytest.mark.parametrize(
@@ -30,9 +25,6 @@ def test_other_numbers_are_refused(text: str) -> None:
     [
         (["evaluate", "RUN", "--eps", "8/0"], "'--eps': '8/0' is not a number"),
         (["evaluate", "RUN", "--attack", "pdg"], "'--attack': .*did you mean 'pgd'?"),
-        (["evaluate", "RUN", "--norm", "l3"], "'--norm': .*'l3' is unknown"),
-        (["evaluate", "RUN", "--engine", "warp"], "'--engine': .*'warp' is unknown"),
-        (["evaluate", "RUN", "--precision", "half"], "'--precision': .*'half' is unknown"),
         (["audit", "RUN", "--level", "fast"], "'--level': .*'fast' is unknown"),
         (["curve", "RUN", "step"], "'over': .*did you mean 'steps'?"),
         (["curve", "RUN", "steps", "--at", "2.5"], "whole numbers, got 2.5"),
@@ -48,6 +40,7 @@ def test_other_numbers_are_refused(text: str) -> None:
         (["curve", "RUN", "radius", "--at", "8"], "do you mean 8/255?"),
         (["transfer", "A", "B", "--out", "x.json", "--eps", "8"], "do you mean 8/255?"),
         (["transfer", "A", "B", "--out", "x.json", "--eps", "1", "--attack", "clean"], "'--attack': .*'clean' is"),
+        (["transfer", "A", "B", "--out", "x.json", "--eps", "1", "--attack", "mean"], "use advbnn evaluate RUN"),
     ],
 )
 def test_mistakes_are_found_before_the_run_is_loaded(arguments: list[str], message: str, advbnn: Command) -> None:
@@ -57,11 +50,9 @@ def test_mistakes_are_found_before_the_run_is_loaded(arguments: list[str], messa
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["evaluate", "RUN", "--attack", "clean", "--norm", "l2"],
         ["evaluate", "RUN", "--attack", "mean", "--norm", "l2", "--eps", "8"],
         ["evaluate", "RUN", "--attack", "fgsm", "--attack", "pgd", "--steps", "5"],
         ["evaluate", "RUN", "--eps", "inf", "--eps", "1"],
-        ["audit", "RUN", "--eps", "8/255"],
         ["curve", "RUN", "radius", "--at", "4/255"],
     ],
 )
@@ -91,8 +82,8 @@ def test_an_unwritable_place_is_refused_before_anything_is_loaded(
     folder.mkdir()
     link.symlink_to(tmp_path / "gone")
     expected = {
-        file / "within": "file is a file",
-        Path("/proc/nowhere/within"): "nothing can be written in",
+        file / "within": "Not a directory",
+        Path("/proc/nowhere/within"): "cannot be written (in /proc",
         tmp_path / ("n" * 300): "name too long",
         **({folder: "is a folder"} if command in TO_A_FILE else {file: "is a file", link: "is a broken link"}),
     }
@@ -109,9 +100,5 @@ def test_an_unwritable_default_place_is_refused_too(
     monkeypatch.chdir(tmp_path)
     for name, command in (("runs", "train"), ("report", "report"), ("reproduced", "reproduce")):
         (tmp_path / name).touch()
-        refused = advbnn(*TO_A_FOLDER[command], status=2)
-        assert "is a file" in refused and "give --out" in refused
-
-
-def test_existing_records_need_no_writable_place() -> None:
-    assert options.file_to_write(Path("/proc/version")) == Path("/proc/version")  # they may be complete
+        assert "give --out" in advbnn(*TO_A_FOLDER[command], status=2)
+    assert options.file_to_write(Path("/proc/version")) == Path("/proc/version")  # existing records may be complete

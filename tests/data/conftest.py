@@ -1,8 +1,6 @@
 """Tiny datasets, written in the layouts of their publishers."""
 
-import io
 import pickle
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -47,22 +45,6 @@ def cifar_pickled(tmp_path: Path, cifar_batches: dict[str, tuple[np.ndarray, np.
         return folder
 
     return write
-
-
-def write_tar(folder: Path, archive: Path) -> Path:
-    with tarfile.open(archive, "w:gz") as tar:
-        for file in sorted(folder.iterdir()):
-            member = tarfile.TarInfo(f"{folder.name}/{file.name}")
-            content = file.read_bytes()
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
-    return archive
-
-
-@pytest.fixture
-def archived() -> Callable[[Path, Path], Path]:
-    """Packs a folder as its publisher would."""
-    return write_tar
 
 
 @pytest.fixture

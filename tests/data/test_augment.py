@@ -4,14 +4,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advbnn.data import (
-    Augmentation,
-    HorizontalFlip,
-    RandomCrop,
-    RandomResizedCrop,
-    to_float,
-    usual_augmentation,
-)
+from advbnn.data import Augmentation, HorizontalFlip, RandomCrop, RandomResizedCrop, to_float, usual_augmentation
 from advbnn.data.augment import augment
 
 ALL = [RandomCrop(padding=2), HorizontalFlip(), RandomResizedCrop(size=7)]
@@ -46,10 +39,11 @@ def test_every_offset_of_a_crop_is_as_likely() -> None:
 
 @pytest.mark.parametrize("last", [0.0, 1 - 2**-24])
 def test_extreme_numbers_stay_inside(last: float) -> None:
-    x = images(2)
+    white = torch.full((2, 3, 9, 9), 255, dtype=torch.uint8)
     for augmentation in ALL:
-        out = augmentation.apply(x, torch.full((2, augmentation.numbers), last))
-        assert torch.isfinite(to_float(out)).all()
+        out = to_float(augmentation.apply(white, torch.full((2, augmentation.numbers), last)))
+        assert out.min() >= 0 and out.max() <= 1
+    torch.testing.assert_close(out, torch.ones_like(out))  # resizing keeps white
 
 
 def test_flip_mirrors_about_half() -> None:
@@ -78,19 +72,11 @@ def test_resized_crop_is_crop_then_antialiased_resize(size: int, height: int, wi
         torch.testing.assert_close(out[i : i + 1], expected, atol=1e-5, rtol=0)
 
 
-def test_resized_crop_stays_in_the_unit_interval() -> None:
-    out = RandomResizedCrop(size=64)(torch.full((64, 3, 64, 64), 255, dtype=torch.uint8))
-    assert out.max() <= 1
-    torch.testing.assert_close(out, torch.ones_like(out))
-
-
 @pytest.mark.parametrize("augmentation", ALL, ids=repr)
 def test_follows_the_generator_and_leaves_the_default_one_alone(augmentation: Augmentation) -> None:
     x = images(32)
     before = torch.get_rng_state()
-    first = augmentation(x, torch.Generator().manual_seed(5))
-    again = augmentation(x, torch.Generator().manual_seed(5))
-    other = augmentation(x, torch.Generator().manual_seed(6))
+    first, again, other = (augmentation(x, torch.Generator().manual_seed(seed)) for seed in (5, 5, 6))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert torch.equal(torch.get_rng_state(), before)
@@ -127,18 +113,14 @@ def test_to_float_hits_both_ends_and_leaves_floats_alone() -> None:
 
 
 def test_the_usual_ones() -> None:
-    crop_and_flip = (RandomCrop(padding=4), HorizontalFlip())
     for name in ("cifar10", "stl10", "stl10-subset", "cifar10[45000 of 50000]"):
-        assert usual_augmentation(name) == crop_and_flip
-    resized = (RandomResizedCrop(size=64, scale=(0.8, 0.9)), HorizontalFlip())
-    assert usual_augmentation("imagenet143") == resized
+        assert usual_augmentation(name) == (RandomCrop(padding=4), HorizontalFlip())
+    assert usual_augmentation("imagenet143") == (RandomResizedCrop(size=64, scale=(0.8, 0.9)), HorizontalFlip())
     assert usual_augmentation("digits") == ()
 
 
 def test_refuses_bad_options() -> None:
-    with pytest.raises(ValueError, match="padding must be 0 or more"):
-        RandomCrop(padding=-1)
-    with pytest.raises(ValueError, match="size must be 1 or more"):
+    with pytest.raises(ValueError, match="size must be"):
         RandomResizedCrop(size=0)
     with pytest.raises(ValueError, match="scale must be a range"):
         RandomResizedCrop(size=4, scale=(0.9, 0.8))
