@@ -66,12 +66,10 @@ def test_a_locked_folder_is_refused_until_it_is_released(tmp_path: Path) -> None
 
 def test_a_killed_process_releases_its_folder(tmp_path: Path) -> None:
     pytest.importorskip("fcntl")
-    program = (
-        "import os, pathlib, sys\n"
-        "from advbnn.files import locked_folder\n"
-        "with locked_folder(pathlib.Path(sys.argv[1])):\n"
-        "    os.kill(os.getpid(), 9)"
-    )
+    program = """import os, pathlib, sys
+from advbnn.files import locked_folder
+with locked_folder(pathlib.Path(sys.argv[1])):
+    os.kill(os.getpid(), 9)"""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     ended = subprocess.run([sys.executable, "-c", program, tmp_path], env=environment, timeout=60)
     assert ended.returncode == -9

@@ -46,13 +46,6 @@ def test_lines_are_rare_but_for_the_last_note(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().err.endswith("loss 0.1\n")
 
 
-def test_without_a_description_nothing_is_shown(often: None, capsys: pytest.CaptureFixture[str]) -> None:
-    with ProgressBar(None, "images") as bar:
-        bar.update(1, 2, "note")
-        bar.print("text")
-    assert capsys.readouterr().err == ""
-
-
 @pytest.mark.parametrize(("unit", "shown"), [("bytes", "2.0/2.0 kB"), ("images", "2000/2000"), ("", "100%")])
 def test_a_live_bar_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], unit: str, shown: str

@@ -9,7 +9,6 @@ from typing import Any, BinaryIO
 
 from advbnn.errors import ArgumentError, FileError
 
-LOCK = ".lock"
 _WRITABLE = "make room, change the permissions, or choose another place"
 
 
@@ -82,7 +81,7 @@ def locked_folder(folder: Path) -> Iterator[None]:
         return
     with explain_file_errors(folder, "cannot be written", _WRITABLE):
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / LOCK).open("w")
+        lock = (folder / ".lock").open("w")
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -10,10 +10,11 @@ import pytest
 from images import save
 
 BATCHES = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
+Batches = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
 @pytest.fixture
-def cifar_batches() -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def cifar_batches() -> Batches:
     """Three images [3, 3, 32, 32] with labels for each of the six batches."""
     rng = np.random.default_rng(0)
     return {
@@ -23,7 +24,7 @@ def cifar_batches() -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 
 @pytest.fixture
-def cifar_binary(tmp_path: Path, cifar_batches: dict[str, tuple[np.ndarray, np.ndarray]]) -> Path:
+def cifar_binary(tmp_path: Path, cifar_batches: Batches) -> Path:
     folder = tmp_path / "cifar-10-batches-bin"
     folder.mkdir()
     for name, (images, labels) in cifar_batches.items():
@@ -33,7 +34,7 @@ def cifar_binary(tmp_path: Path, cifar_batches: dict[str, tuple[np.ndarray, np.n
 
 
 @pytest.fixture
-def cifar_pickled(tmp_path: Path, cifar_batches: dict[str, tuple[np.ndarray, np.ndarray]]) -> Callable[[int], Path]:
+def cifar_pickled(tmp_path: Path, cifar_batches: Batches) -> Callable[[int], Path]:
     """Writes the Python layout with a given pickle protocol."""
 
     def write(protocol: int = 2) -> Path:

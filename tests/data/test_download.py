@@ -10,7 +10,6 @@ import pytest
 
 from advbnn.data import DataError, fetch
 from advbnn.data.download import download
-from advbnn.errors import FileError
 
 CONTENT = bytes(range(256)) * 12_000  # 3 MB: more than one block
 CHECKSUM = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"
@@ -99,11 +98,6 @@ def test_an_existing_file_is_verified_and_kept(site: Site, to: Path) -> None:
     assert to.read_bytes() == b"something of the user's"
 
 
-def test_resumes_an_earlier_download(site: Site, to: Path) -> None:
-    get(site, to, kept=CONTENT[:1_000_000])
-    assert site.asked == ["bytes=1000000-"]
-
-
 def test_continues_when_the_connection_drops(site: Site, to: Path) -> None:
     site.drops = [1_500_000, 700_000, 5]
     get(site, to, retries=1)  # each attempt gains, so one retry at a time is enough
@@ -153,15 +147,6 @@ def test_retries_an_overloaded_server_but_not_a_refusal(site: Site, to: Path) ->
 def test_no_server(to: Path) -> None:
     with pytest.raises(DataError, match=r"cannot be reached .*refused.*\(2 attempts\)"):
         get(Site("http://127.0.0.1:9/x"), to, retries=1)
-
-
-def test_a_full_disk(site: Site, to: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: Path, *args: object, **options: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "open", full)
-    with pytest.raises(FileError, match=r"part cannot be written: No space left.* make room"):
-        get(site, to)
 
 
 def test_fetch_takes_the_published_archive(site: Site, to: Path, monkeypatch: pytest.MonkeyPatch) -> None:

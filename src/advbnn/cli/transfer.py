@@ -39,6 +39,7 @@ def transfer(
     options.refuse_larger_than_images(norm, [eps])
     if attack == "mean":
         raise typer.BadParameter("--attack mean attacks the mean network of one run; use advbnn evaluate RUN")
+    settings = {"samples": samples, "seeds": seeds, "batch_size": batch_size, "engine": engine, "precision": precision}
     with evaluation_processes(device) as (world, place):
         trained = {label_of(run): load_trained(run, device=place) for run in runs}
         if len(trained) != len(runs):
@@ -51,15 +52,11 @@ def transfer(
             {name: one.model for name, one in trained.items()},
             tests[0],
             make_attack(attack, first, Threat(norm, eps), steps, eot),
-            samples=samples,
-            seeds=seeds,
-            batch_size=batch_size,
             rows=first_rows(tests[0], limit),
             out=out,
             progress=True,
             command=command_line(),
-            engine=engine,
-            precision=precision,
+            **settings,
         )
         if world.leads:
             show(records)

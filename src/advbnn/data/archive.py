@@ -1,6 +1,7 @@
 """Published files, read from their folder or directly from the archive, and checked."""
 
 import hashlib
+import io
 import tarfile
 import zlib
 from collections.abc import Collection
@@ -43,9 +44,7 @@ def check_sum(what: Path | str, content: bytes | Path, checksum: str, remedy: st
 
 def digest(content: bytes | Path, algorithm: str) -> str:
     """The hex digest of bytes or of a file."""
-    if isinstance(content, bytes):
-        return hashlib.new(algorithm, content, usedforsecurity=False).hexdigest()
-    with content.open("rb") as file:
+    with io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.new(algorithm, usedforsecurity=False)).hexdigest()
 
 

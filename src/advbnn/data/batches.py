@@ -30,8 +30,6 @@ class Batches:
         augmentations: applied to the images one after the other.
         shuffle: a new order in each epoch; otherwise the order of the examples.
         drop_last: leave out the last batch of an epoch if it is smaller than the others.
-        rank: the number of this process.
-        world: the number of processes.
     """
 
     examples: Examples
@@ -79,14 +77,12 @@ class Batches:
         """
         if not 0 <= start_step <= len(self):
             raise ArgumentError(f"start_step must lie in 0..{len(self)}, the steps of an epoch, got {start_step}")
-        order, uniform = (self._shards(drawn, start_step) for drawn in self._draw(epoch))
-        if not order:
-            return iter(())
-        # one transfer to the device for the whole epoch
-        numbers = torch.cat(uniform).to(self.examples.device).split([len(shard) for shard in uniform])
+        order, uniform = self._draw(epoch)
+        examples = self.examples.gather(self._shards(order, start_step))
+        numbers = self._shards(uniform.to(self.examples.device), start_step)  # one transfer for the whole epoch
         return (
             (to_float(augment(inputs, self.augmentations, shard)), targets)
-            for (inputs, targets), shard in zip(self.examples.gather(order), numbers, strict=True)
+            for (inputs, targets), shard in zip(examples, numbers, strict=True)
         )
 
     def _draw(self, epoch: int) -> tuple[Tensor, Tensor]:

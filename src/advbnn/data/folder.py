@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from advbnn.data.cache import cached
-from advbnn.data.image import SUFFIXES, decode_all, recipe
+from advbnn.data.image import SUFFIXES, decode_all
 from advbnn.data.imageset import ImageSet
 from advbnn.data.splits import Splits
 from advbnn.errors import ArgumentError, data_error
@@ -37,7 +37,8 @@ class Listing:
         stats = [path.stat() for path in self.paths()]  # times, too, as a bitmap keeps its size whatever is drawn on it
         lines = [f"{file}\0{s.st_size}\0{s.st_mtime_ns}\n" for file, s in zip(self.files, stats, strict=True)]
         listing = hashlib.sha256("".join(lines).encode()).hexdigest()
-        return {"recipe": recipe(size), "images": len(self.files), "listing": listing}
+        recipe = f"RGB, centre square, bilinear with antialiasing, {size}x{size}"
+        return {"recipe": recipe, "images": len(self.files), "listing": listing}
 
 
 def class_folders(folder: Path) -> tuple[str, ...]:

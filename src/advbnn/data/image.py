@@ -16,11 +16,6 @@ _CHUNK = 64  # images per task: enough to hide the cost of a task, few enough fo
 _SHOWN = 5  # unreadable images named in one error
 
 
-def recipe(size: int | None) -> str:
-    """What `decode` does, in words; part of the identity of every cache."""
-    return "RGB" if size is None else f"RGB, centre square, bilinear with antialiasing, {size}x{size}"
-
-
 def decode(path: Path, size: int | None = None) -> np.ndarray:
     """One image as uint8 [3, height, width].
 
