@@ -93,8 +93,7 @@ def numeric(metavar: str, help: str) -> Any:
 
 Run = Annotated[Path, typer.Argument(help="A run folder.")]
 Attacks = Annotated[
-    list[str] | None,
-    named(("clean", *ATTACKS), f"clean, {_NOTES}. May be repeated; clean and paper if left out."),
+    list[str] | None, named(("clean", *ATTACKS), f"clean, {_NOTES}. May be repeated; clean and paper if left out.")
 ]
 Radii = Annotated[
     list[float] | None, numeric("RADIUS", "Such as 8/255. May be repeated; the radius of training by default.")

@@ -60,14 +60,10 @@ class HorizontalFlip(Augmentation):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomResizedCrop(Augmentation):
-    """A random square with a random share of the area, resized to size x size.
+    """A random square with a share of the area that is uniform in `scale`, resized to size x size.
 
     Bilinear with antialiasing, computed as a product with one small matrix per image and axis. In double precision,
     because TF32 and autocast would round the images. The result is float32 in [0, 1], also for uint8 images.
-
-    Args:
-        size: the side length of the result in pixels.
-        scale: the range of the share of the area, uniform.
     """
 
     numbers: ClassVar[int] = 3

@@ -24,11 +24,9 @@ _WORTH_RETRYING = {408, 425, 429, 500, 502, 503, 504}
 
 
 def fetch(name: str, root: Path | str) -> Path:
-    """Downloads the archive of a published dataset into `root`, where `load(name, root)` finds it.
+    """Downloads the archive of "cifar10" or "stl10" into the folder `root`, where `load(name, root)` finds it.
 
-    Args:
-        name: "cifar10" or "stl10".
-        root: the folder, created if needed. An archive that is already there is verified, not downloaded.
+    An archive that is already there is verified, not downloaded.
     """
     if name not in PUBLISHED:
         raise unknown("name", name, PUBLISHED)
@@ -43,14 +41,7 @@ def download(url: str, to: Path, checksum: str, report: Report, *, retries: int 
 
     The bytes are collected in `<to>.part`, which is kept if the download fails. The next attempt, in this call or a
     later one, continues at its end if the server supports that. `to` is created, complete and verified, in one step.
-
-    Args:
-        url: the address.
-        to: the file to write.
-        checksum: the published one.
-        report: is called with the bytes so far and in total.
-        retries: attempts in a row that may fail without a new byte.
-        pause: seconds before the first retry, doubled for each further one.
+    Up to `retries` attempts in a row may fail without a new byte; the `pause` before a retry doubles each time.
     """
     if to.exists():
         check_sum(to, to, checksum, "remove it to download it again")

@@ -32,14 +32,9 @@ class Splits(Generic[Set]):
         return Splits(self.train.to(device), self.test.to(device), validation)
 
     def split_validation(self, *, fraction: float = 0.0, count: int = 0, seed: int = 0) -> "Splits[Set]":
-        """Takes a validation set from the training set; the test set is never touched.
+        """Takes a fraction, or a count, of the training set as the validation set; the test set is never touched.
 
         Stratified: classes keep their shares to within one image. The same seed takes the same examples.
-
-        Args:
-            fraction: the share of the training set to take, in (0, 1); or
-            count: how many examples to take.
-            seed: decides which examples.
         """
         total = len(self.train)
         if bool(fraction) == bool(count):

@@ -36,10 +36,7 @@ def load_stl10(root: Path | str, *, verify: bool = True) -> Splits[ImageSet]:
     with the published checksums, are called `stl10`. Any other number is `stl10-subset`, so that its results cannot be
     mistaken for those on STL-10.
 
-    Args:
-        root: the folder that contains one of the two, or one of the two.
-        verify: check the published checksums, of the archive and of files of the official size. Without this check a
-            set of the official size is called `stl10-unverified`.
+    Without `verify` no checksum is compared, and a set of the official size is called `stl10-unverified`.
     """
     source = locate(Path(root), ("stl10_binary", ARCHIVE), REMEDY)
     remedy = f"{REMEDY}, or pass verify=False for your own files"
