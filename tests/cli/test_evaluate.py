@@ -31,8 +31,7 @@ def test_takes_the_radius_of_training_or_needs_one(runs: Path, tmp_path: Path, a
     out = ["--out", tmp_path / "records.json"]
     advbnn("evaluate", runs / "robust", "--steps", 1, *out, *QUICK)
     assert Records.load(out[1]).only(name="paper 1").threat == Threat("linf", 0.05)
-    refused = advbnn("evaluate", runs / "plain", *out, *QUICK, status=1)
-    assert "trained without an attack" in refused and "give --eps" in refused
+    assert "give --eps" in advbnn("evaluate", runs / "plain", *out, *QUICK, status=1)
     advbnn("evaluate", runs / "plain", "--attack", "clean", *out, *QUICK)
 
 
@@ -49,9 +48,7 @@ def test_an_interrupted_evaluation_says_how_to_resume(
 def test_last_weights_have_their_own_label(runs: Path, advbnn: Command) -> None:
     run = runs / "plain"
     for command in (["evaluate", run], ["audit", run, "--eps", 0.1], ["curve", run, "radius"]):
-        refused = advbnn(*command, "--last", "--device", "cpu", status=1)
-        assert "without early stopping" in refused and "leave --last out" in refused
-    assert not (run / "records.json").exists()
+        assert "leave --last out" in advbnn(*command, "--last", "--device", "cpu", status=1)
     config = Config.from_run((run / "config.toml").read_text())
     stopping = dataclasses.replace(config.defense, early_stopping=EarlyStopping())
     (run / "config.toml").write_text(dataclasses.replace(config, defense=stopping).to_toml())

@@ -20,9 +20,6 @@ def test_gives_the_same_images_without_decoding(
     direct, first = load_folder(image_folder, size=6).train, load(image_folder, cache)
     monkeypatch.setattr("advbnn.data.folder.decode_all", None)  # decoding again would fail
     assert direct.fingerprint() == first.fingerprint() == load(image_folder, cache).fingerprint()
-    assert sorted(os.listdir(cache)) == sorted(
-        f"pets-6-{split}.{kind}" for split in ("train", "test") for kind in ("npy", "json")
-    )
 
 
 @pytest.mark.parametrize("damage", ["flip", "remove", "record", "no record"])

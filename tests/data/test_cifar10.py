@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from advbnn.data import DataError, cifar10, load, load_cifar10
+from advbnn.data import DataError, ImageSet, Splits, cifar10, load, load_cifar10
 from advbnn.data.archive import digest
 from images import pack
 
@@ -23,6 +23,14 @@ def check_contents(root: Path, batches: Batches, name: str = "cifar10-unverified
     assert loaded.test.labels.tolist() == batches["test_batch"][1].tolist()
     assert loaded.train.name == loaded.test.name == name
     assert loaded.train.classes[3] == "cat"
+
+
+def test_the_published_files(published: Callable[[str], Splits[ImageSet]]) -> None:
+    cifar10 = published("cifar10")
+    assert (len(cifar10.train), len(cifar10.test)) == (50_000, 10_000)
+    assert cifar10.train.labels.bincount().tolist() == [5000] * 10
+    means = cifar10.train.images.double().mean((0, 2, 3)) / 255
+    assert means.tolist() == pytest.approx([0.4914, 0.4822, 0.4465], abs=5e-5)
 
 
 @pytest.mark.parametrize("protocol", [2, 5])

@@ -1,14 +1,21 @@
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from advbnn.data import DataError, load, load_stl10, stl10
+from advbnn.data import DataError, ImageSet, Splits, load, load_stl10, stl10
 from advbnn.data.archive import digest
 from images import pack
 
 Folder = tuple[Path, np.ndarray, np.ndarray]
+
+
+def test_the_published_files(published: Callable[[str], Splits[ImageSet]]) -> None:
+    stl10 = published("stl10")
+    official = (len(stl10.train), len(stl10.test)) == (5000, 8000)
+    assert (stl10.train.shape, stl10.train.name) == ((3, 96, 96), "stl10" if official else "stl10-subset")
 
 
 def test_columns_become_rows_and_labels_count_from_zero(stl_folder: Folder) -> None:
