@@ -1,7 +1,7 @@
 """advbnn transfer: attacks made on one run and tested on another, for all pairs."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -39,7 +39,8 @@ def transfer(
     options.refuse_larger_than_images(norm, [eps])
     if attack == "mean":
         raise typer.BadParameter("--attack mean attacks the mean network of one run; use advbnn evaluate RUN")
-    settings = {"samples": samples, "seeds": seeds, "batch_size": batch_size, "engine": engine, "precision": precision}
+    settings: dict[str, Any] = {"samples": samples, "seeds": seeds, "batch_size": batch_size}
+    settings |= {"engine": engine, "precision": precision}
     with evaluation_processes(device) as (world, place):
         trained = {label_of(run): load_trained(run, device=place) for run in runs}
         if len(trained) != len(runs):
