@@ -116,26 +116,25 @@ def main() -> None:
     cases = {
         "small_cnn, 128 digits": (models.build("small_cnn", **small), digits, 1),
         "Bayesian small_cnn, 128 digits": (bayesianize(models.build("small_cnn", **small)), digits, 1),
-        "Bayesian small_cnn, 128 digits, 5 draws a step": (bayesianize(models.build("small_cnn", **small)), digits, 5),
+        "Bayesian small_cnn, 128 digits, 5 EOT samples": (bayesianize(models.build("small_cnn", **small)), digits, 5),
         "vgg11, 4 images of 32x32": (models.build("vgg11"), pictures, 1),
         "Bayesian vgg11, 4 images of 32x32": (bayesianize(models.build("vgg11")), pictures, 1),
     }
+    results: dict[str, object] = {}
     record: dict[str, object] = {
         "what": f"PGD, {STEPS} steps, linf, random start; seconds per call, libraries taking turns",
         "date": date.today().isoformat(),
         "machine": machine(),
         "rounds": arguments.rounds,
+        "results": results,
     }
-    results: dict[str, object] = {}
     for name, (model, (x, y), eot) in cases.items():
-        times = measure(libraries(model.eval(), x, y, eot), arguments.rounds)
-        results[name] = times
+        results[name] = times = measure(libraries(model.eval(), x, y, eot), arguments.rounds)
         print(name)
         for library, seconds in sorted(times.items(), key=lambda item: item[1]["median_s"]):
             spread = f"{seconds['fastest_s'] * 1e3:.1f} to {seconds['slowest_s'] * 1e3:.1f}"
             busy = seconds["processor_median_s"] * 1e3
             print(f"  {library:<13}{seconds['median_s'] * 1e3:8.1f} ms  ({spread}), processor {busy:.1f} ms")
-    record["results"] = results
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text(json.dumps(record, indent=2) + "\n")
 

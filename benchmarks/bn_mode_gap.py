@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from advbnn import data
 from advbnn.attacks import paper_pgd
@@ -52,13 +52,11 @@ def main() -> None:
     nets: dict[str, nn.Module] = {"as trained": trained.model}
     if gaussian_parameters(trained.model):
         options.out.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(
-            {"command": command, "spread": asdict(posterior_scale(trained.model)), "layers": layers(trained.model)},
-            indent=1,
-        )
+        found = {"spread": asdict(posterior_scale(trained.model)), "layers": layers(trained.model)}
+        text = json.dumps({"command": command, **found}, indent=1)
         (options.out / f"{options.run.name}-spread.json").write_text(text + "\n", encoding="utf-8")
-        nets["largest cut"] = with_one_cut(trained.model, options.most)
-        nets["others cut"] = with_others_cut(trained.model, options.most)
+        nets["largest cut"] = with_cut(trained.model, options.most, others=False)
+        nets["others cut"] = with_cut(trained.model, options.most, others=True)
     images = torch.split(splits.train.images[:4000].float() / 255, BATCH)
     for name, net in nets.items():
         with seeded(0, device):
@@ -106,31 +104,20 @@ def layers(model: Bayesian) -> list[dict[str, Any]]:
 
 
 @torch.no_grad()
-def with_one_cut(model: Bayesian, most: float) -> Bayesian:
-    """A copy in which the largest of all standard deviations is `most`."""
+def with_cut(model: Bayesian, most: float, others: bool) -> Bayesian:
+    """A copy in which the largest of all standard deviations is `most`, or all others are at most `most`."""
     copied = copy.deepcopy(model)
-    largest, where = _largest(copied)
-    largest.flatten()[where] = math.log(most)
-    return copied
-
-
-@torch.no_grad()
-def with_others_cut(model: Bayesian, most: float) -> Bayesian:
-    """A copy in which all standard deviations but the largest are at most `most`."""
-    copied = copy.deepcopy(model)
-    largest, where = _largest(copied)
-    kept = largest.flatten()[where].clone()
+    parameter = max(copied.log_std.parameters(), key=lambda log_std: float(log_std.max()))
+    parameter.data = parameter.data.contiguous()  # so that `view` exists
+    largest = parameter.data.view(-1)[int(parameter.argmax())]
+    kept = largest.clone()
+    if not others:
+        largest.fill_(math.log(most))
+        return copied
     for log_std in copied.log_std.parameters():
         log_std.clamp_(max=math.log(most))
-    largest.flatten()[where] = kept
+    largest.copy_(kept)
     return copied
-
-
-def _largest(model: Bayesian) -> tuple[Tensor, int]:
-    """The parameter with the largest standard deviation, contiguous, and its index there."""
-    parameter = max(model.log_std.parameters(), key=lambda log_std: float(log_std.max()))
-    parameter.data = parameter.data.contiguous()  # so that `flatten` is a view
-    return parameter, int(parameter.argmax())
 
 
 def by_batch_statistics(model: nn.Module) -> nn.Module:

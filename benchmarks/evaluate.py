@@ -14,20 +14,12 @@ import argparse
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
-from common import (
-    SIZES,
-    Rows,
-    best_device,
-    forward_flop,
-    median_and_spread,
-    peak_gib,
-    reset_peak_memory,
-    seconds_of,
-)
+from common import SIZES, Rows, best_device, forward_flop, median_and_spread, peak_gib, reset_peak_memory, seconds_of
 from torch import nn
 
 from advbnn import data, models
@@ -47,7 +39,8 @@ THREAT = Threat("linf", 8 / 255)
 PARTS = ("curve", "eot", "autoattack", "grow-eot", "grow-ensemble", "grow-network", "grow-data")
 NETWORKS = ("small_cnn", "model_a", "resnet18", "vgg11", "vgg13", "vgg16", "vgg19")
 
-Work = Callable[[nn.Module, data.ImageSet, dict[str, Any]], Records]
+Case = tuple[dict[str, Any], str, int, int, Callable[..., Records], dict[str, Any]]
+"""What varies, the network, the number of images, forward passes per image, the measurement and its options."""
 
 
 def main() -> None:
@@ -72,85 +65,48 @@ def main() -> None:
     warnings.simplefilter("ignore")  # about few images and vanishing gradients, which do not matter here
     rows = Rows(options.out, weights="random", images="random", cudnn_benchmark=options.cudnn_benchmark)
     for part in options.parts:
-        for about, network, images, forwards, work in cases(part, options):
-            for engine in options.engines:
-                for precision in options.precisions:
-                    row = measure(network, images, engine, precision, forwards, work, options, rows.about)
-                    rows.add({"part": part, **about, **row})
+        for case, engine, precision in product(cases(part, options), options.engines, options.precisions):
+            rows.add({"part": part, **case[0], **measure(case, engine, precision, options, rows.about)})
 
 
-def cases(part: str, options: argparse.Namespace) -> Iterator[tuple[dict[str, Any], str, int, int, Work]]:
-    """The cases of a part: what varies, network, images, forward passes per image, and the work.
-
-    An input gradient counts as one more forward pass.
-    """
-    samples, images, selection = options.samples, options.images, options.selection_samples
+def cases(part: str, options: argparse.Namespace) -> Iterator[Case]:
+    """The cases of a part. An input gradient counts as one more forward pass."""
+    samples, images, network, selection = options.samples, options.images, options.network, options.selection_samples
     pgd, apgd = options.steps or 20, options.steps or 100
+
+    def with_pgd(network: str, images: int, eot: int = 1) -> Case:
+        attack = PGD(THREAT, steps=pgd, eot=eot)
+        about = {"attack": f"PGD-{pgd}", "eot": eot}
+        return about, network, images, 2 * pgd * eot + samples, evaluate, {"attacks": attack}
+
     if part == "curve":
-        attack = paper_pgd(1.0, steps=pgd)
         forwards = len(RADII) * samples + (len(RADII) - 1) * 2 * pgd  # no attack at radius 0
-        yield (
-            {"attack": f"PGD-{pgd}", "radii": len(RADII)},
-            options.network,
-            images,
-            forwards,
-            lambda model, test, how: radius_curve(model, test, attack, **how),
-        )
+        about = {"attack": f"PGD-{pgd}", "radii": len(RADII)}
+        yield about, network, images, forwards, radius_curve, {"attack": paper_pgd(1.0, steps=pgd)}
     elif part == "autoattack":
-        attacks = [APGD(THREAT, steps=apgd, eot=20, loss=loss, selection_samples=selection) for loss in ("ce", "dlr")]
-        by_name = {f"APGD-{attack.loss}": attack for attack in attacks}
+        attacks = {
+            f"APGD-{loss}": APGD(THREAT, steps=apgd, eot=20, loss=loss, selection_samples=selection)
+            for loss in ("ce", "dlr")
+        }
         forwards = 2 * (2 * (apgd + 1) * 20 + (apgd + 2) * selection + samples)
-        yield (
-            {"attack": f"APGD-CE + APGD-DLR, {apgd} steps, EOT-20", "selection_samples": selection},
-            options.network,
-            images,
-            forwards,
-            lambda model, test, how: evaluate(model, test, by_name, **how),
-        )
+        about = {"attack": f"APGD-CE + APGD-DLR, {apgd} steps, EOT-20", "selection_samples": selection}
+        yield about, network, images, forwards, evaluate, {"attacks": attacks}
     elif part in ("eot", "grow-eot"):
-        for eot in (20,) if part == "eot" else (1, 2, 5, 10, 20, 50):
-            yield pgd_case(options.network, images, pgd, eot, samples)
+        yield from (with_pgd(network, images, eot) for eot in ((20,) if part == "eot" else (1, 2, 5, 10, 20, 50)))
     elif part == "grow-ensemble":
         for size in (1, 2, 5, 10, 20, 50):
-            yield (
-                {"attack": "none", "ensemble": size},
-                options.network,
-                images,
-                size,
-                lambda model, test, how, size=size: evaluate(model, test, **how | {"samples": size}),
-            )
+            yield {"attack": "none", "ensemble": size}, network, images, size, evaluate, {"samples": size}
     elif part == "grow-network":
-        for network in options.networks:
-            yield pgd_case(network, images, pgd, 1, samples)
+        yield from (with_pgd(name, images) for name in options.networks)
     elif part == "grow-data":
-        for count in (images // 10, images // 5, images // 2, images):
-            yield pgd_case(options.network, count, pgd, 1, samples)
-
-
-def pgd_case(network: str, images: int, steps: int, eot: int, samples: int) -> Any:
-    """PGD with a random start and `eot` EOT samples."""
-    attack = PGD(THREAT, steps=steps, eot=eot)
-    about = {"attack": f"PGD-{steps}", "eot": eot}
-    return (
-        about,
-        network,
-        images,
-        2 * steps * eot + samples,
-        lambda model, test, how: evaluate(model, test, attack, **how),
-    )
+        yield from (with_pgd(network, count) for count in (images // 10, images // 5, images // 2, images))
 
 
 def measure(
-    network: str,
-    images: int,
-    engine: str,
-    precision: str,
-    forwards: int,
-    work: Work,
-    options: argparse.Namespace,
-    about: dict[str, Any],
+    case: Case, engine: str, precision: str, options: argparse.Namespace, about: dict[str, Any]
 ) -> dict[str, Any]:
     """One row."""
+    _, network, images, forwards, work, settings = case
     device, side = best_device(), SIZES[network]
     reset_peak_memory()
     torch.manual_seed(0)
@@ -166,7 +122,7 @@ def measure(
     times, walls = [], []
     for _ in range(options.repeats):
         begin = time.perf_counter()
-        times.append(sum(record.seconds for record in work(fast, test, how)))
+        times.append(sum(record.seconds for record in work(fast, test, **how | settings)))
         walls.append(time.perf_counter() - begin)
     seconds, spread = median_and_spread(times)
     tflops = forwards * forward_flop(network) * images / seconds / 1e12

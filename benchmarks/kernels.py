@@ -10,14 +10,13 @@ times can add up to more than the time of the step.
 """
 
 import argparse
-import time
 from collections import defaultdict
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
 import torch
-from common import Rows
+from common import Rows, seconds_of
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
@@ -34,14 +33,9 @@ from advbnn.training.engine import make_step
 from advbnn.training.objective import RobustLoss
 from advbnn.training.state import TrainingState
 
-STEPS = 2
-"""Profiled steps of training."""
-
-ITERATIONS = 20
-"""Profiled iterations of the attack."""
-
-IN_THE_LOOP = 50
-"""Profiled steps of the loop; enough to measure the clean accuracy as often as `fit` does."""
+STEPS = 2  # of training
+ITERATIONS = 20  # of the attack
+IN_THE_LOOP = 50  # steps of the loop; enough to measure the clean accuracy as often as `fit` does
 
 
 def main() -> None:
@@ -56,11 +50,7 @@ def main() -> None:
     torch.manual_seed(0)
     work, steps = {"training": training, "loop": loop, "attack": attack}[options.of](options)
     work()
-    torch.cuda.synchronize()
-    begin = time.perf_counter()
-    work()
-    torch.cuda.synchronize()
-    seconds = time.perf_counter() - begin
+    seconds = seconds_of(work)
     with profile(activities=[ProfilerActivity.CUDA]) as found:
         work()
         torch.cuda.synchronize()

@@ -40,9 +40,8 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO)
     splits = data.load("cifar10")
     train = data.Splits(splits.train.subset(range(options.images)), splits.test)
-    attack = PGD(
-        Threat("linf", EPS), steps=options.attack_steps, step_size=2.5 * EPS / options.attack_steps, random_start=False
-    )
+    steps = options.attack_steps
+    attack = PGD(Threat("linf", EPS), steps=steps, step_size=2.5 * EPS / steps, random_start=False)
     how = defense("adv_bnn", "cifar10", attack=attack, schedule=Stages(epochs=tuple(options.epochs)))
     attacks = {"clean": None, "PGD-20": paper_pgd(EPS), "PGD-20, averaged": PGD(Threat("linf", EPS), steps=20, eot=10)}
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -50,19 +49,9 @@ def main() -> None:
         for engine in options.engines:
             name = f"{engine}-seed{seed}"
             net = how.build(classes=10, shape=(3, 32, 32), seed=seed)
-            steps_per_epoch = -(-options.images // how.batch_size)
-            run = options.out / name
-            result = fit(
-                net,
-                train,
-                how,
-                seed=seed,
-                out=run,
-                resume=True,
-                device=device,
-                engine=engine,
-                log_every=steps_per_epoch,
-            )
+            run, epoch = options.out / name, -(-options.images // how.batch_size)
+            shared = {"seed": seed, "resume": True, "device": device, "engine": engine}
+            result = fit(net, train, how, out=run, log_every=epoch, **shared)
             records = evaluate(
                 result.model,
                 splits.test,

@@ -48,10 +48,7 @@ def main() -> None:
     pictures: dict[str, tuple[list[Row], Callable[[Axes, list[Row]], None]]] = {
         "epoch": ([row for row in steps if row["network"] == "vgg16"], draw_epochs),
         "eot": (parts["grow-eot"], partial(draw_growth, by="eot", of="EOT samples per gradient")),
-        "ensemble": (
-            parts["grow-ensemble"],
-            partial(draw_growth, by="ensemble", of="weight samples per prediction"),
-        ),
+        "ensemble": (parts["grow-ensemble"], partial(draw_growth, by="ensemble", of="weight samples per prediction")),
         "data": (parts["grow-data"], partial(draw_growth, by="images", of="images")),
         "network": (parts["grow-network"], draw_networks),
     }

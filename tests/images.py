@@ -1,5 +1,6 @@
-"""Image files for tests."""
+"""Image files and archives for tests."""
 
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -13,3 +14,11 @@ def save(path: Path, pixels: np.ndarray | int = 0, size: int = 12) -> None:
     if isinstance(pixels, int):
         pixels = np.full((size, size, 3), pixels, np.uint8)
     Image.fromarray(pixels).save(path)
+
+
+def pack(folder: Path, archive: Path) -> Path:
+    """Writes a folder into an archive, as publishers do."""
+    archive.parent.mkdir()
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(folder, folder.name)
+    return archive

@@ -9,19 +9,12 @@ from typing import Any, BinaryIO
 
 from advbnn.errors import ArgumentError, FileError
 
-LOCK = ".lock"
 _WRITABLE = "make room, change the permissions, or choose another place"
 
 
 @contextmanager
 def explain_file_errors(path: Path | str, problem: str, remedy: str) -> Iterator[None]:
-    """Within the block, an error of the file system becomes a `FileError` that names the path and the remedy.
-
-    Args:
-        path: the file or folder.
-        problem: what is impossible, such as "cannot be read".
-        remedy: what the user can do.
-    """
+    """Within the block, an error of the file system becomes a `FileError`: "PATH cannot be read: ...; REMEDY"."""
     try:
         yield
     except FileError:
@@ -32,17 +25,13 @@ def explain_file_errors(path: Path | str, problem: str, remedy: str) -> Iterator
 
 
 def read_text(path: Path) -> str:
-    """The text of a UTF-8 file.
-
-    Raises:
-        FileError: it does not exist, is a folder, may not be read, or is not text.
-    """
+    """The text of a UTF-8 file."""
     with explain_file_errors(path, "cannot be read", "check the path and its permissions"):
         return path.read_text(encoding="utf-8")
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file; errors as for `read_text`."""
+    """The content of a JSON file."""
     try:
         return json.loads(read_text(path))
     except json.JSONDecodeError as error:
@@ -50,11 +39,7 @@ def read_json(path: Path) -> Any:
 
 
 def append_text(path: Path, text: str) -> None:
-    """Appends to a UTF-8 file, which is created if it does not exist.
-
-    Raises:
-        FileError: it cannot be written.
-    """
+    """Appends to a UTF-8 file, which is created if it does not exist."""
     with explain_file_errors(path, "cannot be written", _WRITABLE), path.open("a", encoding="utf-8") as file:
         file.write(text)
 
@@ -65,9 +50,6 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
 
     A reader finds the old file or the new one, complete, whenever the process is interrupted. If the block raises,
     nothing of the new file is left.
-
-    Raises:
-        FileError: it cannot be written.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with explain_file_errors(path, "cannot be written", _WRITABLE):
@@ -91,11 +73,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 @contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
-    """Locks a folder for this process. The system releases the lock when the process ends, even if it is killed.
-
-    Raises:
-        ArgumentError: another process has locked it.
-    """
+    """Locks a folder for this process. The system releases the lock when the process ends, even if it is killed."""
     try:
         import fcntl
     except ImportError:  # Windows has no such locks
@@ -103,14 +81,13 @@ def locked_folder(folder: Path) -> Iterator[None]:
         return
     with explain_file_errors(folder, "cannot be written", _WRITABLE):
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / LOCK).open("w")
+        lock = (folder / ".lock").open("w")
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ArgumentError(
-                f"another process is working in {folder}: wait until it ends, or choose another folder"
-            ) from None
+            remedy = "wait until it ends, or choose another folder"
+            raise ArgumentError(f"another process is working in {folder}: {remedy}") from None
         except OSError:
             pass  # some network file systems have no locks either
         yield

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -40,14 +40,7 @@ class ProgressBar:
     def update(
         self, done: int | float, total: int | float | None, note: str | None = None, description: str | None = None
     ) -> None:
-        """Shows the progress.
-
-        Args:
-            done: how much is done.
-            total: of how much; None if unknown.
-            note: further text; the previous one if None.
-            description: replaces the description; the previous one if None.
-        """
+        """Shows how much is done, of how much if that is known; note and description stay as they are if None."""
         if self.description is None:
             return
         self.description = description or self.description
@@ -57,8 +50,7 @@ class ProgressBar:
             return
         now = time.monotonic()
         self._first = done if self._first is None else self._first
-        finished_with_note = done == total and self._note
-        if now - self._last_line >= SECONDS_BETWEEN_LINES or finished_with_note:
+        if now - self._last_line >= SECONDS_BETWEEN_LINES or (done == total and self._note):
             self._last_line = now
             self.print(", ".join(filter(None, [self._line(done, total), self._left(now, done, total), self._note])))
 
@@ -82,27 +74,18 @@ class ProgressBar:
 
 
 def _rich_bar(unit: str) -> Any:
+    from rich import progress
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        MofNCompleteColumn,
-        Progress,
-        ProgressColumn,
-        TaskProgressColumn,
-        TextColumn,
-        TimeRemainingColumn,
-    )
     from rich.table import Column
 
-    count: ProgressColumn = MofNCompleteColumn() if unit else TaskProgressColumn()
+    counts = {"": progress.TaskProgressColumn, "bytes": progress.DownloadColumn}
     # everything fits 80 columns; on fewer the note is cut, not the time left
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=10),
-        DownloadColumn() if unit == "bytes" else count,
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True, ratio=1)),
+    return progress.Progress(
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(bar_width=10),
+        counts.get(unit, progress.MofNCompleteColumn)(),
+        progress.TimeRemainingColumn(),
+        progress.TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True, ratio=1)),
         console=Console(stderr=True),
         expand=True,
     )
@@ -128,16 +111,11 @@ def listening(listener: Listener) -> Iterator[None]:
 def reporting(progress: bool | Listener, attack: object) -> Iterator[Listener]:
     """Yields the function that an attack calls with its finished share.
 
-    Args:
-        progress: True for a bar, a function to be called, or False for the function given to `listening`, if any.
-        attack: names the bar.
+    It shows a bar named after the attack if `progress` is True, and otherwise calls `progress` or the function given to
+    `listening`, if any.
     """
-    with ExitStack() as stack:
-        if progress is True:
-            bar = stack.enter_context(ProgressBar(type(attack).__name__))
-            listener: Listener | None = lambda share: bar.update(share, 1)  # noqa: E731
-        else:
-            listener = progress or _listener.get()
+    with ProgressBar(type(attack).__name__ if progress is True else None) as bar:
+        listener = (lambda share: bar.update(share, 1)) if progress is True else progress or _listener.get()
         reached = 0.0
 
         def report(share: float) -> None:

@@ -18,12 +18,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with two short runs, `plain` and `robust`; tests use copies."""
     folder = tmp_path_factory.mktemp("trained")
     for name, defense in (("plain", "none"), ("robust", "adv_bnn")):
-        table: dict[str, Any] = {
-            "data": "digits",
-            "defense": defense,
-            "architecture": "mlp",
-            "schedule": {"kind": "constant", "epochs": 2},
-        }
+        schedule = {"kind": "constant", "epochs": 2}
+        table: dict[str, Any] = {"data": "digits", "defense": defense, "architecture": "mlp", "schedule": schedule}
         if defense == "adv_bnn":
             table["attack"] = {"steps": 1, "threat": {"eps": 0.05}}
         config = Config.from_table(table)

@@ -13,14 +13,13 @@ from advbnn.cli.app import app
 runner = CliRunner()
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["reproduce", "train", "evaluate", "audit", "curve", "transfer", "predict", "report", "tables", "data download"],
-)
-def test_every_command_explains_itself(command: str) -> None:
-    result = runner.invoke(app, [*command.split(), "--help"])
-    assert result.exit_code == 0
-    assert "Usage" in result.output
+COMMANDS = [[command.callback.__name__] for command in app.registered_commands] + [["data", "download"]]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_explains_itself(command: list[str]) -> None:
+    result = runner.invoke(app, [*command, "--help"])
+    assert result.exit_code == 0 and "Usage" in result.output
 
 
 @pytest.mark.parametrize(("arguments", "status"), [(["--help"], 0), (["audit", "--help"], 0), (["trian"], 2)])
@@ -46,6 +45,8 @@ def test_version() -> None:
     ("arguments", "words"),
     [
         (["train", "nothing.toml"], "nothing.toml does not exist"),
+        (["train", "adv.toml"], "nowhere: there is no such folder"),
+        (["train", "adv.toml", "--set", "sed=1"], "did you mean 'seed'"),
         (["data", "download", "cifar1O", "--root", "."], "did you mean 'cifar10'?"),
         (["data", "download", "cifar10", "--root", "file"], "file cannot be created"),
         (["predict", "file", "file"], "not a run folder"),
@@ -59,6 +60,7 @@ def test_version() -> None:
 def test_errors_are_one_line(arguments: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
+    (tmp_path / "adv.toml").write_text('defense = "adv"\ndata = "cifar10"\nroot = "nowhere"')
     result = runner.invoke(app, arguments)
     assert result.exit_code == 1
     (line,) = result.output.splitlines()

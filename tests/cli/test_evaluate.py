@@ -31,8 +31,7 @@ def test_takes_the_radius_of_training_or_needs_one(runs: Path, tmp_path: Path, a
     out = ["--out", tmp_path / "records.json"]
     advbnn("evaluate", runs / "robust", "--steps", 1, *out, *QUICK)
     assert Records.load(out[1]).only(name="paper 1").threat == Threat("linf", 0.05)
-    refused = advbnn("evaluate", runs / "plain", *out, *QUICK, status=1)
-    assert "trained without an attack" in refused and "give --eps" in refused
+    assert "give --eps" in advbnn("evaluate", runs / "plain", *out, *QUICK, status=1)
     advbnn("evaluate", runs / "plain", "--attack", "clean", *out, *QUICK)
 
 
@@ -49,9 +48,7 @@ def test_an_interrupted_evaluation_says_how_to_resume(
 def test_last_weights_have_their_own_label(runs: Path, advbnn: Command) -> None:
     run = runs / "plain"
     for command in (["evaluate", run], ["audit", run, "--eps", 0.1], ["curve", run, "radius"]):
-        refused = advbnn(*command, "--last", "--device", "cpu", status=1)
-        assert "without early stopping" in refused and "leave --last out" in refused
-    assert not (run / "records.json").exists()
+        assert "leave --last out" in advbnn(*command, "--last", "--device", "cpu", status=1)
     config = Config.from_run((run / "config.toml").read_text())
     stopping = dataclasses.replace(config.defense, early_stopping=EarlyStopping())
     (run / "config.toml").write_text(dataclasses.replace(config, defense=stopping).to_toml())
@@ -61,19 +58,15 @@ def test_last_weights_have_their_own_label(runs: Path, advbnn: Command) -> None:
     assert [record.model.label for record in Records.load(run / "records.json")] == ["plain", "plain (last)"]
 
 
-def test_an_unfinished_run_gives_a_warning(runs: Path, tmp_path: Path, advbnn: Command) -> None:
+def test_an_unfinished_run_gives_a_warning_and_unwritable_records_an_error(runs: Path, advbnn: Command) -> None:
     run = runs / "plain"
+    command = ["evaluate", run, "--attack", "clean", *QUICK]
     for finished in (True, False):
-        out = tmp_path / f"{finished}.json"
-        shown = advbnn("evaluate", run, "--attack", "clean", "--out", out, *QUICK)
-        assert ("is not finished" in shown) is not finished
+        assert ("is not finished" in advbnn(*command)) is not finished
         (run / "model.safetensors").unlink(missing_ok=True)
-
-
-def test_a_run_with_unwritable_records_needs_another_place(runs: Path, advbnn: Command) -> None:
-    (runs / "plain" / "records.json").mkdir()
-    refused = advbnn("evaluate", runs / "plain", "--attack", "clean", *QUICK, status=2)
-    assert "is a folder; give --out a file" in refused
+        (run / "records.json").unlink()
+    (run / "records.json").mkdir()
+    assert "is a folder; give --out a file" in advbnn(*command, status=2)
 
 
 def test_engine_and_precision(runs: Path, advbnn: Command) -> None:

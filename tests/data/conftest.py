@@ -1,21 +1,37 @@
 """Tiny datasets, written in the layouts of their publishers."""
 
-import io
+import os
 import pickle
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from advbnn.data import ImageSet, Splits, load
 from images import save
 
 BATCHES = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
+Batches = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
 @pytest.fixture
-def cifar_batches() -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def published() -> Callable[[str], Splits[ImageSet]]:
+    """Loads the published files of a dataset, if the environment variable ADVBNN_DATA names their folder."""
+
+    def load_or_skip(name: str) -> Splits[ImageSet]:
+        try:
+            return load(name)
+        except ValueError as error:
+            if "ADVBNN_DATA" in os.environ and "contains none of" not in str(error):
+                raise
+            pytest.skip(str(error))
+
+    return load_or_skip
+
+
+@pytest.fixture
+def cifar_batches() -> Batches:
     """Three images [3, 3, 32, 32] with labels for each of the six batches."""
     rng = np.random.default_rng(0)
     return {
@@ -25,7 +41,7 @@ def cifar_batches() -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 
 @pytest.fixture
-def cifar_binary(tmp_path: Path, cifar_batches: dict[str, tuple[np.ndarray, np.ndarray]]) -> Path:
+def cifar_binary(tmp_path: Path, cifar_batches: Batches) -> Path:
     folder = tmp_path / "cifar-10-batches-bin"
     folder.mkdir()
     for name, (images, labels) in cifar_batches.items():
@@ -35,7 +51,7 @@ def cifar_binary(tmp_path: Path, cifar_batches: dict[str, tuple[np.ndarray, np.n
 
 
 @pytest.fixture
-def cifar_pickled(tmp_path: Path, cifar_batches: dict[str, tuple[np.ndarray, np.ndarray]]) -> Callable[[int], Path]:
+def cifar_pickled(tmp_path: Path, cifar_batches: Batches) -> Callable[[int], Path]:
     """Writes the Python layout with a given pickle protocol."""
 
     def write(protocol: int = 2) -> Path:
@@ -47,22 +63,6 @@ def cifar_pickled(tmp_path: Path, cifar_batches: dict[str, tuple[np.ndarray, np.
         return folder
 
     return write
-
-
-def write_tar(folder: Path, archive: Path) -> Path:
-    with tarfile.open(archive, "w:gz") as tar:
-        for file in sorted(folder.iterdir()):
-            member = tarfile.TarInfo(f"{folder.name}/{file.name}")
-            content = file.read_bytes()
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
-    return archive
-
-
-@pytest.fixture
-def archived() -> Callable[[Path, Path], Path]:
-    """Packs a folder as its publisher would."""
-    return write_tar
 
 
 @pytest.fixture

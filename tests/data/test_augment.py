@@ -4,14 +4,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advbnn.data import (
-    Augmentation,
-    HorizontalFlip,
-    RandomCrop,
-    RandomResizedCrop,
-    to_float,
-    usual_augmentation,
-)
+from advbnn.data import Augmentation, HorizontalFlip, RandomCrop, RandomResizedCrop, to_float, usual_augmentation
 from advbnn.data.augment import augment
 
 ALL = [RandomCrop(padding=2), HorizontalFlip(), RandomResizedCrop(size=7)]
@@ -26,37 +19,26 @@ def images(count: int, height: int = 9, width: int = 9) -> torch.Tensor:
 @settings(max_examples=30, deadline=None)
 def test_crop_is_a_window_of_the_padded_image(padding: int, width: int, seed: int) -> None:
     x = images(16, 8, width)
-    crop = RandomCrop(padding=padding)
     uniform = torch.rand(16, 2, generator=torch.Generator().manual_seed(seed))
-    out = crop.apply(x, uniform)
-    padded = F.pad(x, [padding] * 4)
+    out, padded = RandomCrop(padding=padding).apply(x, uniform), F.pad(x, [padding] * 4)
     for i, (u, v) in enumerate(uniform.tolist()):
         top, left = int(u * (2 * padding + 1)), int(v * (2 * padding + 1))
         assert torch.equal(out[i], padded[i, :, top : top + 8, left : left + width])
 
 
-def test_every_offset_of_a_crop_is_as_likely() -> None:
-    x = torch.zeros(9000, 1, 3, 3)
-    x[:, :, 1, 1] = 1
-    out = RandomCrop(padding=1)(x, torch.Generator().manual_seed(0))
-    counts = out.sum(0).flatten()
-    assert (counts - 1000).abs().max() < 5 * (9000 * (1 / 9) * (8 / 9)) ** 0.5
-    assert out.sum() == 9000
-
-
 @pytest.mark.parametrize("last", [0.0, 1 - 2**-24])
 def test_extreme_numbers_stay_inside(last: float) -> None:
-    x = images(2)
+    white = torch.full((2, 3, 9, 9), 255, dtype=torch.uint8)
     for augmentation in ALL:
-        out = augmentation.apply(x, torch.full((2, augmentation.numbers), last))
-        assert torch.isfinite(to_float(out)).all()
+        out = to_float(augmentation.apply(white, torch.full((2, augmentation.numbers), last)))
+        assert out.min() >= 0 and out.max() <= 1
+    torch.testing.assert_close(out, torch.ones_like(out))  # resizing keeps white
 
 
 def test_flip_mirrors_about_half() -> None:
     x = images(4000, 2, 2)
     out = HorizontalFlip()(x, torch.Generator().manual_seed(1))
-    flipped = (out == x.flip(-1)).flatten(1).all(1)
-    kept = (out == x).flatten(1).all(1)
+    flipped, kept = ((out == other).flatten(1).all(1) for other in (x.flip(-1), x))
     assert (flipped | kept).all()
     assert abs(int((flipped & ~kept).sum()) - 2000) < 5 * 1000**0.5
 
@@ -78,19 +60,11 @@ def test_resized_crop_is_crop_then_antialiased_resize(size: int, height: int, wi
         torch.testing.assert_close(out[i : i + 1], expected, atol=1e-5, rtol=0)
 
 
-def test_resized_crop_stays_in_the_unit_interval() -> None:
-    out = RandomResizedCrop(size=64)(torch.full((64, 3, 64, 64), 255, dtype=torch.uint8))
-    assert out.max() <= 1
-    torch.testing.assert_close(out, torch.ones_like(out))
-
-
 @pytest.mark.parametrize("augmentation", ALL, ids=repr)
 def test_follows_the_generator_and_leaves_the_default_one_alone(augmentation: Augmentation) -> None:
     x = images(32)
     before = torch.get_rng_state()
-    first = augmentation(x, torch.Generator().manual_seed(5))
-    again = augmentation(x, torch.Generator().manual_seed(5))
-    other = augmentation(x, torch.Generator().manual_seed(6))
+    first, again, other = (augmentation(x, torch.Generator().manual_seed(seed)) for seed in (5, 5, 6))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert torch.equal(torch.get_rng_state(), before)
@@ -127,18 +101,14 @@ def test_to_float_hits_both_ends_and_leaves_floats_alone() -> None:
 
 
 def test_the_usual_ones() -> None:
-    crop_and_flip = (RandomCrop(padding=4), HorizontalFlip())
     for name in ("cifar10", "stl10", "stl10-subset", "cifar10[45000 of 50000]"):
-        assert usual_augmentation(name) == crop_and_flip
-    resized = (RandomResizedCrop(size=64, scale=(0.8, 0.9)), HorizontalFlip())
-    assert usual_augmentation("imagenet143") == resized
+        assert usual_augmentation(name) == (RandomCrop(padding=4), HorizontalFlip())
+    assert usual_augmentation("imagenet143") == (RandomResizedCrop(size=64, scale=(0.8, 0.9)), HorizontalFlip())
     assert usual_augmentation("digits") == ()
 
 
 def test_refuses_bad_options() -> None:
-    with pytest.raises(ValueError, match="padding must be 0 or more"):
-        RandomCrop(padding=-1)
-    with pytest.raises(ValueError, match="size must be 1 or more"):
+    with pytest.raises(ValueError, match="size must be"):
         RandomResizedCrop(size=0)
     with pytest.raises(ValueError, match="scale must be a range"):
         RandomResizedCrop(size=4, scale=(0.9, 0.8))

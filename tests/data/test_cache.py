@@ -20,9 +20,6 @@ def test_gives_the_same_images_without_decoding(
     direct, first = load_folder(image_folder, size=6).train, load(image_folder, cache)
     monkeypatch.setattr("advbnn.data.folder.decode_all", None)  # decoding again would fail
     assert direct.fingerprint() == first.fingerprint() == load(image_folder, cache).fingerprint()
-    assert sorted(os.listdir(cache)) == sorted(
-        f"pets-6-{split}.{kind}" for split in ("train", "test") for kind in ("npy", "json")
-    )
 
 
 @pytest.mark.parametrize("damage", ["flip", "remove", "record", "no record"])
@@ -32,17 +29,13 @@ def test_a_damaged_cache_is_built_again_with_a_warning(
     cache = tmp_path / "cache"
     expected = load(image_folder, cache).fingerprint()
     store, record = cache / "pets-6-train.npy", cache / "pets-6-train.json"
-    content = bytearray(store.read_bytes())
-    content[-1] ^= 1
-    match damage:
-        case "flip":
-            store.write_bytes(content)
-        case "remove":
-            store.unlink()
-        case "record":
-            record.write_text("{")
-        case "no record":
-            record.unlink()
+    content = store.read_bytes()
+    if damage == "flip":
+        store.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    elif damage == "record":
+        record.write_text("{")
+    else:
+        (store if damage == "remove" else record).unlink()
     with caplog.at_level(logging.WARNING):
         assert load(image_folder, cache).fingerprint() == expected
     assert len(caplog.records) == 1 and "building it again" in caplog.text
@@ -51,27 +44,20 @@ def test_a_damaged_cache_is_built_again_with_a_warning(
     assert not caplog.records
 
 
-def test_a_stale_cache_is_built_again_with_a_warning(
+def test_new_images_and_a_changed_bitmap_of_the_same_size_are_noticed(
     image_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    load(image_folder, tmp_path / "cache")
-    save(image_folder / "train" / "cat" / "new.png")
-    with caplog.at_level(logging.WARNING):
-        assert len(load(image_folder, tmp_path / "cache")) == 11
-    assert "made from other images" in caplog.text
-
-
-def test_a_changed_bitmap_of_the_same_size_is_noticed(image_folder: Path, tmp_path: Path) -> None:
     bitmap, cache = image_folder / "train" / "cat" / "new.bmp", tmp_path / "cache"
+    assert len(load(image_folder, cache)) == 10
     save(bitmap, 1)
-    before = load(image_folder, cache)
+    with caplog.at_level(logging.WARNING):
+        assert 1 in load(image_folder, cache).images
+    assert "made from other images" in caplog.text
     size, time = bitmap.stat().st_size, bitmap.stat().st_mtime_ns
     save(bitmap, 201)
     os.utime(bitmap, ns=(time + 1, time + 1))  # clocks are coarse, tests are fast
     assert bitmap.stat().st_size == size
-    after = load(image_folder, cache)
-    assert 1 in before.images and 201 not in before.images
-    assert 201 in after.images and 1 not in after.images
+    assert 201 in load(image_folder, cache).images
 
 
 def test_failures_leave_no_files(

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from advbnn.data import DataError, cifar10, load, load_cifar10
+from advbnn.data import DataError, ImageSet, Splits, cifar10, load, load_cifar10
 from advbnn.data.archive import digest
+from images import pack
 
 Batches = dict[str, tuple[np.ndarray, np.ndarray]]
 
@@ -24,18 +25,19 @@ def check_contents(root: Path, batches: Batches, name: str = "cifar10-unverified
     assert loaded.train.classes[3] == "cat"
 
 
-def test_reads_the_binary_layout(cifar_binary: Path, cifar_batches: Batches) -> None:
-    check_contents(cifar_binary.parent, cifar_batches)
-    check_contents(cifar_binary, cifar_batches)
+def test_the_published_files(published: Callable[[str], Splits[ImageSet]]) -> None:
+    cifar10 = published("cifar10")
+    assert (len(cifar10.train), len(cifar10.test)) == (50_000, 10_000)
+    assert cifar10.train.labels.bincount().tolist() == [5000] * 10
+    means = cifar10.train.images.double().mean((0, 2, 3)) / 255
+    assert means.tolist() == pytest.approx([0.4914, 0.4822, 0.4465], abs=5e-5)
 
 
 @pytest.mark.parametrize("protocol", [2, 5])
 def test_reads_the_python_layout(cifar_pickled: Callable[[int], Path], cifar_batches: Batches, protocol: int) -> None:
-    check_contents(cifar_pickled(protocol).parent, cifar_batches)
-
-
-def test_reads_pickles_as_python_2_wrote_them(cifar_pickled: Callable[[int], Path], cifar_batches: Batches) -> None:
-    folder = cifar_pickled(2)
+    folder = cifar_pickled(protocol)
+    check_contents(folder.parent, cifar_batches)
+    # as Python 2 wrote them
     for name, (images, labels) in cifar_batches.items():
         (folder / name).write_bytes(python2_pickle(images.tobytes(), labels.tolist()))
     check_contents(folder, cifar_batches)
@@ -58,17 +60,11 @@ def python2_pickle(pixels: bytes, labels: list[int]) -> bytes:
 
 @pytest.mark.parametrize("layout", ["binary", "python"])
 def test_reads_archives_without_unpacking_them(
-    tmp_path: Path,
-    cifar_binary: Path,
-    cifar_pickled: Callable[[int], Path],
-    cifar_batches: Batches,
-    archived: Callable[[Path, Path], Path],
-    layout: str,
+    tmp_path: Path, cifar_binary: Path, cifar_pickled: Callable[[int], Path], cifar_batches: Batches, layout: str
 ) -> None:
     root = tmp_path / "archives"
-    root.mkdir()
     folder = cifar_binary if layout == "binary" else cifar_pickled(2)
-    archive = archived(folder, root / f"cifar-10-{layout}.tar.gz")
+    archive = pack(folder, root / f"cifar-10-{layout}.tar.gz")
     check_contents(root, cifar_batches)
     check_contents(archive, cifar_batches)
     assert os.listdir(root) == [archive.name]
@@ -103,51 +99,38 @@ def test_missing_files(tmp_path: Path, cifar_binary: Path) -> None:
             load_cifar10(root)
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda content: content[:-1], "9218 bytes are not a whole number of images"),
-        (lambda content: content[:3073] + b"\x0a" + content[3074:], r"label 10 of image 1 is out of range 0\.\.9"),
-    ],
-)
-def test_a_damaged_file(cifar_binary: Path, damage: Callable[[bytes], bytes], message: str) -> None:
+def test_a_damaged_file(cifar_binary: Path) -> None:
     file = cifar_binary / "data_batch_2.bin"
-    file.write_bytes(damage(file.read_bytes()))
-    with pytest.raises(DataError, match=rf"data_batch_2\.bin: {message}"):
+    content = file.read_bytes()
+    file.write_bytes(content[:-1])
+    with pytest.raises(DataError, match=r"data_batch_2\.bin: is not a CIFAR-10 batch"):
+        load_cifar10(cifar_binary, verify=False)
+    file.write_bytes(content[:3073] + b"\x0a" + content[3074:])
+    with pytest.raises(ValueError, match="label 10 of example 4 is out of range"):
         load_cifar10(cifar_binary, verify=False)
 
 
-class Command:
-    def __init__(self, *call: object) -> None:
-        self.call = call
+class MakesFolder:
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
 
-    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
-        return self.call[0], self.call[1:]
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (self.path,)
 
 
 @pytest.mark.parametrize("protocol", [0, 5])
 def test_a_pickle_cannot_run_anything(cifar_pickled: Callable[[int], Path], tmp_path: Path, protocol: int) -> None:
     folder = cifar_pickled(2)
     harm = tmp_path / "harm"
-    (folder / "data_batch_1").write_bytes(pickle.dumps({b"data": Command(os.mkdir, str(harm))}, protocol))
+    (folder / "data_batch_1").write_bytes(pickle.dumps({b"data": MakesFolder(harm)}, protocol))
     with pytest.raises(DataError, match=r"data_batch_1: is not a CIFAR-10 batch .*uses \w+\.mkdir"):
         load_cifar10(folder, verify=False)
     assert not harm.exists()
 
 
-@pytest.mark.parametrize(
-    "batch",
-    [
-        b"",
-        pickle.dumps([1, 2]),
-        pickle.dumps({"labels": [1], "data": [0] * 3072}),
-        pickle.dumps({"labels": [1, 2], "data": np.zeros((1, 3072), np.uint8)}),
-        pickle.dumps({"labels": [1], "data": np.zeros((1, 3071), np.uint8)}),
-        pickle.dumps({"labels": [1], "data": np.zeros((1, 3072), np.int64)}),
-    ],
-)
-def test_a_pickle_that_is_no_batch(cifar_pickled: Callable[[int], Path], batch: bytes) -> None:
-    folder = cifar_pickled(2)
-    (folder / "test_batch").write_bytes(batch)
-    with pytest.raises(DataError, match=r"test_batch: (is not a CIFAR-10 batch|does not contain n images)"):
-        load_cifar10(folder, verify=False)
+def test_a_pickle_that_is_no_batch(cifar_pickled: Callable[[int], Path]) -> None:
+    folder, image = cifar_pickled(2), np.zeros((1, 3072), np.uint8)
+    for batch in ([1, 2], {"labels": [1, 2], "data": image}, {"labels": [1], "data": image[:, 1:]}):
+        (folder / "test_batch").write_bytes(pickle.dumps(batch))
+        with pytest.raises(DataError, match="test_batch: is not a CIFAR-10 batch"):
+            load_cifar10(folder, verify=False)

@@ -22,9 +22,7 @@ def test_the_first_images_are_of_all_classes(tmp_path: Path) -> None:
         for name in ("cat", "dog", "fox"):
             for number in range(40):
                 save(tmp_path / split / name / f"{number}.png", 0, 2)
-    labels = load_folder(tmp_path).test.labels
-    assert labels[:60].bincount().min() >= 12  # by SHA-256 of the names, the same everywhere
-    assert load_folder(tmp_path).test.labels.equal(labels)
+    assert load_folder(tmp_path).test.labels[:60].bincount().min() >= 12  # by SHA-256 of the names, the same everywhere
 
 
 def test_val_is_the_test_set_unless_there_is_one(image_folder: Path) -> None:

@@ -31,10 +31,6 @@ def test_takes_positions_151_to_293(tmp_path: Path, classes: list[str]) -> None:
     assert loaded.test.classes == tuple(CHOSEN)
     assert loaded.train.name == "imagenet143"
     assert (tmp_path / "imagenet" / "advbnn-cache" / "imagenet143-64-val.json").exists()
-
-
-def test_the_cache_may_be_elsewhere(tmp_path: Path) -> None:
-    write_tree(tmp_path, CHOSEN)
     load_imagenet143(tmp_path, size=2, cache=tmp_path / "kept")
     assert (tmp_path / "kept" / "imagenet143-2-train.npy").exists()
 
@@ -43,8 +39,8 @@ def test_the_cache_may_be_elsewhere(tmp_path: Path) -> None:
     ("classes", "message"),
     [
         ([], "train: there is no such folder"),
-        (CHOSEN[:1], "train: contains 1 class folders; expected .*1,000 classes"),
-        (WHOLE[:143], "train: its classes run from n01000000 to n01000142"),
+        (CHOSEN[:1], "train: contains 1 class folders.*; expected .*1,000 classes"),
+        (WHOLE[:143], "train: .*from n01000000 to n01000142"),
         (CHOSEN, "val: there is no such folder"),
     ],
 )

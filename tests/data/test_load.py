@@ -5,9 +5,11 @@ import pytest
 from advbnn.data import load
 
 
-def test_an_unknown_name_gets_the_nearest() -> None:
+def test_refuses_unknown_names_and_options_that_do_not_apply() -> None:
     with pytest.raises(ValueError, match=r"'cifar-10' is unknown.*did you mean 'cifar10'\? \(and there is no"):
         load("cifar-10")
+    with pytest.raises(ValueError, match="not to 'digits'"):
+        load("digits", size=16)
 
 
 def test_a_folder_by_its_path(image_folder: Path) -> None:
@@ -21,8 +23,3 @@ def test_root_from_the_environment(stl_folder: tuple[Path, object, object], monk
         load("stl10")
     monkeypatch.setenv("ADVBNN_DATA", str(stl_folder[0].parent))
     assert len(load("stl10").train) == 4
-
-
-def test_options_that_do_not_apply() -> None:
-    with pytest.raises(ValueError, match="not to 'digits'"):
-        load("digits", size=16)

@@ -46,20 +46,18 @@ def test_validation_of_a_regression_is_random() -> None:
     assert not set(split.validation.targets.tolist()) & set(split.train.targets.tolist())
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({}, "either fraction or count"),
-        ({"fraction": 0.5, "count": 3}, "either fraction or count"),
-        ({"fraction": 0.0}, "takes 0 of 1297"),
-        ({"count": 1297}, "expected 1 to 1296"),
-    ],
-)
-def test_refuses_impossible_validation_sets(options: dict[str, float], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        load_digits().split_validation(**options)  # type: ignore[arg-type]
+def test_refuses_impossible_validation_sets() -> None:
+    digits = load_digits()
+    for fraction, count, message in (
+        (0.0, 0, "either fraction or count"),
+        (0.5, 3, "either fraction or count"),
+        (1e-9, 0, "takes 0 of 1297"),
+        (0.0, 1297, "expected 1 to 1296"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            digits.split_validation(fraction=fraction, count=count)
     with pytest.raises(ValueError, match="already a validation set"):
-        load_digits().split_validation(count=9).split_validation(count=9)
+        digits.split_validation(count=9).split_validation(count=9)
 
 
 def test_refuses_sets_that_do_not_belong_together() -> None:
@@ -67,5 +65,5 @@ def test_refuses_sets_that_do_not_belong_together() -> None:
     renamed = ImageSet(train.images, train.labels, ("a", "c", "b"), "other")
     reshaped = ImageSet(train.images.expand(-1, 3, -1, -1), train.labels, train.classes, "other")
     for other in (renamed, reshaped):
-        with pytest.raises(ValueError, match="the sets differ"):
+        with pytest.raises(ValueError, match="same class names in order and the same shape"):
             Splits(train, other)

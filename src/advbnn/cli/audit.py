@@ -79,7 +79,5 @@ def show_audit(found: "Audit") -> None:
     console.print(str(found), markup=False, highlight=False)
     inconclusive = sum(sum(record.details["inconclusive"]) for record in found.records)
     if inconclusive:
-        console.print(
-            f"{inconclusive} images were inconclusive and are counted as not robust; a higher level uses more weight "
-            "samples."
-        )
+        remedy = "a higher level uses more weight samples"
+        console.print(f"{inconclusive} images were inconclusive and are counted as not robust; {remedy}.")

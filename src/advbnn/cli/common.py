@@ -6,61 +6,37 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import typer
 
 from advbnn.cli.options import file_to_write
 from advbnn.data import Examples
-from advbnn.distributed import joined
-from advbnn.errors import AdvbnnError, ArgumentError
+from advbnn.distributed import World, joined
+from advbnn.errors import AdvbnnError, ArgumentError, positive_whole
 from advbnn.evaluation.records import Record
 from advbnn.training.loading import Trained, load_trained
 
 RECORDS = "records.json"
-"""The file of records in a run folder."""
-
-
-class LoadedRun(NamedTuple):
-    """A run to evaluate.
-
-    Attributes:
-        trained: its model.
-        test: the test set.
-        options: the keyword arguments of an evaluation.
-        leads: whether this process prints results.
-    """
-
-    trained: Trained
-    test: Examples
-    options: dict[str, Any]
-    leads: bool
 
 
 @contextmanager
 def open_run(
     run: Path, *, device: str | None, limit: int | None, out: Path | None, last: bool = False, **options: Any
-) -> Iterator[LoadedRun]:
-    """A run on a device, to be evaluated on its first `limit` test images; errors become one line.
+) -> Iterator[tuple[Trained, Examples, dict[str, Any], bool]]:
+    """A run to be evaluated on its first `limit` test images; errors become one line.
 
-    Args:
-        run: the run folder.
-        device: as for `device_or_first_gpu`.
-        limit: as for `first_rows`.
-        out: the file of records; the one in the run folder if None.
-        last: as for `load_trained`; in records such a model is called "(last)".
-        options: further options of the evaluation.
+    Yields:
+        The run, its test set, the keyword arguments of an evaluation with the further `options`, and whether this
+        process prints results.
     """
-    with explaining_errors(), explaining_interrupts(), joined(device_or_first_gpu(device)) as (world, place):
+    with evaluation_processes(device) as (world, place):
         trained = load_trained(run, device=place, last=last)
         if not trained.finished and world.leads:
             typer.echo(f"warning: {run} is not finished; using its last checkpoint", err=True)
         if last and trained.config.defense.early_stopping is None:
-            raise ArgumentError(
-                f"{run} was trained without early stopping, so its weights are those of the last epoch; "
-                "leave --last out"
-            )
+            raise ArgumentError(f"{run} was trained without early stopping, to the last epoch; leave --last out")
         test = trained.config.load_data().test
         shared = {
             "rows": first_rows(test, limit),
@@ -69,7 +45,7 @@ def open_run(
             "progress": True,
             "command": command_line(),
         }
-        yield LoadedRun(trained, test, shared | options, world.leads)
+        yield trained, test, shared | options, world.leads
 
 
 @contextmanager
@@ -85,13 +61,15 @@ def explaining_errors() -> Iterator[None]:
 
 
 @contextmanager
-def explaining_interrupts() -> Iterator[None]:
-    """On Ctrl-C, says how to resume an evaluation."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        typer.echo("stopped; finished batches are kept, and the same command resumes", err=True)
-        raise typer.Exit(130) from None
+def evaluation_processes(device: str | None) -> Iterator[tuple[World, torch.device]]:
+    """The processes of an evaluation and the device of this one; errors and Ctrl-C become one line."""
+    with explaining_errors():
+        try:
+            with joined(device_or_first_gpu(device)) as team:
+                yield team
+        except KeyboardInterrupt:
+            typer.echo("stopped; finished batches are kept, and the same command resumes", err=True)
+            raise typer.Exit(130) from None
 
 
 def device_or_first_gpu(device: str | None) -> str:
@@ -112,11 +90,9 @@ def device_or_first_gpu(device: str | None) -> str:
 def refuse_missing(files: Sequence[Path]) -> None:
     """Refuses folders, and files that do not exist."""
     for path in files:
-        if path.is_dir():
-            raise ArgumentError(f"{path} is a folder; give the files in it")
-    missing = [str(path) for path in files if not path.is_file()]
-    if missing:
-        raise ArgumentError(f"there is no such file: {', '.join(missing)}")
+        if not path.is_file():
+            is_folder = f"{path} is a folder; give the files in it"
+            raise ArgumentError(is_folder if path.is_dir() else f"there is no such file: {path}")
 
 
 def label_of(run: Path) -> str:
@@ -126,9 +102,7 @@ def label_of(run: Path) -> str:
 
 def first_rows(data: Examples, limit: int | None) -> range | None:
     """The first `limit` rows; None, which means all of them, without a limit."""
-    if limit is not None and limit < 1:
-        raise ArgumentError(f"limit must be a number of images, at least 1, got {limit}")
-    return None if limit is None else range(min(limit, len(data)))
+    return None if limit is None else range(min(positive_whole("limit", limit), len(data)))
 
 
 def training_radius(trained: Trained) -> float:

@@ -1,14 +1,10 @@
 """advbnn curve: the accuracy of a run as a function of one quantity."""
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from advbnn.cli import options
-
-if TYPE_CHECKING:
-    from advbnn.evaluation.records import Records
 
 OVER = ("radius", "ensemble", "steps", "eot")
 
@@ -16,8 +12,7 @@ OVER = ("radius", "ensemble", "steps", "eot")
 def curve(
     run: options.Run,
     over: Annotated[
-        str,
-        typer.Argument(parser=options.one_of(OVER), metavar="over", help="radius, ensemble, steps or eot."),
+        str, typer.Argument(parser=options.one_of(OVER), metavar="over", help="radius, ensemble, steps or eot.")
     ],
     at: Annotated[
         list[float] | None, options.numeric("NUMBER", "A value. May be repeated; the values of the paper by default.")
@@ -50,7 +45,6 @@ def curve(
         raise typer.BadParameter(f"a curve over {over} takes whole numbers, got {', '.join(map(str, at or ()))}")
     refuse_impossible([] if attack == CLEAN else [attack], norm, steps, eot)
     options.refuse_larger_than_images(norm, [*([] if eps is None else [eps]), *(at or () if over == "radius" else ())])
-    whole = [int(value) for value in at or ()]
     settings = {"seeds": seeds, "batch_size": batch_size, "engine": engine, "precision": precision}
     with open_run(run, device=device, limit=limit, out=out, last=last, **settings) as (trained, test, shared, leads):
         # a curve over radii replaces the radius of the attack
@@ -58,15 +52,9 @@ def curve(
         radius = eps if eps is not None else 1.0 if any_radius else training_radius(trained)
         chosen = None if attack == CLEAN else make_attack(attack, trained.model, Threat(norm, radius), steps, eot)
         shared["name"] = attack if chosen is None or over in ("steps", "eot") else title(attack, chosen)
-        if over == "ensemble" or chosen is None:
-            records = curves.ensemble_curve(trained.model, test, chosen, whole or curves.ENSEMBLE_SIZES, **shared)
-        else:
-            curves_over: dict[str, tuple[Callable[..., Records], Sequence[float]]] = {
-                "radius": (curves.radius_curve, at or curves.RADII),
-                "steps": (curves.steps_curve, whole or curves.STEPS),
-                "eot": (curves.eot_curve, whole or curves.EOT_SAMPLES),
-            }
-            measure, values = curves_over[over]
-            records = measure(trained.model, test, chosen, values, samples=samples, **shared)
+        if over != "ensemble":
+            shared["samples"] = samples
+        values = [] if not at else [at] if over == "radius" else [[int(value) for value in at]]
+        records = getattr(curves, f"{over}_curve")(trained.model, test, chosen, *values, **shared)
         if leads:
             show(records)

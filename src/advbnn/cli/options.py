@@ -45,9 +45,7 @@ def refuse_larger_than_images(norm: str, radii: Sequence[float]) -> None:
     """Refuses a finite linf radius above 1, which allows every image, as pixels lie in [0, 1]."""
     for radius in radii:
         if norm == "linf" and 1 < radius < math.inf:
-            raise typer.BadParameter(
-                f"a linf radius of {radius:g} allows every image, as pixels lie in 0 to 1; do you mean {radius:g}/255?"
-            )
+            raise typer.BadParameter(f"a linf radius of {radius:g} allows every image; do you mean {radius:g}/255?")
 
 
 def file_to_write(path: Path | None) -> Path | None:
@@ -71,20 +69,15 @@ def folder_to_write(path: Path | None) -> Path | None:
 
 def _refuse_unwritable(path: Path, folder: Path) -> None:
     """Tries to write in the nearest existing folder and leaves nothing behind."""
-    try:
-        with suppress(FileNotFoundError, NotADirectoryError):
-            os.stat(path)
-    except OSError as error:  # a name that is too long, or a folder that may not be entered
-        raise typer.BadParameter(f"{path} cannot be written ({error.strerror}); give --out another place") from None
     nearest = next(place for place in (folder, *folder.parents) if os.path.exists(place))
     try:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            os.stat(path)  # refuses a name that is too long, or a folder that may not be entered
         with tempfile.TemporaryFile(dir=nearest):
             pass
     except OSError as error:
-        reason = f"{nearest} is a file" if nearest.is_file() else f"nothing can be written in {nearest}"
-        raise typer.BadParameter(
-            f"{path} cannot be written: {reason} ({error.strerror}); give --out another place"
-        ) from None
+        problem = f"{path} cannot be written (in {nearest}: {error.strerror})"
+        raise typer.BadParameter(f"{problem}; give --out another place") from None
 
 
 def named(names: Sequence[str], help: str = "{names}.") -> Any:
@@ -100,15 +93,10 @@ def numeric(metavar: str, help: str) -> Any:
 
 Run = Annotated[Path, typer.Argument(help="A run folder.")]
 Attacks = Annotated[
-    list[str] | None,
-    named(
-        ("clean", *ATTACKS),
-        f"clean, {_NOTES}. May be repeated; clean and paper if left out.",
-    ),
+    list[str] | None, named(("clean", *ATTACKS), f"clean, {_NOTES}. May be repeated; clean and paper if left out.")
 ]
 Radii = Annotated[
-    list[float] | None,
-    numeric("RADIUS", "Such as 0.031 or 8/255. May be repeated; the radius of training by default."),
+    list[float] | None, numeric("RADIUS", "Such as 8/255. May be repeated; the radius of training by default.")
 ]
 Norm = Annotated[str, named(NORMS)]
 Steps = Annotated[int | None, typer.Option(help="Steps of the attacks; each has its own default.")]

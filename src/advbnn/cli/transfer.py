@@ -1,7 +1,7 @@
 """advbnn transfer: attacks made on one run and tested on another, for all pairs."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -26,34 +26,25 @@ def transfer(
     precision: options.Precision = "full",
 ) -> None:
     """Measure how well attacks on each run transfer to the others: accuracies and affinity for all pairs of runs."""
+    from rich.console import Console
+    from rich.table import Table
+
     from advbnn.attacks.threat import Threat
     from advbnn.cli.attacks import make_attack, refuse_impossible
-    from advbnn.cli.common import (
-        command_line,
-        device_or_first_gpu,
-        explaining_errors,
-        explaining_interrupts,
-        first_rows,
-        label_of,
-        show,
-    )
-    from advbnn.distributed import joined
+    from advbnn.cli.common import command_line, evaluation_processes, first_rows, label_of, show
     from advbnn.evaluation.transfer import affinity, transfer_matrix
     from advbnn.training.loading import load_trained
 
     refuse_impossible([attack], norm, steps, eot)
     options.refuse_larger_than_images(norm, [eps])
-    with explaining_errors(), explaining_interrupts(), joined(device_or_first_gpu(device)) as (world, place):
-        if attack == "mean":
-            raise ArgumentError(
-                "attack 'mean' is made on the mean network of one run, not on each run in turn; "
-                "use advbnn evaluate RUN --attack mean"
-            )
+    if attack == "mean":
+        raise typer.BadParameter("--attack mean attacks the mean network of one run; use advbnn evaluate RUN")
+    settings: dict[str, Any] = {"samples": samples, "seeds": seeds, "batch_size": batch_size}
+    settings |= {"engine": engine, "precision": precision}
+    with evaluation_processes(device) as (world, place):
         trained = {label_of(run): load_trained(run, device=place) for run in runs}
         if len(trained) != len(runs):
-            raise ArgumentError(
-                f"runs are labelled by the names of their folders, which must differ; got {', '.join(map(str, runs))}"
-            )
+            raise ArgumentError(f"the names of the folders must differ, got {', '.join(map(str, runs))}")
         tests = [one.config.load_data().test for one in trained.values()]
         if len({test.fingerprint() for test in tests}) > 1:
             raise ArgumentError(f"the runs use different data: {', '.join(test.name for test in tests)}")
@@ -62,26 +53,16 @@ def transfer(
             {name: one.model for name, one in trained.items()},
             tests[0],
             make_attack(attack, first, Threat(norm, eps), steps, eot),
-            samples=samples,
-            seeds=seeds,
-            batch_size=batch_size,
             rows=first_rows(tests[0], limit),
             out=out,
             progress=True,
             command=command_line(),
-            engine=engine,
-            precision=precision,
+            **settings,
         )
         if world.leads:
             show(records)
-            _show_affinity(affinity(records))
-
-
-def _show_affinity(rho: dict[str, dict[str, float | None]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("affinity", *(f"on {target}" for target in next(iter(rho.values()))), box=None)
-    for source, of_targets in rho.items():
-        table.add_row(f"from {source}", *("-" if value is None else f"{value:.2f}" for value in of_targets.values()))
-    Console().print(table)
+            rho = affinity(records)
+            table = Table("affinity", *(f"on {target}" for target in next(iter(rho.values()))), box=None)
+            for source, targets in rho.items():
+                table.add_row(f"from {source}", *("-" if one is None else f"{one:.2f}" for one in targets.values()))
+            Console().print(table)

@@ -59,10 +59,8 @@ def load(
         return load_digits()
     root = root or os.environ.get("ADVBNN_DATA")
     if root is None:
-        raise ArgumentError(
-            f"root is needed for {source!r}: the folder with its files; "
-            "pass it (advbnn train: --set root=FOLDER) or set the environment variable ADVBNN_DATA"
-        )
+        remedy = "pass it (advbnn train: --set root=FOLDER) or set the environment variable ADVBNN_DATA"
+        raise ArgumentError(f"root is needed for {source!r}: the folder with its files; {remedy}")
     if source == "imagenet143":
         return load_imagenet143(root, size=size or 64, cache=cache)
     return (load_cifar10 if source == "cifar10" else load_stl10)(root, verify=verify)

@@ -1,8 +1,6 @@
 """Augmentation of whole batches on the device that holds them, driven by uniform numbers.
 
-An augmentation is a function of the images and of a few numbers in [0, 1) per image. Called with a generator it draws
-these numbers itself. `Batches` draws the numbers of a whole epoch in advance, so that a step can be repeated, resumed
-or distributed over processes.
+`Batches` draws the numbers of a whole epoch in advance, so that a step can be repeated, resumed or distributed.
 """
 
 import re
@@ -15,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from advbnn.errors import ArgumentError
+from advbnn.errors import ArgumentError, positive_whole
 
 
 class Augmentation(ABC):
@@ -42,10 +40,6 @@ class RandomCrop(Augmentation):
     numbers: ClassVar[int] = 2
     padding: int = 4
 
-    def __post_init__(self) -> None:
-        if self.padding < 0:
-            raise ArgumentError(f"padding must be 0 or more pixels, got {self.padding}")
-
     def apply(self, images: Tensor, uniform: Tensor) -> Tensor:
         height, width = images.shape[-2:]
         top, left = _integers(uniform, 2 * self.padding + 1).unbind(1)
@@ -66,14 +60,10 @@ class HorizontalFlip(Augmentation):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomResizedCrop(Augmentation):
-    """A random square with a random share of the area, resized to size x size.
+    """A random square with a share of the area that is uniform in `scale`, resized to size x size.
 
     Bilinear with antialiasing, computed as a product with one small matrix per image and axis. In double precision,
     because TF32 and autocast would round the images. The result is float32 in [0, 1], also for uint8 images.
-
-    Args:
-        size: the side length of the result in pixels.
-        scale: the range of the share of the area, uniform.
     """
 
     numbers: ClassVar[int] = 3
@@ -81,8 +71,7 @@ class RandomResizedCrop(Augmentation):
     scale: tuple[float, float] = (0.8, 0.9)
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise ArgumentError(f"size must be 1 or more pixels, got {self.size}")
+        positive_whole("size", self.size)
         if not 0 < self.scale[0] <= self.scale[1] <= 1:
             raise ArgumentError(f"scale must be a range (low, high) of shares within (0, 1], got {self.scale}")
 
@@ -92,9 +81,8 @@ class RandomResizedCrop(Augmentation):
         area = (low + (high - low) * uniform[:, 0]) * height * width
         side = area.sqrt().round().clamp(1, min(height, width)).long()
         top, left = _integers(uniform[:, 1], height - side + 1), _integers(uniform[:, 2], width - side + 1)
-        vertical = _resize_matrix(top, side, height, self.size)
-        horizontal = _resize_matrix(left, side, width, self.size)
-        resized = vertical[:, None] @ to_float(images).double() @ horizontal[:, None].transpose(-2, -1)
+        rows, columns = _resize_matrix(top, side, height, self.size), _resize_matrix(left, side, width, self.size)
+        resized = rows[:, None] @ to_float(images).double() @ columns[:, None].transpose(-2, -1)
         return resized.float().clamp(0, 1)
 
 
@@ -137,9 +125,7 @@ def usual_augmentation(name: str) -> tuple[Augmentation, ...]:
 
     A part of a dataset (`cifar10[45000 of 50000]`, `stl10-subset`) is treated like the whole.
     """
-    match re.split(r"[-\[]", name)[0]:
-        case "cifar10" | "stl10":
-            return (RandomCrop(padding=4), HorizontalFlip())
-        case "imagenet143":
-            return (RandomResizedCrop(size=64), HorizontalFlip())
-    return ()
+    crop, resized = RandomCrop(padding=4), RandomResizedCrop(size=64)
+    crops: dict[str, Augmentation] = {"cifar10": crop, "stl10": crop, "imagenet143": resized}
+    whole = re.split(r"[-\[]", name)[0]
+    return (crops[whole], HorizontalFlip()) if whole in crops else ()

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from advbnn.data.augment import Augmentation, augment, to_float
 from advbnn.data.imageset import Examples
-from advbnn.errors import ArgumentError
+from advbnn.errors import ArgumentError, positive_whole
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,6 @@ class Batches:
         augmentations: applied to the images one after the other.
         shuffle: a new order in each epoch; otherwise the order of the examples.
         drop_last: leave out the last batch of an epoch if it is smaller than the others.
-        rank: the number of this process.
-        world: the number of processes.
     """
 
     examples: Examples
@@ -44,19 +42,14 @@ class Batches:
     world: int = 1
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise ArgumentError(f"batch_size must be 1 or more, got {self.batch_size}")
+        positive_whole("batch_size", self.batch_size)
         if not 0 <= self.rank < self.world:
             raise ArgumentError(f"rank must lie in 0..world-1, got rank={self.rank} with world={self.world}")
         if self.batch_size % self.world:
-            raise ArgumentError(
-                f"batch_size={self.batch_size} (of all processes together) is not a multiple of "
-                f"world={self.world}; choose a multiple"
-            )
+            raise ArgumentError(f"batch_size={self.batch_size} must be a multiple of world={self.world}")
         if len(self) == 0:
             raise ArgumentError(
-                f"batch_size={self.batch_size} with drop_last leaves no batch of the {len(self.examples)} "
-                "examples; choose a smaller one"
+                f"batch_size={self.batch_size} with drop_last leaves no batch of {len(self.examples)} examples"
             )
         if self.size(len(self) - 1) < self.world:
             raise ArgumentError(
@@ -65,8 +58,7 @@ class Batches:
             )
         if self.augmentations and len(self.examples.shape) != 3:
             raise ArgumentError(
-                f"augmentations need images, but the inputs of {self.examples.name!r} have shape "
-                f"{self.examples.shape}; leave augmentations empty"
+                f"augmentations need images, but inputs of {self.examples.name!r} have shape {self.examples.shape}"
             )
 
     def __len__(self) -> int:
@@ -85,14 +77,12 @@ class Batches:
         """
         if not 0 <= start_step <= len(self):
             raise ArgumentError(f"start_step must lie in 0..{len(self)}, the steps of an epoch, got {start_step}")
-        order, uniform = (self._shards(drawn, start_step) for drawn in self._draw(epoch))
-        if not order:
-            return iter(())
-        # one transfer to the device for the whole epoch
-        numbers = torch.cat(uniform).to(self.examples.device).split([len(shard) for shard in uniform])
+        order, uniform = self._draw(epoch)
+        examples = self.examples.gather(self._shards(order, start_step))
+        numbers = self._shards(uniform.to(self.examples.device), start_step)  # one transfer for the whole epoch
         return (
             (to_float(augment(inputs, self.augmentations, shard)), targets)
-            for (inputs, targets), shard in zip(self.examples.gather(order), numbers, strict=True)
+            for (inputs, targets), shard in zip(examples, numbers, strict=True)
         )
 
     def _draw(self, epoch: int) -> tuple[Tensor, Tensor]:
@@ -105,5 +95,4 @@ class Batches:
         return order, torch.rand(total, numbers, generator=generator)
 
     def _shards(self, values: Tensor, start_step: int) -> list[Tensor]:
-        steps = values.split(self.batch_size)[start_step : len(self)]
-        return [step[self.rank :: self.world] for step in steps]
+        return [step[self.rank :: self.world] for step in values.split(self.batch_size)[start_step : len(self)]]

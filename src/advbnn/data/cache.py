@@ -21,19 +21,19 @@ def cached(store: Path, identity: dict[str, object], build: Callable[[], np.ndar
     A `.json` record beside `store` (an `.npy` file) has the identity and the SHA-256 of the file. If the record
     differs, the file does not match it, or one of them is missing, the array is built again, and the log says why.
     Both files are written whole, the record last.
-
-    Args:
-        store: the file; its folder is created if needed.
-        identity: what the array depends on, as JSON values.
-        build: makes the array.
     """
     record = store.with_suffix(".json")
     if store.exists() or record.exists():
-        problem = _problem(store, record, identity)
-        if problem is None:
+        if (problem := _problem(store, record, identity)) is None:
             return np.load(store, allow_pickle=False)  # type: ignore[no-any-return]
         log.warning("%s: %s; building it again", store, problem)
-    _check_writable(store.parent)
+    try:  # an error now rather than after the images have been decoded
+        store.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=store.parent):
+            pass
+    except OSError as error:
+        problem = f"the cache cannot be written here ({error})"
+        raise data_error(store.parent, problem, "pass cache=another folder") from error
     array = build()
     try:
         with written_whole(store) as file:
@@ -56,13 +56,3 @@ def _problem(store: Path, record: Path, identity: dict[str, object]) -> str | No
     if not store.exists() or digest(store, "sha256") != expected:
         return "it is damaged (its SHA-256 is not the recorded one)"
     return None
-
-
-def _check_writable(folder: Path) -> None:
-    """An error now rather than after the images have been decoded."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise data_error(folder, f"the cache cannot be written here ({error})", "pass cache=another folder") from error

@@ -11,15 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from advbnn.data.archive import check_sum, check_sums, locate, read_files
+from advbnn.data.archive import check_sum, locate, read_files
 from advbnn.data.imageset import ImageSet
 from advbnn.data.splits import Splits
 from advbnn.errors import data_error
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-TRAIN = tuple(f"data_batch_{i}" for i in range(1, 6))
-TEST = "test_batch"
-PIXELS = 3 * 32 * 32
 
 ARCHIVE_URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 ARCHIVES = {
@@ -55,56 +52,44 @@ def load_cifar10(root: Path | str, *, verify: bool = True) -> Splits[ImageSet]:
             are loaded under the name `cifar10-unverified`.
     """
     layouts = ("cifar-10-batches-bin", "cifar-10-batches-py", *reversed(ARCHIVES))
-    source = locate(Path(root), layouts, f"{REMEDY}, or give the folder that contains one of these")
+    source = locate(Path(root), layouts, REMEDY)
     remedy = f"{REMEDY}, or pass verify=False for your own files"
     if verify and source.is_file():
         check_sum(source, source, ARCHIVES[source.name], remedy)
-    binary = "bin" in source.name
-    checksums, parse = (BINARIES, _parse_binary) if binary else (PICKLES, _parse_pickle)
-    contents = read_files(source, tuple(checksums), REMEDY)
-    if verify:
-        check_sums(source, contents, checksums, remedy)
+    checksums, parse = (BINARIES, _parse_binary) if "bin" in source.name else (PICKLES, _parse_pickle)
+    contents = read_files(source, checksums, REMEDY)
     name = "cifar10" if verify else "cifar10-unverified"
+    parts = []
+    for file, checksum in checksums.items():
+        if verify:
+            check_sum(source / file, contents[file], checksum, remedy)
+        try:
+            pixels, labels = parse(contents[file])
+            parts.append((pixels.reshape(len(labels), 3, 32, 32), labels))
+        except Exception as error:  # a damaged pickle can raise anything
+            problem = f"is not a CIFAR-10 batch ({type(error).__name__}: {error})"
+            raise data_error(source / file, problem, REMEDY) from error
+    *train, test = parts  # in the order of the tables above
 
-    def images(*batches: str) -> ImageSet:
-        files = [batch + ".bin" * binary for batch in batches]
-        parts = [parse(source / file, contents[file]) for file in files]
-        pixels = np.concatenate([pixels for pixels, _ in parts]).reshape(-1, 3, 32, 32)
-        labels = np.concatenate([labels for _, labels in parts])
-        return ImageSet(torch.from_numpy(pixels), torch.from_numpy(labels), CLASSES, name)
+    def images(batches: list[tuple[np.ndarray, np.ndarray]]) -> ImageSet:
+        pixels, labels = (torch.from_numpy(np.concatenate(part)) for part in zip(*batches, strict=True))
+        return ImageSet(pixels, labels, CLASSES, name)
 
-    return Splits(train=images(*TRAIN), test=images(TEST))
+    return Splits(train=images(train), test=images([test]))
 
 
-def _parse_binary(path: Path, content: bytes) -> tuple[np.ndarray, np.ndarray]:
+def _parse_binary(content: bytes) -> tuple[np.ndarray, np.ndarray]:
     """One label byte, then 3,072 pixel bytes in channel, row, column order, image after image."""
-    if not content or len(content) % (1 + PIXELS):
-        raise data_error(path, f"{len(content)} bytes are not a whole number of images of {1 + PIXELS} bytes", REMEDY)
-    records = np.frombuffer(content, np.uint8).reshape(-1, 1 + PIXELS)
-    return records[:, 1:], _checked_labels(path, records[:, 0].astype(np.int64))
+    records = np.frombuffer(content, np.uint8).reshape(-1, 1 + 3 * 32 * 32)
+    return records[:, 1:], records[:, 0].astype(np.int64)
 
 
-def _parse_pickle(path: Path, content: bytes) -> tuple[np.ndarray, np.ndarray]:
+def _parse_pickle(content: bytes) -> tuple[np.ndarray, np.ndarray]:
     """A dictionary with `data`, uint8 [n, 3072], and `labels`, a list of n integers."""
-    try:
-        batch = _ArraysOnly(io.BytesIO(content), encoding="bytes").load()
-        # The publisher's Python 2 wrote byte strings as keys; Python 3 writes text.
-        batch = {key.decode() if isinstance(key, bytes) else key: value for key, value in batch.items()}
-        pixels, labels = batch["data"], np.asarray(batch["labels"], np.int64)
-    except Exception as error:  # a damaged pickle can raise anything
-        raise data_error(path, f"is not a CIFAR-10 batch ({type(error).__name__}: {error})", REMEDY) from error
-    shape_ok = isinstance(pixels, np.ndarray) and pixels.dtype == np.uint8 and pixels.ndim == 2
-    if not shape_ok or pixels.shape[1] != PIXELS or labels.shape != pixels.shape[:1]:
-        raise data_error(path, f"does not contain n images of {PIXELS} bytes with n labels", REMEDY)
-    return pixels, _checked_labels(path, labels)
-
-
-def _checked_labels(path: Path, labels: np.ndarray) -> np.ndarray:
-    outside = np.flatnonzero((labels < 0) | (labels >= len(CLASSES)))
-    if len(outside):
-        row = int(outside[0])
-        raise data_error(path, f"label {labels[row]} of image {row} is out of range 0..9", REMEDY)
-    return labels
+    batch = _ArraysOnly(io.BytesIO(content), encoding="bytes").load()
+    # The publisher's Python 2 wrote byte strings as keys; Python 3 writes text.
+    batch = {key.decode() if isinstance(key, bytes) else key: value for key, value in batch.items()}
+    return batch["data"], np.asarray(batch["labels"], np.int64)
 
 
 def _latin1(text: str, encoding: str) -> bytes:
@@ -121,8 +106,7 @@ def _dtype(code: object, align: object = False, copy: object = False) -> "np.dty
 class _ArraysOnly(pickle.Unpickler):
     """Unpickles dictionaries, lists, strings, numbers and arrays, and refuses everything else.
 
-    A pickle is a program. The checksum shows that this one is the publisher's; without the check this class makes
-    sure that no other pickle can do harm.
+    A pickle is a program. Without the checksum, this class makes sure that it can do no harm.
     """
 
     _array = np.empty(0, np.uint8)

@@ -12,9 +12,6 @@ import torch
 from advbnn.data.imageset import ImageSet
 from advbnn.data.splits import Splits
 
-CLASSES = tuple("0123456789")
-TRAIN_IMAGES = 1297  # of 1,797; the last 500 are the test set
-
 
 def load_digits() -> Splits[ImageSet]:
     """The first 1,297 images to train on, the last 500 to test on.
@@ -25,12 +22,9 @@ def load_digits() -> Splits[ImageSet]:
 
     The 17 grey levels 0..16 of the source become `round(v * 255 / 16)`.
     """
-    with (
-        files("advbnn.data").joinpath("digits.npz").open("rb") as file,
-        np.load(file, allow_pickle=False) as stored,
-    ):
+    with files("advbnn.data").joinpath("digits.npz").open("rb") as file, np.load(file) as stored:
         levels, labels = stored["images"], stored["labels"]
     images = torch.from_numpy(np.rint(levels * (255 / 16)).astype(np.uint8)).unsqueeze(1)
     digits = torch.from_numpy(labels.astype(np.int64))
-    rows = slice(None, TRAIN_IMAGES), slice(TRAIN_IMAGES, None)
-    return Splits(*(ImageSet(images[part], digits[part], CLASSES, "digits") for part in rows))
+    rows = slice(None, 1297), slice(1297, None)
+    return Splits(*(ImageSet(images[part], digits[part], tuple("0123456789"), "digits") for part in rows))

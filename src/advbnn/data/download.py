@@ -9,7 +9,7 @@ from pathlib import Path
 
 from advbnn.data import cifar10, stl10
 from advbnn.data.archive import check_sum
-from advbnn.errors import ArgumentError, DataError, data_error, unknown
+from advbnn.errors import DataError, data_error, unknown
 from advbnn.files import explain_file_errors
 from advbnn.progress import ProgressBar
 
@@ -19,55 +19,30 @@ PUBLISHED = {
 }
 Report = Callable[[int, int | None], None]
 _BLOCK = 1 << 20
+_TIMEOUT = 30.0  # seconds without a response
 _WORTH_RETRYING = {408, 425, 429, 500, 502, 503, 504}
 
 
 def fetch(name: str, root: Path | str) -> Path:
-    """Downloads the archive of a published dataset into `root`, where `load(name, root)` finds it.
+    """Downloads the archive of "cifar10" or "stl10" into the folder `root`, where `load(name, root)` finds it.
 
-    Args:
-        name: "cifar10" or "stl10".
-        root: the folder, created if needed. An archive that is already there is verified, not downloaded.
+    An archive that is already there is verified, not downloaded.
     """
     if name not in PUBLISHED:
         raise unknown("name", name, PUBLISHED)
     url, checksum = PUBLISHED[name]
     to = Path(root) / url.rsplit("/", 1)[1]
     with ProgressBar(to.name, "bytes") as bar:
-        return download(url, to, checksum, report=bar.update)
+        return download(url, to, checksum, bar.update)
 
 
-def download(
-    url: str,
-    to: Path | str,
-    checksum: str,
-    *,
-    retries: int = 5,
-    timeout: float = 30.0,
-    pause: float = 1.0,
-    report: Report = lambda done, total: None,
-) -> Path:
-    """Downloads one file over HTTP.
+def download(url: str, to: Path, checksum: str, report: Report, *, retries: int = 5, pause: float = 1.0) -> Path:
+    """Downloads one file over HTTP; nothing is done if it exists with the right checksum, `algorithm:hexdigest`.
 
     The bytes are collected in `<to>.part`, which is kept if the download fails. The next attempt, in this call or a
     later one, continues at its end if the server supports that. `to` is created, complete and verified, in one step.
-
-    Args:
-        url: the address, http or https.
-        to: the file to write; if it exists with the right checksum nothing is done.
-        checksum: the published one, `algorithm:hexdigest`.
-        retries: attempts in a row that may fail without a new byte.
-        timeout: seconds without a response after which an attempt has failed.
-        pause: seconds before the first retry, doubled for each further one.
-        report: is called with the bytes so far and in total.
-
-    Raises:
-        DataError: the server refuses, cannot be reached, or sends another file than the published one.
-        FileError: the file cannot be written.
+    Up to `retries` attempts in a row may fail without a new byte; the `pause` before a retry doubles each time.
     """
-    if not url.startswith(("http://", "https://")):
-        raise ArgumentError(f"url must begin with http:// or https://, got {url!r}")
-    to = Path(to)
     if to.exists():
         check_sum(to, to, checksum, "remove it to download it again")
         return to
@@ -78,7 +53,7 @@ def download(
     failures = 0
     while True:
         try:
-            _attempt(url, part, timeout, report)
+            _attempt(url, part, report)
             break
         except _AttemptError as problem:
             failures = 1 if _size(part) > most else failures + 1
@@ -93,7 +68,7 @@ def download(
         if not kept:
             raise
         # the bytes of an earlier call were of another file: start again
-        return download(url, to, checksum, retries=retries, timeout=timeout, pause=pause, report=report)
+        return download(url, to, checksum, report, retries=retries, pause=pause)
     part.replace(to)
     return to
 
@@ -106,12 +81,12 @@ class _AttemptError(Exception):
     """An attempt failed, and another one may succeed."""
 
 
-def _attempt(url: str, part: Path, timeout: float, report: Report) -> None:
+def _attempt(url: str, part: Path, report: Report) -> None:
     """One request, beginning at the end of `part`."""
     begun = _size(part)
     request = urllib.request.Request(url, headers={"Range": f"bytes={begun}-"} if begun else {})
     try:
-        response = urllib.request.urlopen(request, timeout=timeout)
+        response = urllib.request.urlopen(request, timeout=_TIMEOUT)
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:

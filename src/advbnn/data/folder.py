@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from advbnn.data.cache import cached
-from advbnn.data.image import SUFFIXES, decode_all, recipe
+from advbnn.data.image import SUFFIXES, decode_all
 from advbnn.data.imageset import ImageSet
 from advbnn.data.splits import Splits
 from advbnn.errors import ArgumentError, data_error
@@ -22,36 +22,23 @@ LAYOUT = "expected ROOT/train/<class>/<image> and the same under ROOT/test or RO
 
 @dataclass(frozen=True)
 class Listing:
-    """The image files of one split, in an order that is independent of their classes.
-
-    Args:
-        folder: the folder of the split.
-        classes: its class folders, in label order.
-        files: the images, relative to `folder`.
-        labels: the class of each.
-        sizes: the bytes of each.
-    """
+    """The image files of one split, relative to its folder, in an order that is independent of their classes."""
 
     folder: Path
     classes: tuple[str, ...]
     files: tuple[str, ...]
     labels: tuple[int, ...]
-    sizes: tuple[int, ...]
 
     def paths(self) -> list[Path]:
         return [self.folder / file for file in self.files]
 
     def identity(self, size: int | None) -> dict[str, object]:
-        """What the decoded images depend on, for a cache: files, their sizes and times, and the resizing.
-
-        The times are needed because a bitmap keeps its size whatever is drawn on it.
-        """
-        return {
-            "recipe": recipe(size),
-            "images": len(self.files),
-            "listing": _sha256(f"{file}\0{bytes_}\n" for file, bytes_ in zip(self.files, self.sizes, strict=True)),
-            "written": _sha256(f"{path.stat().st_mtime_ns}\n" for path in self.paths()),
-        }
+        """What the decoded images depend on, for a cache: files, their sizes and times, and the resizing."""
+        stats = [path.stat() for path in self.paths()]  # times, too, as a bitmap keeps its size whatever is drawn on it
+        lines = [f"{file}\0{s.st_size}\0{s.st_mtime_ns}\n" for file, s in zip(self.files, stats, strict=True)]
+        listing = hashlib.sha256("".join(lines).encode()).hexdigest()
+        recipe = f"RGB, centre square, bilinear with antialiasing, {size}x{size}"
+        return {"recipe": recipe, "images": len(self.files), "listing": listing}
 
 
 def class_folders(folder: Path) -> tuple[str, ...]:
@@ -67,7 +54,7 @@ def list_images(folder: Path, classes: Sequence[str] | None = None) -> Listing:
     classes = class_folders(folder) if classes is None else tuple(classes)
     if not classes:
         raise data_error(folder, "contains no class folders", LAYOUT)
-    found: list[tuple[str, int, int]] = []
+    found: list[tuple[str, int]] = []
     for label, name in enumerate(classes):
         images = [
             Path(parent, file)
@@ -76,19 +63,16 @@ def list_images(folder: Path, classes: Sequence[str] | None = None) -> Listing:
             if file.lower().endswith(SUFFIXES) and not file.startswith(".")
         ]
         if not images:
-            raise data_error(
-                folder / name, f"contains no image ({', '.join(SUFFIXES)})", "add some or remove the folder"
-            )
-        found += [(path.relative_to(folder).as_posix(), label, path.stat().st_size) for path in images]
+            problem = f"contains no image ({', '.join(SUFFIXES)})"
+            raise data_error(folder / name, problem, "add some or remove the folder")
+        found += [(path.relative_to(folder).as_posix(), label) for path in images]
     # sorted by class, the first images would all be of one class
     found.sort(key=lambda image: hashlib.sha256(image[0].encode()).digest())
-    files, labels, sizes = zip(*found, strict=True)
-    return Listing(folder, classes, files, labels, sizes)
+    files, labels = zip(*found, strict=True)
+    return Listing(folder, classes, files, labels)
 
 
-def load_folder(
-    root: Path | str, *, size: int | None = None, cache: Path | str | None = None, name: str | None = None
-) -> Splits[ImageSet]:
+def load_folder(root: Path | str, *, size: int | None = None, cache: Path | str | None = None) -> Splits[ImageSet]:
     """An image folder, decoded into memory.
 
     If both `ROOT/test` and `ROOT/val` exist, `val` is the validation set; if only one does, it is the test set. The
@@ -98,7 +82,6 @@ def load_folder(
         root: the folder of the splits.
         size: resize every image to a centred square of this many pixels; if None, all must have the same size.
         cache: a folder for the decoded images, useful from about ten thousand images on; needs `size`.
-        name: which set this is, for records; the name of the folder if None.
     """
     if cache is not None and size is None:
         raise ArgumentError(f"cache={str(cache)!r} needs size=, the side length of the images in the cache")
@@ -110,20 +93,12 @@ def load_folder(
     for listing in others:
         differing = sorted(set(listing.classes) ^ set(train.classes))
         if differing:
-            raise data_error(
-                listing.folder,
-                f"its classes differ from those in {train.folder}: {', '.join(differing[:5])} in only one of them",
-                "give every split the same class folders",
-            )
-    return Splits(
-        *(
-            read_images(listing, size, name or root.resolve().name, None if cache is None else Path(cache))
-            for listing in (train, *others)
-        )
-    )
+            problem = f"its classes differ from those in {train.folder}: {', '.join(differing[:5])} only in one"
+            raise data_error(listing.folder, problem, "give every split the same class folders")
+    return Splits(*(read_images(listing, size, root.resolve().name, cache) for listing in (train, *others)))
 
 
-def read_images(listing: Listing, size: int | None, name: str, cache: Path | None) -> ImageSet:
+def read_images(listing: Listing, size: int | None, name: str, cache: Path | str | None) -> ImageSet:
     """The listed images in memory, from a cache if there is one."""
     split = listing.folder.name
 
@@ -131,10 +106,8 @@ def read_images(listing: Listing, size: int | None, name: str, cache: Path | Non
         with ProgressBar(f"{name}: decoding {split}", "images") as bar:
             return decode_all(listing.paths(), size, bar.update)
 
-    store = None if cache is None else cache / f"{name}-{size}-{split}.npy"
-    images = build() if store is None else cached(store, listing.identity(size), build)
+    if cache is None:
+        images = build()
+    else:
+        images = cached(Path(cache) / f"{name}-{size}-{split}.npy", listing.identity(size), build)
     return ImageSet(torch.from_numpy(images), torch.tensor(listing.labels), listing.classes, name)
-
-
-def _sha256(lines: Iterable[str]) -> str:
-    return hashlib.sha256("".join(lines).encode()).hexdigest()

@@ -16,11 +16,6 @@ _CHUNK = 64  # images per task: enough to hide the cost of a task, few enough fo
 _SHOWN = 5  # unreadable images named in one error
 
 
-def recipe(size: int | None) -> str:
-    """What `decode` does, in words; part of the identity of every cache."""
-    return "RGB" if size is None else f"RGB, centre square, bilinear with antialiasing, {size}x{size}"
-
-
 def decode(path: Path, size: int | None = None) -> np.ndarray:
     """One image as uint8 [3, height, width].
 
@@ -39,13 +34,9 @@ def decode(path: Path, size: int | None = None) -> np.ndarray:
             image = file if deep else file.convert("RGB")
     except Exception as error:  # each decoder raises errors of its own
         raise data_error(path, f"is not a readable image ({error})", "replace or remove the file") from error
-    if deep:
-        # Pillow clips such pixels at 255 instead of scaling them, which leaves a white image
-        raise data_error(
-            path,
-            f"has pixels of more than 8 bits (mode {mode}), whose range is not stored in the file",
-            "save it with 8 bits per channel, scaled to 0..255",
-        )
+    if deep:  # Pillow clips such pixels at 255 instead of scaling them, which leaves a white image
+        problem = f"has pixels of more than 8 bits (mode {mode}), whose range is not stored in the file"
+        raise data_error(path, problem, "save it with 8 bits per channel, scaled to 0..255")
     if size is not None:
         side = min(image.size)
         left, top = (image.width - side) // 2, (image.height - side) // 2
@@ -80,11 +71,8 @@ def decode_all(paths: Sequence[Path], size: int | None, report: Callable[[int, i
             try:
                 pixels = decode(paths[row], size)
                 if pixels.shape != first.shape:
-                    raise data_error(
-                        paths[row],
-                        f"has shape {pixels.shape}, {paths[0]} has {first.shape}",
-                        "pass size= to make all of them squares of one size",
-                    )
+                    problem = f"has shape {pixels.shape}, {paths[0]} has {first.shape}"
+                    raise data_error(paths[row], problem, "pass size= to make all of them squares of one size")
                 images[row] = pixels
             except DataError as error:
                 problems.append(str(error))

@@ -35,7 +35,7 @@ def load_imagenet143(root: Path | str, *, size: int = 64, cache: Path | str | No
     train, test = (list_images(root / split, _classes(root / split)) for split in ("train", "val"))
     if train.classes != test.classes:
         raise data_error(test.folder, f"its classes differ from those in {train.folder}", LAYOUT)
-    folder = root / "advbnn-cache" if cache is None else Path(cache)
+    folder = cache or root / "advbnn-cache"
     return Splits(*(read_images(listing, size, "imagenet143", folder) for listing in (train, test)))
 
 
@@ -43,8 +43,7 @@ def _classes(folder: Path) -> tuple[str, ...]:
     classes = class_folders(folder)
     if len(classes) == 1000:
         classes = classes[FIRST : LAST + 1]
-    if len(classes) != COUNT:
-        raise data_error(folder, f"contains {len(classes)} class folders", LAYOUT)
-    if (classes[0], classes[-1]) != (FIRST_ID, LAST_ID):
-        raise data_error(folder, f"its classes run from {classes[0]} to {classes[-1]}", LAYOUT)
+    if len(classes) != COUNT or (classes[0], classes[-1]) != (FIRST_ID, LAST_ID):
+        ends = f", from {classes[0]} to {classes[-1]}" if classes else ""
+        raise data_error(folder, f"contains {len(classes)} class folders{ends}", LAYOUT)
     return classes

@@ -29,6 +29,28 @@ class Examples(ABC):
     def tensors(self) -> tuple[Tensor, Tensor]:
         """The inputs as stored and the targets, one row per example."""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "classes", tuple(self.classes))  # a list would compare unequal to a tuple
+        (inputs, targets), name, count = self.tensors(), self.name, len(self.classes)
+        _check_tensors(name, inputs=inputs, targets=targets)
+        if 0 in inputs.shape or targets.ndim == 0 or len(targets) != len(inputs):
+            shapes = f"inputs of shape {list(inputs.shape)}, targets of shape {list(targets.shape)}"
+            raise ArgumentError(f"{name}: {shapes}; expected one target per input, and no dimension of 0")
+        for what, values in (("inputs", inputs), ("targets", targets)):
+            if values.is_floating_point() and not bool(values.isfinite().all()):
+                raise ArgumentError(f"{name}: {what} contain NaN or infinity; remove those rows")
+        if targets.is_floating_point():
+            if count:
+                raise ArgumentError(f"{name}: {count} classes with floating-point targets; use targets.long()")
+            return
+        if targets.dtype != torch.int64 or targets.ndim != 1:
+            got = f"{targets.dtype} of shape {list(targets.shape)}"
+            raise ArgumentTypeError(f"{name}: class labels must be int64 of shape [N], got {got}; use labels.long()")
+        outside = ((targets < 0) | (targets >= count)).nonzero()
+        if len(outside):
+            label, row = int(targets[outside[0]]), int(outside[0])
+            raise ArgumentError(f"{name}: label {label} of example {row} is out of range: expected 0..{count - 1}")
+
     def _with(self, inputs: Tensor, targets: Tensor, name: str) -> Self:
         return type(self)(inputs, targets, self.classes, name)  # type: ignore[call-arg]
 
@@ -84,13 +106,9 @@ class Examples(ABC):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ImageSet(Examples):
-    """Labelled images.
+    """Images, uint8 [N, channels, height, width], with class indices as labels, int64 [N].
 
-    Args:
-        images: uint8, [N, channels, height, width]; batches are delivered in [0, 1], without further normalisation.
-        labels: int64, [N], the class index of each image.
-        classes: the class names in label order.
-        name: which set this is, for records.
+    Batches are delivered in [0, 1], without further normalisation.
     """
 
     images: Tensor
@@ -99,18 +117,12 @@ class ImageSet(Examples):
     name: str
 
     def __post_init__(self) -> None:
-        _check_tensors(self.name, images=self.images, labels=self.labels)
-        if self.images.dtype != torch.uint8 or self.images.ndim != 4 or 0 in self.images.shape:
+        super().__post_init__()
+        if self.images.dtype != torch.uint8 or self.images.ndim != 4:
             raise ArgumentTypeError(
-                f"{self.name}: images must be uint8 of shape [N, channels, height, width], none of them 0, "
-                f"got {self.images.dtype} of shape {list(self.images.shape)}; "
-                "from_tensors takes floating-point inputs of any shape"
+                f"{self.name}: images must be uint8 of shape [N, channels, height, width], got {self.images.dtype} of "
+                f"shape {list(self.images.shape)}; from_tensors takes floating-point inputs of any shape"
             )
-        if self.labels.is_floating_point():
-            raise ArgumentTypeError(
-                f"{self.name}: labels must be int64 class indices, got {self.labels.dtype}; use labels.long()"
-            )
-        _check_targets(self)
 
     @property
     def targets(self) -> Tensor:  # type: ignore[override]
@@ -122,14 +134,7 @@ class ImageSet(Examples):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TensorSet(Examples):
-    """Any inputs with any targets, delivered as stored.
-
-    Args:
-        inputs: floating point, [N, ...], finite.
-        targets: int64 class indices [N], or floating-point regression targets [N, ...].
-        classes: the class names in label order; empty for regression.
-        name: which set this is, for records.
-    """
+    """Any finite floating-point inputs [N, ...] with any targets, delivered as stored."""
 
     inputs: Tensor
     targets: Tensor
@@ -137,26 +142,17 @@ class TensorSet(Examples):
     name: str
 
     def __post_init__(self) -> None:
-        _check_tensors(self.name, inputs=self.inputs, targets=self.targets)
-        if not self.inputs.is_floating_point() or self.inputs.ndim < 2 or 0 in self.inputs.shape:
-            raise ArgumentTypeError(
-                f"{self.name}: inputs must be floating point of shape [N, ...], none of them 0, "
-                f"got {self.inputs.dtype} of shape {list(self.inputs.shape)}"
-            )
-        if not bool(self.inputs.isfinite().all()):
-            raise ArgumentError(f"{self.name}: inputs contain NaN or infinity; remove those rows")
-        _check_targets(self)
+        super().__post_init__()
+        if not self.inputs.is_floating_point() or self.inputs.ndim < 2:
+            got = f"{self.inputs.dtype} of shape {list(self.inputs.shape)}"
+            raise ArgumentTypeError(f"{self.name}: inputs must be floating point of shape [N, ...], got {got}")
 
     def tensors(self) -> tuple[Tensor, Tensor]:
         return self.inputs, self.targets
 
 
 def from_tensors(
-    inputs: Tensor,
-    targets: Tensor,
-    *,
-    classes: Sequence[str] | int | None = None,
-    name: str = "tensors",
+    inputs: Tensor, targets: Tensor, *, classes: Sequence[str] | int | None = None, name: str = "tensors"
 ) -> ImageSet | TensorSet:
     """Examples from any pair of tensors.
 
@@ -192,23 +188,16 @@ def row_numbers(indices: Sequence[int] | Tensor, total: int) -> Tensor:
     rows = torch.as_tensor(indices).cpu()
     if rows.dtype == torch.bool:
         if rows.shape != (total,):
-            raise ArgumentError(
-                f"indices, as a mask, must have one bool for each of the {total} rows, got shape {list(rows.shape)}; "
-                "make the mask from the targets of this set, or give row numbers"
-            )
+            got = f"shape {list(rows.shape)}"
+            raise ArgumentError(f"indices, as a mask, must have one bool for each of the {total} rows, got {got}")
         rows = rows.nonzero().squeeze(1)
     if rows.ndim != 1 or not len(rows):
         raise ArgumentError(f"indices must be a non-empty list of row numbers, got shape {list(rows.shape)}")
-    if rows.is_floating_point() or rows.is_complex():
-        raise ArgumentTypeError(
-            f"indices must be row numbers of an integer type, or a mask of bools, got {rows.dtype}; "
-            "convert them with .long(), or compare them to make a mask"
-        )
+    if rows.is_floating_point():
+        raise ArgumentTypeError(f"indices must be integers or a mask of bools, got {rows.dtype}; use .long()")
     rows = rows.long()
     if int(rows.min()) < 0 or int(rows.max()) >= total:
-        raise ArgumentError(
-            f"indices must lie in 0..{total - 1}, got {int(rows.min())}..{int(rows.max())}; count from the front"
-        )
+        raise ArgumentError(f"indices must lie in 0..{total - 1}, got {int(rows.min())}..{int(rows.max())}")
     return rows
 
 
@@ -225,36 +214,5 @@ def _class_names(name: str, labels: Tensor, classes: Sequence[str] | int | None)
 def _check_tensors(name: str, **given: object) -> None:
     for argument, value in given.items():
         if not isinstance(value, Tensor):
-            raise ArgumentTypeError(
-                f"{name}: {argument} must be a tensor, got {type(value).__name__}; "
-                f"torch.as_tensor({argument}) converts an array or a list"
-            )
-
-
-def _check_targets(examples: Examples) -> None:
-    object.__setattr__(examples, "classes", tuple(examples.classes))  # a list would compare unequal to a tuple
-    (inputs, targets), name, count = examples.tensors(), examples.name, len(examples.classes)
-    if targets.ndim == 0 or len(targets) != len(inputs):
-        raise ArgumentError(
-            f"{name}: {len(inputs)} inputs with targets of shape {list(targets.shape)}; expected one target per input"
-        )
-    if targets.device != inputs.device:
-        raise ArgumentError(f"{name}: inputs are on {inputs.device}, targets on {targets.device}; move one")
-    if targets.is_floating_point():
-        if count:
-            raise ArgumentError(f"{name}: {count} classes with floating-point targets; use targets.long()")
-        if not bool(targets.isfinite().all()):
-            raise ArgumentError(f"{name}: targets contain NaN or infinity; remove those rows")
-        return
-    if targets.dtype != torch.int64 or targets.ndim != 1:
-        raise ArgumentTypeError(
-            f"{name}: class labels must be int64 of shape [N], got {targets.dtype} of shape {list(targets.shape)}; "
-            "use labels.long()"
-        )
-    outside = (targets < 0) | (targets >= count)
-    if bool(outside.any()):
-        row = int(outside.nonzero()[0])
-        raise ArgumentError(
-            f"{name}: label {int(targets[row])} of example {row} is out of range for {count} classes; "
-            f"expected 0..{count - 1}"
-        )
+            got = type(value).__name__
+            raise ArgumentTypeError(f"{name}: {argument} must be a tensor, got {got}; use torch.as_tensor")

@@ -23,40 +23,28 @@ class Splits(Generic[Set]):
     def __post_init__(self) -> None:
         for part in (self.test, self.validation):
             if part is not None and (part.classes, part.shape) != (self.train.classes, self.train.shape):
-                raise ArgumentError(
-                    f"the sets differ: train has {len(self.train.classes)} classes and shape "
-                    f"{self.train.shape}, {part.name!r} has {len(part.classes)} and {part.shape}; "
-                    "expected the same class names in the same order, and the same shape"
-                )
+                sizes = f"{len(self.train.classes)} and {len(part.classes)}, {self.train.shape} and {part.shape}"
+                raise ArgumentError(f"the sets must have the same class names in order and the same shape, got {sizes}")
 
     def to(self, device: torch.device | str) -> "Splits[Set]":
         """Every set on another device."""
         validation = None if self.validation is None else self.validation.to(device)
         return Splits(self.train.to(device), self.test.to(device), validation)
 
-    def split_validation(
-        self, *, fraction: float | None = None, count: int | None = None, seed: int = 0
-    ) -> "Splits[Set]":
-        """Takes a validation set from the training set; the test set is never touched.
+    def split_validation(self, *, fraction: float = 0.0, count: int = 0, seed: int = 0) -> "Splits[Set]":
+        """Takes a fraction, or a count, of the training set as the validation set; the test set is never touched.
 
         Stratified: classes keep their shares to within one image. The same seed takes the same examples.
-
-        Args:
-            fraction: the share of the training set to take, in (0, 1); or
-            count: how many examples to take.
-            seed: decides which examples.
         """
         total = len(self.train)
-        if (fraction is None) == (count is None):
+        if bool(fraction) == bool(count):
             raise ArgumentError(f"give either fraction or count, got fraction={fraction}, count={count}")
         if self.validation is not None:
             raise ArgumentError("there is already a validation set; split the original training set instead")
-        taken = count if count is not None else round((fraction or 0.0) * total)
+        taken = count or round(fraction * total)
         if not 0 < taken < total:
-            raise ArgumentError(
-                f"fraction={fraction}, count={count} takes {taken} of {total} training examples; "
-                f"expected 1 to {total - 1}"
-            )
+            given = f"fraction={fraction}, count={count}"
+            raise ArgumentError(f"{given} takes {taken} of {total} training examples; expected 1 to {total - 1}")
         chosen = _stratified(self.train.targets.cpu(), taken, seed)
         rest = torch.ones(total, dtype=torch.bool).index_fill(0, chosen, False).nonzero().squeeze(1)
         return replace(self, train=self.train.subset(rest), validation=self.train.subset(chosen))

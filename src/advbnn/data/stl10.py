@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from advbnn.data.archive import check_sum, check_sums, locate, read_files
+from advbnn.data.archive import check_sum, locate, read_files
 from advbnn.data.imageset import ImageSet
 from advbnn.data.splits import Splits
 from advbnn.errors import data_error
@@ -36,41 +36,28 @@ def load_stl10(root: Path | str, *, verify: bool = True) -> Splits[ImageSet]:
     with the published checksums, are called `stl10`. Any other number is `stl10-subset`, so that its results cannot be
     mistaken for those on STL-10.
 
-    Args:
-        root: the folder that contains one of the two, or one of the two.
-        verify: check the published checksums, of the archive and of files of the official size. Without this check a
-            set of the official size is called `stl10-unverified`.
+    Without `verify` no checksum is compared, and a set of the official size is called `stl10-unverified`.
     """
-    source = locate(Path(root), ("stl10_binary", ARCHIVE), f"{REMEDY}, or give the folder that contains one of these")
+    source = locate(Path(root), ("stl10_binary", ARCHIVE), REMEDY)
     remedy = f"{REMEDY}, or pass verify=False for your own files"
     if verify and source.is_file():
         check_sum(source, source, ARCHIVE_CHECKSUM, remedy)
-    contents = read_files(source, tuple(FILES), REMEDY)
+    contents = read_files(source, FILES, REMEDY)
     train, test = (_parse(source, split, contents) for split in ("train", "test"))
-    if (len(train[1]), len(test[1])) != OFFICIAL_SIZES:
-        name = "stl10-subset"
-    elif verify:
-        check_sums(source, contents, FILES, remedy)
-        name = "stl10"
-    else:
-        name = "stl10-unverified"
+    official = (len(train[1]), len(test[1])) == OFFICIAL_SIZES
+    name = "stl10-subset" if not official else "stl10" if verify else "stl10-unverified"
+    if official and verify:
+        for file, checksum in FILES.items():
+            check_sum(source / file, contents[file], checksum, remedy)
     return Splits(train=ImageSet(*train, CLASSES, name), test=ImageSet(*test, CLASSES, name))
 
 
 def _parse(source: Path, split: str, contents: dict[str, bytes]) -> tuple[torch.Tensor, torch.Tensor]:
     """Each channel of an image is stored column by column; labels start at 1."""
     pixels, labels = contents[f"{split}_X.bin"], contents[f"{split}_y.bin"]
-    images_path, labels_path = source / f"{split}_X.bin", source / f"{split}_y.bin"
-    if not pixels or len(pixels) % PIXELS:
-        raise data_error(images_path, f"{len(pixels)} bytes are not a whole number of images of {PIXELS} bytes", REMEDY)
-    count = len(pixels) // PIXELS
-    if len(labels) != count:
-        raise data_error(labels_path, f"{len(labels)} labels for {count} images", REMEDY)
-    from_one = np.frombuffer(labels, np.uint8)
-    outside = np.flatnonzero((from_one < 1) | (from_one > len(CLASSES)))
-    if len(outside):
-        row = int(outside[0])
-        raise data_error(labels_path, f"label {from_one[row]} of image {row} is out of range 1..10", REMEDY)
-    columns_first = np.frombuffer(pixels, np.uint8).reshape(count, 3, 96, 96)
+    if len(pixels) != len(labels) * PIXELS:
+        problem = f"{len(pixels)} bytes are not {PIXELS} for each of {len(labels)} labels"
+        raise data_error(source / f"{split}_X.bin", problem, REMEDY)
+    columns_first = np.frombuffer(pixels, np.uint8).reshape(-1, 3, 96, 96)
     images = np.ascontiguousarray(columns_first.transpose(0, 1, 3, 2))
-    return torch.from_numpy(images), torch.from_numpy(from_one.astype(np.int64) - 1)
+    return torch.from_numpy(images), torch.from_numpy(np.frombuffer(labels, np.uint8).astype(np.int64) - 1)
