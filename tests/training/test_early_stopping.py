@@ -32,7 +32,7 @@ def test_the_best_epoch_is_kept_and_the_test_set_never_used(
 ) -> None:
     scores, seen, kept = [0.5, 0.7, 0.6, 0.7], [], []
 
-    def score(model: nn.Module, examples: ImageSet, **_: Any) -> float:
+    def score(model: nn.Module, examples: ImageSet, *_: Any) -> float:
         seen.append(examples)
         kept.append(weights(model))
         return scores[len(seen) - 1]

@@ -150,7 +150,7 @@ def test_an_unfinished_run_is_not_overwritten(
     def full(*args: object, **kwargs: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with monkeypatch.context() as patch, pytest.raises(CheckpointError, match=r"No space left.*beginning"):
+    with monkeypatch.context() as patch, pytest.raises(CheckpointError, match=r"No space left.*resume"):
         patch.setattr(torch, "save", full)
         train(digits, quick("bnn"), out=tmp_path / "run")
     with pytest.raises(RunError, match="after step 0.*--resume"):
