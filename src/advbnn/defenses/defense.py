@@ -79,12 +79,10 @@ class Variational:
 
 @dataclass(frozen=True, kw_only=True)
 class Averaging:
-    """`fit` returns a running average of the weights; see `WeightAverage`.
+    """`fit` returns a running average of the weights from epoch `start` on; see `WeightAverage`.
 
-    Args:
-        decay: of an exponential moving average (EMA); None for the equal average (SWA), for which the running
-            statistics of BatchNorm are estimated anew.
-        start: the first epoch that is averaged, from 0.
+    The `decay` is of an exponential moving average (EMA); None for the equal average (SWA), for which the running
+    statistics of BatchNorm are estimated anew.
     """
 
     decay: float | None = 0.995

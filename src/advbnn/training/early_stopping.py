@@ -42,7 +42,7 @@ class BestEpoch:
             self._tensors = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
     def copy_to(self, model: nn.Module) -> None:
-        """Load the best state into `model`; does nothing before the first offer."""
+        """Load the best state, if there is one."""
         if self._tensors:
             model.load_state_dict(self._tensors)
 

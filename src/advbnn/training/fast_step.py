@@ -109,9 +109,8 @@ class FastStep:
     def with_optimizer(self, optimizer: torch.optim.Optimizer) -> "FastStep":
         """The same step with another optimizer; compiled passes are kept, and the step is captured again."""
         step = copy.copy(self)
-        step.optimizer = optimizer
+        step.optimizer, step._graphs = optimizer, {}
         step.parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        step._graphs = {}
         return step
 
     def _graph(self, x: Tensor, y: Tensor, share: float) -> GraphedStep:
@@ -145,9 +144,8 @@ class FastStep:
             term, correct = passes.loss(weights, self.buffers, x_adv, y)
             # a bias cancelled by BatchNorm is unused and has gradient zero
             grads = torch.autograd.grad(term * self.share / samples, list(weights.values()), materialize_grads=True)
-            self.weights.backward(
-                dict(zip(weights, grads, strict=True)), self.seed, stream, self.factor, first=sample == 0
-            )
+            by_name = dict(zip(weights, grads, strict=True))
+            self.weights.backward(by_name, self.seed, stream, self.factor, first=sample == 0)
             nll, score = nll + term.detach() / samples, score + correct / samples
         for parameter in self._not_learned:
             parameter.grad = None

@@ -92,10 +92,7 @@ class RunFolder:
             )
         step = self.checkpoint.step if self.checkpoint else 0
         if not resume and not self.finished:
-            raise RunError(
-                f"{self.path} holds this run, stopped after step {step}; resume it (--resume, or resume=True), "
-                "or choose another folder"
-            )
+            raise RunError(f"{self.path} holds this run, stopped after step {step}; use --resume or resume=True")
         # drop the lines that the run will write again, and a last line that was cut off by a kill
         if (self.path / METRICS).exists():
             lines = read_text(self.path / METRICS).splitlines(keepends=True)
