@@ -41,11 +41,7 @@ def digits(count: int = 96) -> Splits[ImageSet]:
 def resumable() -> Defense:
     """BatchNorm, Adam with restarts, random starts and an average: everything that a checkpoint restores."""
     return defense(
-        "adv_bnn",
-        batch_size=20,
-        attack={"steps": 2},
-        schedule=Stages(epochs=(2, 2, 2)),
-        averaging=Averaging(decay=0.9),
+        "adv_bnn", batch_size=20, attack={"steps": 2}, schedule=Stages(epochs=(2, 2, 2)), averaging=Averaging(decay=0.9)
     )
 
 

@@ -20,12 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 @dataclass(frozen=True)
 class World:
-    """A group of processes.
-
-    Attributes:
-        rank: the index of this process.
-        size: the number of processes.
-    """
+    """A group of `size` processes; this one has the index `rank`."""
 
     rank: int = 0
     size: int = 1
@@ -61,11 +56,6 @@ class World:
         for tensor, mean in zip(chosen, (flat / self.size).split([t.numel() for t in chosen]), strict=True):
             tensor.copy_(mean.view_as(tensor))
 
-    def wait(self) -> None:
-        """Return when every process has called this."""
-        if self.size > 1:
-            self.any(False)
-
     def share_gradients(self, module: nn.Module) -> nn.Module:
         """`module` with gradients averaged over the processes in every backward pass.
 
@@ -96,8 +86,7 @@ def world() -> World:
 def joined(device: torch.device | str) -> Iterator[tuple[World, torch.device]]:
     """Within the block, this process belongs to the group that torchrun started, if there is one.
 
-    Yields:
-        The world, and the device of this process: with CUDA, the device of its local rank.
+    Yields the world and the device of this process: with CUDA, the device of its local rank.
     """
     device = torch.device(device)
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:

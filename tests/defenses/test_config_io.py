@@ -30,21 +30,11 @@ def change(settings: dict[str, Any], name: str = "adv_bnn") -> Defense:
     return updated(defense(name), nested(settings))
 
 
-def test_a_table_reads_back() -> None:
-    value = change({"optimizer": "sgd", "schedule": {"kind": "stages", "epochs": [1, 2]}, "clip": 0.5})
-    assert updated(Defense(), to_table(value)) == value
-
-
 def test_tables_change_parts_and_a_kind_starts_from_defaults() -> None:
     value = change({"attack.threat.eps": "8/255", "optimizer": {"kind": "sgd", "lr": 1}, "early_stopping.patience": 3})
     assert value.attack is not None and value.attack.threat.eps == 8 / 255 and value.attack.steps == 4
-    assert to_table(value)["optimizer"] == {
-        "kind": "sgd",
-        "lr": 1.0,
-        "momentum": 0.0,
-        "weight_decay": 0.0,
-        "nesterov": False,
-    }
+    defaults = {"momentum": 0.0, "weight_decay": 0.0, "nesterov": False}
+    assert to_table(value)["optimizer"] == {"kind": "sgd", "lr": 1.0, **defaults}
     assert value.early_stopping == EarlyStopping(patience=3)
     assert change({"averaging": Averaging(decay=0.9)}).averaging == Averaging(decay=0.9)
     assert change({"attack": "none"}).attack is None

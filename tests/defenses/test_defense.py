@@ -84,7 +84,7 @@ def test_the_prior_mean_of_normalisation_scales() -> None:
         (lambda: Averaging(decay=1.0), "decay must lie in"),
         (lambda: Averaging(start=-1), "start must be"),
         (lambda: EarlyStopping(fraction=1.0), "fraction must lie in"),
-        (lambda: EarlyStopping(patience=0), "patience must be at least 1"),
+        (lambda: EarlyStopping(patience=0), "patience must be a positive"),
     ],
 )
 def test_bad_settings_are_refused(make: Callable[[], object], message: str) -> None:

@@ -14,11 +14,8 @@ from advbnn.randomness import seeded
 def recorded_inputs(net: nn.Module, x: Tensor) -> list[Tensor]:
     """What each convolution gets to see, noise included, in one forward pass."""
     seen: list[Tensor] = []
-    handles = [
-        module.register_forward_hook(lambda _, args, __: seen.append(args[0].detach()))
-        for module in net.modules()
-        if isinstance(module, CONVOLUTIONS)
-    ]
+    convolutions = [module for module in net.modules() if isinstance(module, CONVOLUTIONS)]
+    handles = [module.register_forward_hook(lambda _, args, __: seen.append(args[0])) for module in convolutions]
     net(x)
     for handle in handles:
         handle.remove()
@@ -108,14 +105,6 @@ def test_hooks_added_after_unpickling_keep_the_noise(monkeypatch: pytest.MonkeyP
     assert noise_levels(loaded) == {"0": 0.2, "1": 0.1}
 
 
-def test_gradients_reach_the_image_through_the_noise() -> None:
-    net = nn.Sequential(nn.Conv2d(3, 4, 3)).double()
-    x = torch.rand(2, 3, 8, 8, dtype=torch.float64, requires_grad=True)
-    (plain,) = torch.autograd.grad(net(x).sum(), x)
-    (noisy,) = torch.autograd.grad(add_noise(net)(x).sum(), x)
-    torch.testing.assert_close(noisy, plain)  # additive noise leaves the Jacobian of a linear map alone
-
-
 def test_compiles_as_one_graph() -> None:
     net = add_noise(models.build("small_cnn")).eval()
     compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
@@ -126,24 +115,6 @@ def test_compiles_as_one_graph() -> None:
         with seeded(0):
             torch.testing.assert_close(compiled(x), expected)
         assert not torch.equal(compiled(x), compiled(x))
-
-
-@pytest.mark.parametrize(
-    ("layer", "shape"),
-    [
-        (nn.Conv1d(2, 3, 3), (1, 2, 9)),
-        (nn.Conv3d(2, 3, 3), (1, 2, 5, 5, 5)),
-        (nn.ConvTranspose1d(2, 3, 3), (1, 2, 9)),
-        (nn.ConvTranspose2d(2, 3, 3), (1, 2, 5, 5)),
-        (nn.ConvTranspose3d(2, 3, 3), (1, 2, 5, 5, 5)),
-    ],
-    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
-)
-def test_every_kind_of_convolution(layer: nn.Module, shape: tuple[int, ...]) -> None:
-    noisy = add_noise(layer)
-    assert noise_levels(noisy) == {"": 0.2}
-    x = torch.rand(shape)
-    assert not torch.equal(noisy(x), noisy(x))
 
 
 def test_input_passed_by_keyword() -> None:

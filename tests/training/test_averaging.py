@@ -1,8 +1,6 @@
 """Averages of weights: their values, their buffers, and that the model is restored."""
 
 import copy
-import io
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -60,21 +58,6 @@ def test_the_moving_average_is_its_recursion_and_stays_in_range(values: list[flo
     assert min(values) - 1e-9 <= model.weight.item() <= max(values) + 1e-9
 
 
-def test_means_and_log_standard_deviations_are_averaged() -> None:
-    bnn = bayesianize(nn.Linear(3, 2))
-    average = WeightAverage(bnn, decay=None)
-    means, stds = [], []
-    for _ in range(4):
-        perturb(bnn)
-        average.update(bnn)
-        means.append(bnn.net.weight.detach().clone())
-        stds.append(bnn.log_std.weight.detach().exp())
-    average.copy_to(bnn)
-    torch.testing.assert_close(bnn.net.weight, torch.stack(means).mean(0))
-    geometric = torch.stack(stds).prod(0) ** 0.25
-    torch.testing.assert_close(bnn.log_std.weight.exp(), geometric)
-
-
 def test_half_precision_is_averaged_in_single() -> None:
     model = nn.Linear(1, 1, bias=False).to(torch.bfloat16)
     nn.init.constant_(model.weight, 1.0)
@@ -106,26 +89,6 @@ def test_applied_restores_the_model_bit_for_bit() -> None:
         raise RuntimeError("inside")
     assert same(model, before)
     assert places == [p.data_ptr() for p in model.parameters()]  # an optimizer still holds the same tensors
-
-
-def test_resuming_from_a_state_dict_is_exact() -> None:
-    model = small_net()
-    average = WeightAverage(model, decay=0.8)
-    for _ in range(3):
-        perturb(model)
-        average.update(model)
-    file = io.BytesIO()
-    torch.save(average.state_dict(), file)
-    file.seek(0)
-    resumed = WeightAverage(small_net(), decay=0.8)
-    resumed.load_state_dict(torch.load(file, weights_only=True))
-    assert resumed.updates == 3
-    results = [small_net(), small_net()]
-    perturb(model)
-    for one, result in zip((average, resumed), results, strict=True):
-        one.update(model)
-        one.copy_to(result)
-    assert same(*results)
 
 
 def test_refreshed_statistics_are_the_mean_over_the_batches() -> None:
@@ -163,23 +126,6 @@ def test_refreshing_a_bayesian_network_samples_fresh_weights_for_every_batch() -
     means = [(bnn.sample(eps)["0.weight"] @ x.T).mean(1) for eps in bnn.noise(4, seed=1)]
     assert not torch.allclose((first @ x.T).mean(1), means[0], atol=1e-3)
     torch.testing.assert_close(bnn.net[1].running_mean, torch.stack(means).mean(0))
-
-
-def test_the_model_has_its_old_statistics_and_modes_while_batches_are_made() -> None:
-    net = small_net()
-    perturb(net)
-    before = copy.deepcopy(net)
-    batches = [torch.rand(8, 4) for _ in range(3)]
-
-    def made() -> Iterator[torch.Tensor]:
-        for x in batches:
-            assert same(net, before)
-            assert net.training
-            yield x
-        assert same(net, before)
-
-    refresh_batchnorm(net, made())
-    assert not same(net, before)
 
 
 def test_statistics_survive_a_failure() -> None:

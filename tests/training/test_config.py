@@ -48,15 +48,8 @@ def test_the_records_on_digits() -> None:
 
 @pytest.mark.parametrize("name", DEFENSES)
 def test_the_text_of_a_run_reads_back(name: str) -> None:
-    table = {
-        "data": "stl10",
-        "defense": name,
-        "seed": 3,
-        "clip": 0.5,
-        "early_stopping": {"patience": 4},
-        "schedule": {"kind": "cosine", "epochs": 7},
-    }
-    config = Config.from_table(table)
+    parts = {"early_stopping": {"patience": 4}, "schedule": {"kind": "cosine", "epochs": 7}}
+    config = Config.from_table({"data": "stl10", "defense": name, "seed": 3, "clip": 0.5, **parts})
     again = Config.from_run(config.to_toml())
     assert again == config and again.defense.changed == config.defense.changed != ()
 

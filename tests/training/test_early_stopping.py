@@ -18,7 +18,7 @@ from advbnn.randomness import seeded
 from advbnn.training.early_stopping import BestEpoch
 from advbnn.training.loading import load_trained
 from advbnn.training.loop import fit
-from quick import quick, same, train, weights
+from quick import quick, train, weights
 
 SCORE = "advbnn.training.state.validation_score"
 
@@ -32,7 +32,7 @@ def test_the_best_epoch_is_kept_and_the_test_set_never_used(
 ) -> None:
     scores, seen, kept = [0.5, 0.7, 0.6, 0.7], [], []
 
-    def score(model: nn.Module, examples: ImageSet, **_: Any) -> float:
+    def score(model: nn.Module, examples: ImageSet, *_: Any) -> float:
         seen.append(examples)
         kept.append(weights(model))
         return scores[len(seen) - 1]
@@ -71,18 +71,11 @@ def test_validation_uses_the_engine_of_training_and_its_samples(
     engines: list[str] = []
     passes: list[int] = []
 
-    class Counting(nn.Module):
-        def __init__(self, model: nn.Module) -> None:
-            super().__init__()
-            self.model = model
-
-        def forward(self, x: Tensor) -> Tensor:
-            passes.append(len(x))
-            return self.model(x)
-
     def spy(model: nn.Module, engine: str) -> nn.Module:
         engines.append(engine)
-        return Counting(model)
+        counting = nn.Sequential(model)
+        counting.register_forward_pre_hook(lambda _, inputs: passes.append(len(inputs[0])))
+        return counting
 
     monkeypatch.setattr("advbnn.training.state.accelerate", spy)
     train(digits, quick("bnn", early_stopping=EarlyStopping(fraction=0.25, samples=3)), engine="eager")
@@ -111,8 +104,6 @@ def test_the_last_epoch_is_kept_beside_the_best(
 
     train(digits, value, out=tmp_path / "to the end")
     assert not (tmp_path / "to the end" / "last.safetensors").exists()
-    end = load_trained(tmp_path / "to the end")
-    assert same(load_trained(tmp_path / "to the end", last=True).model, end.model)
 
 
 @pytest.mark.parametrize("averaging", [None, Averaging(decay=0.5)])

@@ -1,6 +1,6 @@
 """Choosing the form of a step, and falling back with a reason."""
 
-import functools
+import copy
 import logging
 from collections.abc import Callable
 
@@ -20,6 +20,7 @@ from advbnn.training.engine import FallbackStep, make_step
 from advbnn.training.fast_step import FastStep
 from advbnn.training.objective import RobustLoss
 from advbnn.training.step import EagerStep
+from quick import same
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -51,7 +52,7 @@ def test_the_precision_of_a_fast_step() -> None:
 
 @pytest.mark.parametrize("engine", ["eager", "auto"])
 def test_an_eager_step_has_no_half_precision(engine: str) -> None:
-    with pytest.raises(ValueError, match="precision='bf16' .*engine='compile'"):
+    with pytest.raises(ValueError, match="precision='bf16' .*'compile'"):
         make_step(engine, *parts(), precision="bf16")
     with pytest.raises(ValueError, match="precision='fp16'"):
         make_step(engine, *parts(), precision="fp16")
@@ -74,10 +75,8 @@ def test_auto_falls_back_with_a_reason(caplog: pytest.LogCaptureFixture) -> None
 def fast_step(net: nn.Module, optimizer: Callable[..., torch.optim.Optimizer]) -> FastStep:
     defense = Defense()
     loss = RobustLoss(net.train(), defense.objective, 100)
-    step = FastStep(
-        loss, optimizer(loss.parameters()), defense, precision=torch.float32, captured=False, compiled=False
-    )
-    return step
+    options = {"precision": torch.float32, "captured": False, "compiled": False}
+    return FastStep(loss, optimizer(loss.parameters()), defense, **options)
 
 
 def test_a_step_that_fails_at_its_first_batch_is_undone_and_made_eagerly(
@@ -89,10 +88,9 @@ def test_a_step_that_fails_at_its_first_batch_is_undone_and_made_eagerly(
 
     real = FastStep._step
     x, y = torch.rand(4, 1, 8, 8), torch.arange(4)
-    nets = [models.build("small_cnn", classes=10, image_size=8, channels=1) for _ in range(2)]
-    nets[1].load_state_dict(nets[0].state_dict())
-    adam = functools.partial(torch.optim.Adam, lr=0.01)
-    steps = [fast_step(net, adam) for net in nets]
+    net = models.build("small_cnn", classes=10, image_size=8, channels=1)
+    nets = [net, copy.deepcopy(net)]
+    steps = [fast_step(net, torch.optim.Adam) for net in nets]
     eager = EagerStep(steps[0].loss, steps[0].optimizer, steps[0].defense)
     tried = FallbackStep(steps[1], may_fall_back=True)
     eager(x, y, 5)
@@ -103,8 +101,7 @@ def test_a_step_that_fails_at_its_first_batch_is_undone_and_made_eagerly(
     for seed in (6, 7):
         eager(x, y, seed)
         tried(x, y, seed)
-    for ours, theirs in zip(nets[1].state_dict().values(), nets[0].state_dict().values(), strict=True):
-        assert torch.equal(ours, theirs)
+    assert same(*nets)
 
 
 def test_inputs_outside_the_bounds_of_the_attack_are_refused_as_by_the_eager_step() -> None:

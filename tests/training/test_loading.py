@@ -2,23 +2,19 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from typer.testing import CliRunner
 
 from advbnn.bayes.likelihoods import Gaussian
 from advbnn.bayes.mean_field import bayesianize
 from advbnn.bayes.priors import GaussianPrior
-from advbnn.cli.app import app
 from advbnn.data import ImageSet, Splits, from_tensors
 from advbnn.defenses.objective import RobustELBO
 from advbnn.defenses.profiles import defense
 from advbnn.defenses.schedules import Constant
 from advbnn.errors import RunError
-from advbnn.evaluation.regression import score_regression
 from advbnn.randomness import seeded
 from advbnn.training.loading import load_trained
 from advbnn.training.loop import fit
@@ -39,20 +35,6 @@ def test_a_network_and_a_defence_of_your_own(digits: Splits[ImageSet], tmp_path:
         load_trained(tmp_path / "run")
 
 
-def test_the_settings_of_your_own_network_do_not_train_another(digits: Splits[ImageSet], tmp_path: Path) -> None:
-    value = quick("bnn")
-    for folder, net in (("own", linear()), ("built", value.build(classes=10, shape=(1, 8, 8)))):
-        fit(net, digits, value, out=tmp_path / folder)
-        text = (tmp_path / folder / "config.toml").read_text()
-        # the data of this test is a part of the digits, which no settings name
-        (tmp_path / f"{folder}.toml").write_text(text.replace(digits.train.name, "digits"))
-    assert 'architecture = "mlp"' in (tmp_path / "built.toml").read_text()
-    assert 'architecture = "own"' in (tmp_path / "own.toml").read_text()
-    refused = CliRunner().invoke(app, ["train", str(tmp_path / "own.toml"), "--out", str(tmp_path / "again")])
-    assert refused.exit_code == 1 and "architecture='own'" in refused.output
-    assert not (tmp_path / "again").exists()
-
-
 def test_a_network_is_not_loaded_with_another_prior(digits: Splits[ImageSet], tmp_path: Path) -> None:
     def own() -> nn.Module:
         return bayesianize(linear(), prior=GaussianPrior(std=0.15))
@@ -71,9 +53,7 @@ def test_a_learned_noise_is_loaded_with_its_network(tmp_path: Path) -> None:
     result = fit(nn.Linear(3, 1), Splits(examples, examples), value, out=tmp_path / "run")
     loaded = load_trained(tmp_path / "run", net=nn.Linear(3, 1))
     assert loaded.noise_std == result.noise_std != 0.7
-    options: dict[str, Any] = {"samples": 3, "seed": 1}
-    before = score_regression(result.model, examples, noise_std=result.noise_std, **options)
-    assert score_regression(loaded.model, examples, noise_std=loaded.noise_std, **options) == before
+    assert same(loaded.model, result.model)
 
     (tmp_path / "run" / "model.safetensors").unlink()
     stopped = load_trained(tmp_path / "run", net=nn.Linear(3, 1))
@@ -93,5 +73,5 @@ def test_what_is_not_a_run_folder_is_refused(digits: Splits[ImageSet], tmp_path:
     text = (tmp_path / "run" / "config.toml").read_text()
     for damaged, key in (("defense = ", "Invalid value"), (text.replace("samples =", "draws ="), "objective.draws")):
         (tmp_path / "run" / "config.toml").write_text(damaged)
-        with pytest.raises(RunError, match=rf"config.toml cannot be read: .*{key}.*restore the file"):
+        with pytest.raises(RunError, match=rf"config.toml cannot be read: .*{key}.*restore"):
             load_trained(tmp_path / "run")

@@ -135,15 +135,8 @@ def test_killed_at_random_steps_and_resumed_bit_for_bit(tmp_path: Path) -> None:
         reached = last_step(out)
     assert reached < 30, "killed before the end, or this test shows nothing"
 
-    worker = processes.Process(target=train_resumable, args=(out,))
-    worker.start()
-    worker.join(60)
-    assert worker.exitcode == 0
-    uninterrupted = train_resumable(None)
-    resumed = load_trained(out).model
-    assert uninterrupted.state_dict().keys() == resumed.state_dict().keys()
-    for name, tensor in uninterrupted.state_dict().items():
-        assert torch.equal(resumed.state_dict()[name], tensor), name
+    train_resumable(out)
+    assert same(load_trained(out).model, train_resumable(None))
 
     steps = [json.loads(line)["step"] for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert steps == [4, 5, 9, 10, 14, 15, 19, 20, 24, 25, 29, 30]

@@ -38,17 +38,6 @@ def test_a_parameter_without_rows_of_several_weights_has_no_share() -> None:
     assert (found.noise_share, found.max_std) == (0, pytest.approx(5.0))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision(dtype: torch.dtype) -> None:
-    bnn = bayesianize(nn.Linear(2, 400, bias=False), init_std=0.5)
-    with torch.no_grad():
-        bnn.log_std.weight[357, 1] = math.log(300)
-    found = posterior_scale(bnn.to(dtype))
-    assert found.channel == "weight[357]"
-    assert found.noise_share > 0.99
-    assert found.mean_std == pytest.approx((799 * 0.5 + 300) / 800, rel=0.02)
-
-
 def test_a_row_of_zeros_has_no_share() -> None:
     with torch.no_grad():
         bnn = linear([[0.0, 0.0], [1.0, 1.0]], [[1.0, 1.0], [1.0, 1.0]])
@@ -59,11 +48,6 @@ def test_a_row_of_zeros_has_no_share() -> None:
 def test_a_deterministic_network_is_refused() -> None:
     with pytest.raises(ValueError, match="no Bayesian part"):
         posterior_scale(nn.Linear(2, 2))
-
-
-def test_at_the_start_of_training_no_noise_is_dominant() -> None:
-    how = defense("adv_bnn", "cifar10")
-    assert posterior_scale(how.wrap(how.build(classes=10, shape=(3, 32, 32), seed=0))).noise_share < 0.1
 
 
 @pytest.mark.parametrize("std", [0.05, 500.0])

@@ -19,6 +19,7 @@ from advbnn.training.awp import perturbed
 from advbnn.training.hidden_biases import HiddenBiases
 from advbnn.training.objective import RobustLoss
 from advbnn.training.step import EagerStep, StepRecord, attacked, step_seed
+from quick import same, weights
 
 ATTACK = PGD(Threat("linf", 0.1), steps=3, step_size=0.05)
 ADV_BNN = Defense(
@@ -43,21 +44,13 @@ def stepper(defense: Defense) -> EagerStep:
     return EagerStep(loss, defense.optimizer.build(loss.parameters(), EXAMPLES), defense)
 
 
-def state(step: EagerStep) -> list[Tensor]:
-    return [tensor.clone() for tensor in step.loss.model.state_dict().values()]
-
-
-def same(one: list[Tensor], other: list[Tensor]) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
-
-
 def test_stale_gradients_do_not_count() -> None:
     clean, stale = stepper(ADV_BNN), stepper(ADV_BNN)
     for parameter in stale.parameters:
         parameter.grad = torch.ones_like(parameter)
     for step in (clean, stale):
         step(*batch(), seed=1)
-    assert same(state(clean), state(stale))
+    assert same(clean.loss.model, stale.loss.model)
 
 
 def test_step_is_algorithm_1() -> None:
@@ -75,7 +68,7 @@ def test_step_is_algorithm_1() -> None:
 
     step = stepper(ADV_BNN)
     record = step(x, y, seed)
-    torch.testing.assert_close(state(step), state(reference))
+    torch.testing.assert_close(weights(step.loss.model), weights(reference.loss.model))
     torch.testing.assert_close(record.loss, loss.detach())
     torch.testing.assert_close(record.nll, loss_ce.detach())
     assert record.examples == 8 and record.clean_score is None
@@ -91,7 +84,7 @@ def test_the_seed_decides_everything() -> None:
         before = torch.get_rng_state()
         step(*batch(), seed, measure_clean=measure)
         assert torch.equal(torch.get_rng_state(), before)
-        results.append(state(step))
+        results.append(step.loss.model)
     assert same(results[0], results[1])
     assert not same(results[0], results[2])
 
@@ -110,12 +103,6 @@ def test_the_robust_score_uses_batch_statistics_and_the_clean_one_running_statis
     assert record.score == by_batch != by_running
     by_batch, by_running = (right(x, "clean", training) for training in (True, False))
     assert record.clean_score == by_running != by_batch
-
-
-def test_step_seeds_are_all_different() -> None:
-    seeds = {step_seed(s, e, t, r) for s in range(3) for e in range(5) for t in range(20) for r in range(3)}
-    assert len(seeds) == 3 * 5 * 20 * 3
-    assert all(0 <= seed < 2**63 for seed in seeds)
 
 
 def test_without_attack_the_device_is_not_synchronized(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,8 +155,8 @@ def test_awp_takes_the_gradient_at_the_worst_weights_for_the_loss_of_the_update(
     step, plain = stepper(defense), stepper(replace(defense, awp=None))
     for one in (step, plain):
         one(x, y, seed, kl_factor=0.25, share=0.5)
-    assert same(state(step), state(reference))
-    assert not same(state(step), state(plain))
+    assert same(step.loss.model, reference.loss.model)
+    assert not same(step.loss.model, plain.loss.model)
 
 
 def test_clipping_limits_the_update() -> None:
@@ -201,20 +188,14 @@ def test_trades_attacks_the_kl(network: Plain | Noisy | Variational) -> None:
 
 
 def test_trades_compares_each_row_with_itself_when_memory_forces_parts() -> None:
-    class Tight(nn.Module):
-        def __init__(self, model: nn.Module) -> None:
-            super().__init__()
-            self.model = model
-
-        def forward(self, x: Tensor) -> Tensor:
-            if torch.is_grad_enabled() and len(x) > 3:
-                raise torch.OutOfMemoryError("CUDA out of memory")
-            outputs: Tensor = self.model(x)
-            return outputs
+    def limited(model: nn.Module, inputs: tuple[Tensor]) -> None:
+        if torch.is_grad_enabled() and len(inputs[0]) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
 
     step = stepper(replace(ADV_BNN, network=Plain(), objective=RobustELBO(trades=6.0)))
     x, y = batch()
     whole = attacked(step.loss.model, step.defense, x, y, 0)
-    parts = attacked(Tight(step.loss.model), step.defense, x, y, 0)
+    step.loss.model.register_forward_pre_hook(limited)
+    parts = attacked(step.loss.model, step.defense, x, y, 0)
     # rounding may flip the sign of a gradient near zero; other rows would change half of the pixels
     assert torch.isclose(parts, whole, atol=1e-5).float().mean() > 0.95

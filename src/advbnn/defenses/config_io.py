@@ -6,7 +6,6 @@ attribute `kind`); `"none"` means None. Every error names the full key, what was
 
 import dataclasses
 import json
-import math
 import numbers
 import re
 import tomllib
@@ -36,10 +35,7 @@ def updated(value: T, table: Mapping[str, Any], path: str = "") -> T:
     A field that is None and has no complete set of defaults, such as an attack, needs its `kind`: otherwise setting
     one value would silently bring in all the others.
 
-    Args:
-        value: an instance of a frozen dataclass.
-        table: new values by name: plain values, tables, or instances of the field's type.
-        path: the key of `value` itself, for messages.
+    The table has plain values, tables, or instances of the field's type. `path` is the key of `value`, for messages.
     """
     hints, names = typing.get_type_hints(type(value)), field_names(type(value))
     changes = {}
@@ -49,8 +45,6 @@ def updated(value: T, table: Mapping[str, Any], path: str = "") -> T:
         changes[name] = _convert(hints[name], getattr(value, name), new, _join(path, name))
     try:
         return dataclasses.replace(value, **changes)  # type: ignore[type-var]
-    except ConfigError:
-        raise
     except (ValueError, TypeError) as error:
         raise ConfigError(f"{path}: {error}" if path else str(error)) from error
 
@@ -173,17 +167,14 @@ def _convert_table(kinds: dict[str, Any], optional: bool, current: Any, table: M
         raise ConfigError(str(unknown(f"{path}.kind", kind, [*kinds, NONE] if optional else kinds)))
     rest = {name: value for name, value in table.items() if name != "kind"}
     if current is None and "kind" not in table and _required(kinds[kind]):
-        raise ConfigError(
-            f"{_join(path, next(iter(rest), 'kind'))}: {path} is none here, so there is nothing to change; "
-            f'leave it out, or give all of it: {path} = {{kind = "{kind}", ...}}'
-        )
+        key = _join(path, next(iter(rest), "kind"))
+        raise ConfigError(f'{key}: {path} is none here; leave it out, or give all: {path} = {{kind = "{kind}", ...}}')
     for name in rest:
         owners = [f'"{other}"' for other, cls in kinds.items() if name in field_names(cls)]
         if owners and f'"{kind}"' not in owners:
             key = _join(path, name)
             raise ConfigError(
-                f'{key} is for {path}.kind = {" or ".join(owners)}, and here {path} is "{kind}"; '
-                f"set {path}.kind as well, or leave {key} out"
+                f'{key} is for {path}.kind = {" or ".join(owners)}, not "{kind}"; set {path}.kind as well'
             )
     return updated(current if kind_of(type(current)) == kind else _default(kinds[kind]), rest, path)
 
@@ -257,12 +248,10 @@ def _toml_lines(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
 def _toml_value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)  # TOML spells inf and nan like Python
     if isinstance(value, numbers.Integral):
         return repr(int(value))
     if isinstance(value, numbers.Real):
-        return repr(float(value))  # numpy's own repr is not TOML
+        return repr(float(value))  # numpy's own repr is not TOML, which spells inf and nan like Python
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml_value, value))}]"
     return json.dumps(str(value), ensure_ascii=False)

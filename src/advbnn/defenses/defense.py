@@ -21,11 +21,8 @@ from advbnn.defenses.objective import RobustELBO
 from advbnn.defenses.optimizers import AdamOptimizer, LangevinSampler, SGDOptimizer
 from advbnn.defenses.rse import add_noise, noise_levels
 from advbnn.defenses.schedules import Constant, Cosine, OneCycle, Stages
-from advbnn.errors import ArgumentError, unknown
+from advbnn.errors import ArgumentError, positive_whole, unknown
 from advbnn.randomness import seeded
-
-NORM_SCALES = ("ones", "uniform")
-ATTACK_MODES = ("eval", "train")
 
 OWN = "own"
 """In place of an architecture: a network that was not built by `Defense.build`, but passed to `fit`."""
@@ -76,22 +73,16 @@ class Variational:
     def wrap(self, net: nn.Module) -> nn.Module:
         if random_parts(net):
             return net
-        return bayesianize(net, prior=self._prior(net), init_std=self.init_std)
-
-    def _prior(self, net: nn.Module) -> GaussianPrior:
-        if self.norm_scale_mean == 0:
-            return GaussianPrior(std=self.prior_std)
-        return GaussianPrior(std=self.prior_std, mean=dict.fromkeys(unit_norm_scales(net), self.norm_scale_mean))
+        mean = dict.fromkeys(unit_norm_scales(net), self.norm_scale_mean) if self.norm_scale_mean else 0.0
+        return bayesianize(net, prior=GaussianPrior(std=self.prior_std, mean=mean), init_std=self.init_std)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Averaging:
-    """`fit` returns a running average of the weights; see `WeightAverage`.
+    """`fit` returns a running average of the weights from epoch `start` on; see `WeightAverage`.
 
-    Args:
-        decay: of an exponential moving average (EMA); None for the equal average (SWA), for which the running
-            statistics of BatchNorm are estimated anew.
-        start: the first epoch that is averaged, from 0.
+    The `decay` is of an exponential moving average (EMA); None for the equal average (SWA), for which the running
+    statistics of BatchNorm are estimated anew.
     """
 
     decay: float | None = 0.995
@@ -124,8 +115,7 @@ class EarlyStopping:
         if not 0 < self.fraction < 1:
             raise ArgumentError(f"fraction must lie in (0, 1), got {self.fraction}")
         for name in ("patience", "every", "samples"):
-            if getattr(self, name) < 1:
-                raise ArgumentError(f"{name} must be at least 1, got {getattr(self, name)}")
+            positive_whole(name, getattr(self, name))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,10 +167,9 @@ class Defense:
     changed: tuple[str, ...] = field(default=(), metadata=DERIVED)
 
     def __post_init__(self) -> None:
-        if self.norm_scales not in NORM_SCALES:
-            raise unknown("norm_scales", self.norm_scales, NORM_SCALES)
-        if self.attack_mode not in ATTACK_MODES:
-            raise unknown("attack_mode", self.attack_mode, ATTACK_MODES)
+        for name, options in {"norm_scales": ("ones", "uniform"), "attack_mode": ("eval", "train")}.items():
+            if getattr(self, name) not in options:
+                raise unknown(name, getattr(self, name), options)
         for name in ("clip", "awp"):
             value = getattr(self, name)
             if value is not None and not value > 0:
@@ -195,23 +184,16 @@ class Defense:
         return self.network.wrap(net)
 
     def build(self, *, classes: int, shape: tuple[int, ...], seed: int = 0) -> nn.Module:
-        """A freshly initialised network of this defence's architecture, ready for `fit`.
-
-        Args:
-            classes: the number of classes.
-            shape: (channels, height, width) of the images.
-            seed: decides the initial weights.
-        """
+        """A freshly initialised network of this defence's architecture for images of shape (channels, height, width),
+        ready for `fit`."""
         if self.architecture == OWN:
             raise ArgumentError(
-                "architecture='own' is a network that was passed to fit, and settings alone cannot build it; build it "
-                "in Python and pass it to fit, or to load_trained(folder, net=...)"
+                "architecture='own' is a network that was passed to fit; build it in Python, and pass it to fit or to "
+                "load_trained(folder, net=...)"
             )
         if len(shape) != 3 or shape[1] != shape[2]:
-            raise ArgumentError(
-                f"shape must be (channels, height, width) of square images, got {shape}; for other inputs build a "
-                "network yourself and pass it to fit"
-            )
+            remedy = "for other inputs build a network yourself and pass it to fit"
+            raise ArgumentError(f"shape must be (channels, height, width) of square images, got {shape}; {remedy}")
         with seeded(seed):
             net = models.build(self.architecture, classes=classes, image_size=shape[1], channels=shape[0])
             if self.norm_scales == "uniform":
@@ -229,10 +211,7 @@ class Defense:
 
     def _check_langevin(self) -> None:
         if not isinstance(self.network, Plain):
-            raise ArgumentError(
-                f"Langevin dynamics samples the weights of a plain network, got network={self.network!r}; "
-                "use network=Plain()"
-            )
+            raise ArgumentError(f"Langevin dynamics samples a plain network: use network=Plain(), not {self.network!r}")
         for name in ("averaging", "early_stopping"):
             if getattr(self, name) is not None:
                 raise ArgumentError(f"Langevin dynamics keeps weight samples, which {name} cannot use; leave it out")
@@ -242,14 +221,11 @@ class Defense:
         if averaging is None:
             return
         if averaging.start >= epochs:
-            raise ArgumentError(
-                f"averaging.start={averaging.start} is past the last epoch, so nothing would be averaged; the "
-                f"schedule has {epochs} epochs, give at most {epochs - 1}"
-            )
+            raise ArgumentError(f"averaging.start={averaging.start} is past the last epoch; give at most {epochs - 1}")
         if self.early_stopping is not None and averaging.decay is None:
             raise ArgumentError(
-                "early_stopping cannot validate the equal average, whose running statistics are estimated only at the "
-                "end; give averaging.decay, such as 0.995, or leave one of the two out"
+                "early_stopping cannot validate the equal average, whose running statistics come at the end; give "
+                "averaging.decay, such as 0.995"
             )
 
     def _check_attack(self) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from advbnn.bayes.likelihoods import Categorical, Likelihood
 from advbnn.defenses.schedules import KL_WARMUPS
-from advbnn.errors import ArgumentError, unknown
+from advbnn.errors import ArgumentError, positive_whole, unknown
 
 SCOPES = ("all", "classifier")
 
@@ -40,8 +40,7 @@ class RobustELBO:
             raise ArgumentError(f"alpha must lie in (0, 1], got {self.alpha}; 1 is the evidence lower bound itself")
         if self.kl_scope not in SCOPES:
             raise unknown("kl_scope", self.kl_scope, SCOPES)
-        if self.samples < 1:
-            raise ArgumentError(f"samples must be at least 1, got {self.samples}")
+        positive_whole("samples", self.samples)
         if self.kl_warmup not in KL_WARMUPS:
             raise unknown("kl_warmup", self.kl_warmup, KL_WARMUPS)
         if not self.kl_warmup_epochs > 0:

@@ -1,4 +1,4 @@
-"""Optimizer settings of a defence, each of which builds its torch optimizer."""
+"""Optimizer settings of a defence. `build(parameters, examples)` makes the torch optimizer, for N examples."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,10 +19,6 @@ class _Optimizer:
     def __post_init__(self) -> None:
         if not self.lr > 0:
             raise ArgumentError(f"lr must be positive, got {self.lr}")
-
-    def build(self, parameters: Iterable[nn.Parameter], examples: int) -> torch.optim.Optimizer:
-        """The optimizer of `parameters`, for a training set of `examples` examples."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,8 +3,8 @@
 Where paper and code differ, both are here. `Defense.chosen_by_us` names what a source leaves open.
 """
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from advbnn.attacks import PGD, paper_pgd
 from advbnn.attacks.threat import Threat
@@ -17,10 +17,10 @@ from advbnn.errors import unknown
 
 DEFENSES = ("none", "rse", "adv", "bnn", "adv_bnn")
 DATASETS = ("cifar10", "stl10", "imagenet143", "digits")
+_ADVERSARIAL, _VARIATIONAL = ("adv", "adv_bnn"), ("bnn", "adv_bnn")
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Values:
+class _Values(NamedTuple):
     """The values of a profile for one dataset; pairs are (BNN, Adv-BNN)."""
 
     architecture: str
@@ -32,52 +32,22 @@ class _Values:
 
 
 _PAPER = {
-    "cifar10": _Values(
-        architecture="vgg16", eps=8 / 256, stages=(80, 60, 40, 20), alpha=(1.0, 1.0), prior_std=(0.05, 0.05)
-    ),
-    "stl10": _Values(
-        architecture="model_a_playground", eps=8 / 256, stages=(60, 40, 20), alpha=(0.02, 0.02), prior_std=(0.15, 0.15)
-    ),
-    "imagenet143": _Values(
-        architecture="vgg16", eps=0.01, stages=(30, 20, 20, 10), alpha=(0.02, 0.02), prior_std=(0.15, 0.15)
-    ),
+    "cifar10": _Values("vgg16", 8 / 256, (80, 60, 40, 20), (1.0, 1.0), (0.05, 0.05)),
+    "stl10": _Values("model_a_playground", 8 / 256, (60, 40, 20), (0.02, 0.02), (0.15, 0.15)),
+    "imagenet143": _Values("vgg16", 0.01, (30, 20, 20, 10), (0.02, 0.02), (0.15, 0.15)),
 }
 
 # The code's VGG returns the KL of its classifier only, its Model A the KL of all layers.
 _AUTHORS_CODE = {
-    "cifar10": _Values(
-        architecture="vgg16",
-        eps=8 / 256,
-        stages=(80, 60, 40, 20),
-        alpha=(0.01, 1.0),
-        prior_std=(0.05, 0.05),
-        kl_scope="classifier",
-    ),
-    "stl10": _Values(
-        architecture="model_a", eps=8 / 256, stages=(60, 40, 20), alpha=(0.01, 0.02), prior_std=(0.15, 0.08)
-    ),
+    "cifar10": _Values("vgg16", 8 / 256, (80, 60, 40, 20), (0.01, 1.0), (0.05, 0.05), "classifier"),
+    "stl10": _Values("model_a", 8 / 256, (60, 40, 20), (0.01, 0.02), (0.15, 0.08)),
     # The last training script runs Adv-BNN with alpha 1 and 0.08; the README says 0.02 and 0.1.
-    "imagenet143": _Values(
-        architecture="vgg16",
-        eps=0.01,
-        stages=(30, 20, 20, 10),
-        alpha=(0.01, 1.0),
-        prior_std=(0.15, 0.08),
-        kl_scope="classifier",
-    ),
+    "imagenet143": _Values("vgg16", 0.01, (30, 20, 20, 10), (0.01, 1.0), (0.15, 0.08), "classifier"),
 }
 
 _OPEN_IN_THE_PAPER = (
-    "norm_scales",
-    "network.init_std",
-    "network.first",
-    "network.inner",
-    "attack.step_size",
-    "attack_mode",
-    "optimizer",
-    "schedule",
-    "batch_size",
-    "augment",
+    *("norm_scales", "network.init_std", "network.first", "network.inner", "attack.step_size"),
+    *("attack_mode", "optimizer", "schedule", "batch_size", "augment"),
 )
 
 
@@ -106,62 +76,56 @@ def defense(name: str, data: str = "digits", profile: str | None = None, **overr
 
 def _paper(name: str, data: str) -> Defense:
     """Section 4 and appendix C. What they leave open is taken from the code, but with SGD and without restarts."""
-    variational = name in ("bnn", "adv_bnn")
     values = _PAPER[data]
-    settings = _common(name, values)
-    return Defense(
-        name=name,
+    shared = _common(name, data, values)
+    return replace(
+        shared,
         profile="paper",
-        like=data,
-        optimizer=SGDOptimizer(lr=0.01, momentum=0.9, weight_decay=0.0 if variational else 5e-4),
+        optimizer=SGDOptimizer(lr=0.01, momentum=0.9, weight_decay=0.0 if name in _VARIATIONAL else 5e-4),
         schedule=Stages(epochs=values.stages, fresh_optimizer=False),
-        chosen_by_us=tuple(key for key in _OPEN_IN_THE_PAPER if _applies(key, settings)),
-        **settings,
+        chosen_by_us=tuple(key for key in _OPEN_IN_THE_PAPER if _applies(key, shared)),
     )
 
 
 def _authors_code(name: str, data: str) -> Defense:
     """The last scripts of the authors' repository; for CIFAR-10, from its history."""
-    variational = name in ("bnn", "adv_bnn")
     values = _AUTHORS_CODE[data]
-    return Defense(
-        name=name,
+    sgd = SGDOptimizer(lr=0.01, momentum=0.9, weight_decay=5e-4)
+    return replace(
+        _common(name, data, values),
         profile="authors_code",
-        like=data,
         norm_scales="uniform",
-        optimizer=AdamOptimizer(lr=0.01) if variational else SGDOptimizer(lr=0.01, momentum=0.9, weight_decay=5e-4),
+        optimizer=AdamOptimizer(lr=0.01) if name in _VARIATIONAL else sgd,
         schedule=Stages(epochs=values.stages, fresh_optimizer=True),
         # the repository has no script for a BNN on CIFAR-10
         chosen_by_us=("network.prior_std", "network.init_std") if (name, data) == ("bnn", "cifar10") else (),
-        **_common(name, values),
     )
 
 
-def _common(name: str, values: _Values) -> dict[str, Any]:
+def _common(name: str, data: str, values: _Values) -> Defense:
     """The settings that both sources share."""
-    adversarial = name in ("adv", "adv_bnn")
     which = 1 if name == "adv_bnn" else 0
-    std = values.prior_std[which]
-    return {
-        "architecture": values.architecture,
-        "network": _network(name, Variational(prior_std=std, init_std=std)),
-        "attack": paper_pgd(values.eps, steps=10) if adversarial else None,
-        "objective": RobustELBO(alpha=values.alpha[which], kl_scope=values.kl_scope) if "bnn" in name else RobustELBO(),
-    }
+    std, elbo = values.prior_std[which], RobustELBO(alpha=values.alpha[which], kl_scope=values.kl_scope)
+    return Defense(
+        name=name,
+        like=data,
+        architecture=values.architecture,
+        network=_network(name, Variational(prior_std=std, init_std=std)),
+        attack=paper_pgd(values.eps, steps=10) if name in _ADVERSARIAL else None,
+        objective=elbo if name in _VARIATIONAL else RobustELBO(),
+    )
 
 
 def _ours(name: str, data: str) -> Defense:
     """Small enough for a CPU: each defence trains in seconds, see results/digits."""
-    variational = name in ("bnn", "adv_bnn")
-    adversarial = name in ("adv", "adv_bnn")
     return Defense(
         name=name,
         profile="ours",
         like=data,
         architecture="small_cnn",
         network=_network(name, Variational(prior_std=0.05, init_std=0.02, norm_scale_mean=1.0)),
-        attack=PGD(Threat("linf", 0.15), steps=4, step_size=0.06) if adversarial else None,
-        objective=RobustELBO(alpha=0.02) if variational else RobustELBO(),
+        attack=PGD(Threat("linf", 0.15), steps=4, step_size=0.06) if name in _ADVERSARIAL else None,
+        objective=RobustELBO(alpha=0.02) if name in _VARIATIONAL else RobustELBO(),
         optimizer=AdamOptimizer(lr=0.01),
         schedule=OneCycle(epochs=15),
         batch_size=64,
@@ -170,16 +134,14 @@ def _ours(name: str, data: str) -> Defense:
 
 
 def _network(name: str, variational: Variational) -> Plain | Noisy | Variational:
-    if name == "rse":
-        return Noisy(first=0.2, inner=0.1)
-    return variational if name in ("bnn", "adv_bnn") else Plain()
+    return Noisy() if name == "rse" else variational if name in _VARIATIONAL else Plain()
 
 
-def _applies(key: str, settings: dict[str, Any]) -> bool:
+def _applies(key: str, value: Defense) -> bool:
     owner, _, field = key.partition(".")
     if key == "attack_mode":
-        return settings["attack"] is not None
-    return not field or hasattr(settings.get(owner), field)
+        return value.attack is not None
+    return not field or hasattr(getattr(value, owner), field)
 
 
 def _differences(before: Any, after: Any, path: str = "") -> list[str]:
@@ -188,8 +150,5 @@ def _differences(before: Any, after: Any, path: str = "") -> list[str]:
         return [path] if before != after else []
     if before.get("kind") != after.get("kind"):
         return [path]
-    return [
-        difference
-        for key in after
-        for difference in _differences(before.get(key), after[key], f"{path}.{key}" if path else key)
-    ]
+    parts = [_differences(before.get(key), after[key], f"{path}.{key}" if path else key) for key in after]
+    return [difference for part in parts for difference in part]

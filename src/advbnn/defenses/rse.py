@@ -14,22 +14,15 @@ from torch import nn
 from advbnn.errors import ArgumentError
 
 CONVOLUTIONS: tuple[type[nn.Module], ...] = (
-    nn.Conv1d,
-    nn.Conv2d,
-    nn.Conv3d,
-    nn.ConvTranspose1d,
-    nn.ConvTranspose2d,
-    nn.ConvTranspose3d,
+    *(nn.Conv1d, nn.Conv2d, nn.Conv3d),
+    *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
 )
 
 Net = TypeVar("Net", bound=nn.Module)
 
 
 def add_noise(
-    net: Net,
-    first: float = 0.2,
-    inner: float = 0.1,
-    before: tuple[type[nn.Module], ...] = CONVOLUTIONS,
+    net: Net, first: float = 0.2, inner: float = 0.1, before: tuple[type[nn.Module], ...] = CONVOLUTIONS
 ) -> Net:
     """A copy of `net` in which each layer of a type in `before` gets its input plus N(0, std^2).
 
@@ -46,21 +39,17 @@ def add_noise(
         if not (isinstance(std, int | float) and 0 <= std < math.inf):
             raise ArgumentError(f"{argument} must be a finite standard deviation, zero or more; got {std!r}")
     if noise_levels(net):
-        raise ArgumentError(
-            "net has noise already, and adding noise twice would silently raise its standard deviation; "
-            "add noise once, to the plain network"
-        )
-
+        raise ArgumentError("net has noise already, which a second call would raise; add noise to the plain network")
     noisy = copy.deepcopy(net)
     layers = [module for module in noisy.modules() if isinstance(module, before)]
     if not layers:
         kinds = ", ".join(kind.__name__ for kind in before)
-        raise ArgumentError(
-            f"net must have a layer to add noise before, and {type(net).__name__} has none of: {kinds}. "
-            "Give the layer types, such as before=(nn.Linear,)"
-        )
+        raise ArgumentError(f"net has no layer of {kinds}; give the layer types, such as before=(nn.Linear,)")
     for index, layer in enumerate(layers):
-        GaussianNoise(float(inner if index else first)).attach(layer)
+        noise = GaussianNoise(float(inner if index else first))
+        # Hooks are stored under process-wide ids. The pickled handle makes the loading process skip this id;
+        # otherwise the next hook registered there could take it and silently replace the noise.
+        noise.handle = layer.register_forward_pre_hook(noise, with_kwargs=True)
     return noisy
 
 
@@ -77,13 +66,10 @@ def noise_levels(net: nn.Module) -> dict[str, float]:
 class GaussianNoise:
     """A forward pre-hook that adds N(0, std^2) to a layer's input."""
 
+    handle: Any
+
     def __init__(self, std: float) -> None:
         self.std = std
-
-    def attach(self, layer: nn.Module) -> None:
-        # Hooks are stored under process-wide ids. The pickled handle makes the loading process skip this id;
-        # otherwise the next hook registered there could take it and silently replace the noise.
-        self.handle = layer.register_forward_pre_hook(self, with_kwargs=True)
 
     def __call__(
         self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]

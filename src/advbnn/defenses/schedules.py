@@ -34,12 +34,9 @@ class Constant:
 
 @dataclass(frozen=True, kw_only=True)
 class Stages:
-    """Stages of constant learning rate, each `factor` times the one before.
+    """Stages of `epochs` epochs with constant learning rate, each `factor` times the one before.
 
-    Args:
-        epochs: the length of each stage.
-        factor: from one stage to the next.
-        fresh_optimizer: begin each stage with a new optimizer, as the authors' code does.
+    With `fresh_optimizer`, each stage begins with a new optimizer, as in the authors' code.
     """
 
     epochs: tuple[int, ...] = (80, 60, 40, 20)
@@ -88,14 +85,8 @@ class Cosine(Constant):
 
 @dataclass(frozen=True, kw_only=True)
 class OneCycle(Constant):
-    """Half a cosine up from the factor `start` to 1, then half a cosine down to `final` (Smith and Topin, 2018).
-
-    Args:
-        epochs: the length of the run.
-        rise: the fraction of the run with a rising learning rate.
-        start: the first factor.
-        final: the last factor.
-    """
+    """Half a cosine up from the factor `start` to 1 over the fraction `rise` of the run, then half a cosine down to
+    `final` (Smith and Topin, 2018)."""
 
     rise: float = 0.3
     start: float = 0.04
@@ -116,13 +107,9 @@ class OneCycle(Constant):
 def kl_factor(warmup: str, *, epoch: int, step: int, steps: int, epochs: float = 1.0) -> float:
     """The factor of alpha / N at one step, so that the KL does not dominate the data term early on.
 
-    Args:
-        warmup: `"constant"`: 1. `"linear"`: from 0 to 1 over `epochs` epochs. `"blundell"`: within every epoch
-            M 2^(M-i) / (2^M - 1) at step i of M, which has mean 1 (Blundell et al., 2015, section 3.4).
-        epoch: the epoch, from 0.
-        step: the step within the epoch, from 0.
-        steps: M, the steps per epoch.
-        epochs: the length of the linear warm-up.
+    `"constant"`: 1. `"linear"`: from 0 to 1 over `epochs` epochs. `"blundell"`: within every epoch
+    M 2^(M-i) / (2^M - 1) at step i of M, which has mean 1 (Blundell et al., 2015, section 3.4). `epoch` and `step`
+    count from 0; `steps` is M.
     """
     if warmup == "constant":
         return 1.0

@@ -29,20 +29,18 @@ class WeightAverage:
     EMA but not of an equal average: `refresh_batchnorm` estimates them anew. Parameters in half precision are averaged
     in float32, which does not round small changes away.
 
-    Attributes:
-        decay: of the EMA, or None for the equal average.
-        updates: t, the number of updates so far. Before the first one, the average is the initial model.
+    Before the first of its `updates`, the average is the initial model.
     """
 
     def __init__(self, model: nn.Module, decay: float | None = 0.995) -> None:
         self.decay = decay
         self.updates = 0
-        self._average = [_precise(p.detach()).clone() for p in model.parameters()]
+        precise = [p.detach().to(torch.promote_types(p.dtype, torch.float32)) for p in model.parameters()]
+        self._average = [tensor.clone() for tensor in precise]
         self._latest = [b.detach().clone() for b in model.buffers()]
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
-        """Add the current weights of `model`."""
         self.updates += 1
         share = max(1 / self.updates, 0.0 if self.decay is None else 1 - self.decay)
         parameters = [p.to(a) for p, a in zip(model.parameters(), self._average, strict=True)]
@@ -58,14 +56,9 @@ class WeightAverage:
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[None]:
         """Within the block, `model` has the averaged weights; afterwards its own parameters and buffers, exactly."""
-        tensors = [*model.parameters(), *model.buffers()]
-        own = [tensor.detach().clone() for tensor in tensors]
-        try:
+        with restored([*model.parameters(), *model.buffers()]):
             self.copy_to(model)
             yield
-        finally:
-            with torch.no_grad():
-                torch._foreach_copy_(tensors, own)
 
     def state_dict(self) -> dict[str, Any]:
         """The number of updates and the tensors, not copied."""
@@ -73,11 +66,22 @@ class WeightAverage:
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The inverse of `state_dict`."""
         saved = (*state["average"], *state["latest"])
         for tensor, value in zip((*self._average, *self._latest), saved, strict=True):
             tensor.copy_(value)
         self.updates = int(state["updates"])
+
+
+@contextmanager
+def restored(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """After the block, the tensors have the values from before it, bit for bit."""
+    kept = [(tensor, tensor.detach().clone()) for tensor in tensors]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, value in kept:
+                tensor.copy_(value)
 
 
 @torch.no_grad()
@@ -88,14 +92,11 @@ def refresh_batchnorm(model: nn.Module, batches: Iterable[Any]) -> None:
     weights for every batch. The model gets the new statistics after the last batch. Until then it has its old ones and
     its own modes while the iterator makes a batch, for example by attacking it. If anything fails, nothing has changed.
 
-    Args:
-        model: any network; nothing happens without BatchNorm statistics. If it is in training mode, layers in
-            evaluation mode are frozen and keep their statistics.
-        batches: inputs on the device of the model, or tuples such as (inputs, labels).
+    The batches are inputs on the device of the model, or tuples such as (inputs, labels). In a model in training mode,
+    layers in evaluation mode are frozen and keep their statistics.
     """
     norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.running_mean is not None]
-    if model.training:
-        norms = [norm for norm in norms if norm.training]  # the others are frozen
+    norms = [norm for norm in norms if norm.training or not model.training]
     if not norms:
         return
     new: list[Tensor] | None = None
@@ -112,20 +113,15 @@ def refresh_batchnorm(model: nn.Module, batches: Iterable[Any]) -> None:
 def _collecting(norms: list[_BatchNorm], statistics: list[Tensor] | None) -> Iterator[list[Tensor]]:
     """Within the block, the layers add batches to the given statistics, or to fresh ones, as plain means."""
     buffers = [buffer for norm in norms for buffer in norm.buffers()]
-    own = [buffer.clone() for buffer in buffers]
     settings = [(norm.momentum, norm.training) for norm in norms]
     try:
-        for norm in norms:
-            norm.reset_running_stats()
-            norm.momentum, norm.training = None, True
-        if statistics is not None:
-            torch._foreach_copy_(buffers, statistics)
-        yield buffers
+        with restored(buffers):
+            for norm in norms:
+                norm.reset_running_stats()
+                norm.momentum, norm.training = None, True
+            if statistics is not None:
+                torch._foreach_copy_(buffers, statistics)
+            yield buffers
     finally:
-        torch._foreach_copy_(buffers, own)
         for norm, (momentum, training) in zip(norms, settings, strict=True):
             norm.momentum, norm.training = momentum, training
-
-
-def _precise(parameter: Tensor) -> Tensor:
-    return parameter.to(torch.promote_types(parameter.dtype, torch.float32))

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from advbnn.bayes.protocol import gaussian_parameters
 from advbnn.errors import ArgumentError
+from advbnn.training.averaging import restored
 
 
 @contextmanager
@@ -27,18 +28,16 @@ def perturbed(model: nn.Module, loss_fn: Callable[[], Tensor], rho: float = 5e-3
     deviations of a Bayesian network do not move. Run the backward pass inside the block, and the optimizer after it.
     The ascent step changes neither `.grad` nor buffers (running statistics).
 
-    Args:
-        model: any network.
-        loss_fn: computes the loss with the current weights of `model`; called once. A random network samples its
-            noise here and again in the block, unless both have the same seed.
-        rho: the size of the step relative to the norm of each weight tensor; gamma in the paper.
+    `loss_fn` computes the loss with the current weights, once. A random network samples its noise there and again in
+    the block, unless both have the same seed. rho is called gamma in the paper.
     """
-    weights = _perturbed_weights(model)
+    spreads = {id(parameter.log_std) for parameter in gaussian_parameters(model)}
+    weights = [p for p in model.parameters() if p.requires_grad and p.dim() >= 2 and id(p) not in spreads]
     if not weights:
         raise ArgumentError("model has no trainable parameter with two dimensions or more, so nothing to perturb")
-    originals = [weight.detach().clone() for weight in weights]
-    gradients = _gradients(model, loss_fn, weights)
-    try:
+    with restored(model.buffers()), torch.enable_grad():
+        gradients = torch.autograd.grad(loss_fn(), weights, allow_unused=True)
+    with restored(weights):
         with torch.no_grad():
             for weight, gradient in zip(weights, gradients, strict=True):
                 if gradient is not None:
@@ -46,25 +45,3 @@ def perturbed(model: nn.Module, loss_fn: Callable[[], Tensor], rho: float = 5e-3
                     direction = gradient / gradient.norm().clamp_min(1e-12)
                     weight.add_(direction * (rho * weight.norm()))
         yield
-    finally:
-        with torch.no_grad():
-            for weight, original in zip(weights, originals, strict=True):
-                weight.copy_(original)
-
-
-def _perturbed_weights(model: nn.Module) -> list[nn.Parameter]:
-    spreads = {id(parameter.log_std) for parameter in gaussian_parameters(model)}
-    return [p for p in model.parameters() if p.requires_grad and p.dim() >= 2 and id(p) not in spreads]
-
-
-def _gradients(
-    model: nn.Module, loss_fn: Callable[[], Tensor], weights: list[nn.Parameter]
-) -> tuple[Tensor | None, ...]:
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    try:
-        with torch.enable_grad():
-            return torch.autograd.grad(loss_fn(), weights, allow_unused=True)
-    finally:
-        with torch.no_grad():
-            for buffer, value in buffers:
-                buffer.copy_(value)

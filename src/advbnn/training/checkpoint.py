@@ -24,7 +24,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_model, save_model
 from torch import nn
 
-from advbnn.errors import ArgumentError, CheckpointError
+from advbnn.errors import CheckpointError
 
 FORMAT = 1
 WEIGHTS, TRAINING, MANIFEST = "weights.safetensors", "training.pt", "manifest.json"
@@ -37,13 +37,7 @@ class CheckpointWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A verified checkpoint on disk.
-
-    Attributes:
-        folder: its folder.
-        step: the number of updates before it.
-        facts: plain values that were saved with it.
-    """
+    """A verified checkpoint on disk, after `step` updates, with the plain values that were saved with it."""
 
     folder: Path
     step: int
@@ -53,13 +47,9 @@ class Checkpoint:
         """Load the weights into `model`, whose parameters and buffers must have the same names and shapes."""
         load_weights(model, self.folder / WEIGHTS)
 
-    def notes(self) -> dict[str, str]:
-        """The notes in the header of the weights."""
-        return notes_of(self.folder / WEIGHTS)
-
-    def training_state(self, device: torch.device | str = "cpu") -> Any:
-        """The state besides the weights."""
-        return torch.load(self.folder / TRAINING, map_location=device, weights_only=True)
+    def training_state(self) -> Any:
+        """The state besides the weights, on the CPU."""
+        return torch.load(self.folder / TRAINING, map_location="cpu", weights_only=True)
 
 
 def save(
@@ -70,25 +60,18 @@ def save(
     training: Mapping[str, Any],
     facts: Mapping[str, Any],
     notes: Mapping[str, str] | None = None,
-    keep: int = KEPT,
 ) -> Checkpoint:
-    """Write a checkpoint into `folder` and delete all but the newest `keep`.
+    """Write a checkpoint into `folder` and delete all but the newest two.
 
     A full disk or the end of the process, at any moment, leaves the previous checkpoints intact.
 
-    Args:
-        folder: the checkpoints of one run.
-        step: the number of updates so far; names the checkpoint.
-        model: saved in `weights.safetensors`.
-        training: tensors and plain values.
-        facts: plain values for JSON.
-        notes: text that stays with the weights when their file is copied; see `notes_of`.
-        keep: how many checkpoints to keep.
+    `training` has tensors and plain values, `facts` plain values for JSON, and `notes` text that stays with the weights
+    when their file is copied; see `notes_of`.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     final, temporary = folder / f"step-{step:08d}", folder / f".writing-{step:08d}"
-    for leftover in (*folder.glob(".writing-*"), *folder.glob(".deleting-*")):
+    for leftover in folder.glob(".writing-*"):
         shutil.rmtree(leftover)
     try:
         temporary.mkdir()
@@ -97,44 +80,43 @@ def save(
         digests = {name: _digest(temporary / name) for name in (WEIGHTS, TRAINING)}
         manifest = {"format": FORMAT, "step": step, "sha256": digests, "facts": dict(facts)}
         (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-        for name in (WEIGHTS, TRAINING, MANIFEST):
-            sync(temporary / name)
-        sync(temporary)
-        replaced = _set_aside(final)  # one of the same step
+        for path in (*temporary.iterdir(), temporary):
+            _sync(path)
+        _set_aside(final)  # one of the same step
         os.rename(temporary, final)
-        sync(folder)
-        if replaced is not None:
-            shutil.rmtree(replaced)
+        _sync(folder)
     except (OSError, RuntimeError, SafetensorError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        last = latest(folder, quiet=True)
         raise CheckpointError(
-            f"{final} cannot be written: {error}. Remove the cause (is the disk full?) and resume the run from "
-            + (last.folder.name if last else "its beginning")
+            f"{final} cannot be written: {error}. Remove the cause (is the disk full?) and resume the run"
         ) from error
-    _prune(folder, final, keep)
+    # damaged checkpoints of later steps, from which the run could not resume, do not count
+    good = [one for one in _newest_first(folder) if one <= final or isinstance(_verified(one), Checkpoint)]
+    for old in _newest_first(folder):
+        if old != final and old not in good[:KEPT]:
+            _set_aside(old)
+    for old in folder.glob(".deleting-*"):
+        shutil.rmtree(old)
     return Checkpoint(final, step, dict(facts))
 
 
-def latest(folder: Path | str, *, quiet: bool = False) -> Checkpoint | None:
+def latest(folder: Path | str) -> Checkpoint | None:
     """The newest undamaged checkpoint in `folder`; None if there is no checkpoint.
 
-    A damaged one is skipped with a `CheckpointWarning`, unless `quiet`. If all are damaged, that is an error, since
-    the run must not silently start again.
+    A damaged one is skipped with a `CheckpointWarning`. If all are damaged, that is an error, since the run must not
+    silently start again.
     """
-    problems = []
-    _restore_replaced(Path(folder))
-    for candidate in _newest_first(Path(folder)):
-        try:
-            found = _verified(candidate)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            problems.append(f"{candidate.name}: {error}")
-            continue
-        if problems and not quiet:
-            text = f"damaged, so {found.folder.name} is used instead: {'; '.join(problems)}"
-            warnings.warn(text, CheckpointWarning, stacklevel=2)
-        return found
-    if problems and not quiet:
+    problems: list[str] = []
+    # a kill between the two renames that replace a checkpoint leaves only the old one, set aside
+    for candidate in (*_newest_first(Path(folder)), *Path(folder).glob(".deleting-step-*")):
+        found = _verified(candidate)
+        if isinstance(found, Checkpoint):
+            if problems:
+                text = f"damaged, so {candidate.name} is used instead: {'; '.join(problems)}"
+                warnings.warn(text, CheckpointWarning, stacklevel=2)
+            return found
+        problems.append(f"{candidate.name}: {found}")
+    if problems:
         raise CheckpointError(
             f"every checkpoint in {folder} is damaged: {'; '.join(problems)}. Restore one from a copy, or delete them "
             "to start again"
@@ -147,9 +129,7 @@ def load_weights(model: nn.Module, file: Path | str) -> None:
     try:
         load_model(model, str(file))
     except SafetensorError as error:
-        raise CheckpointError(
-            f"{file} is damaged ({error}); restore it from a copy, or train the network again"
-        ) from error
+        raise CheckpointError(f"{file} is damaged ({error}); restore it from a copy, or train again") from error
     except RuntimeError as error:
         reason = textwrap.shorten(str(error), 200, placeholder=" ...")
         raise CheckpointError(
@@ -164,7 +144,7 @@ def notes_of(file: Path | str) -> dict[str, str]:
         return opened.metadata() or {}
 
 
-def sync(path: Path) -> None:
+def _sync(path: Path) -> None:
     """Wait until the contents of a file, or the entries of a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -173,22 +153,18 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _verified(folder: Path) -> Checkpoint:
-    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    if manifest["format"] != FORMAT:
-        raise ArgumentError(f"format {manifest['format']}, this version reads {FORMAT}")
-    for name, digest in manifest["sha256"].items():
-        if _digest(folder / name) != digest:
-            raise ArgumentError(f"{name} is not what was written (its checksum differs)")
-    return Checkpoint(folder, int(manifest["step"]), manifest["facts"])
-
-
-def _whole(folder: Path) -> bool:
+def _verified(folder: Path) -> Checkpoint | str:
+    """The checkpoint in a folder, or what is wrong with it."""
     try:
-        _verified(folder)
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-    return True
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        if manifest["format"] != FORMAT:
+            return f"format {manifest['format']}, this version reads {FORMAT}"
+        for name, digest in manifest["sha256"].items():
+            if _digest(folder / name) != digest:
+                return f"{name} is not what was written (its checksum differs)"
+        return Checkpoint(folder, int(manifest["step"]), manifest["facts"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return str(error)
 
 
 def _newest_first(folder: Path) -> list[Path]:
@@ -200,35 +176,10 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _prune(folder: Path, written: Path, keep: int) -> None:
-    """Delete all but the newest `keep` and the one just written.
-
-    Damaged checkpoints of later steps, from which the run could not resume, do not count.
-    """
-    there = _newest_first(folder)
-    later = there[: there.index(written)]
-    good = [one for one in there if one not in later or _whole(one)]
-    for old in there:
-        if old != written and old not in good[:keep]:
-            doomed = _set_aside(old)  # a kill must not leave half a checkpoint under its name
-            if doomed is not None:
-                shutil.rmtree(doomed)
-
-
-def _set_aside(folder: Path) -> Path | None:
-    """Rename a checkpoint, if it exists, to a name that will be deleted."""
-    if not folder.exists():
-        return None
-    doomed = folder.with_name(f".deleting-{folder.name}")
-    os.rename(folder, doomed)
-    return doomed
-
-
-def _restore_replaced(folder: Path) -> None:
-    """Restore the name of a whole checkpoint if a kill came between the two renames that replace it."""
-    if _newest_first(folder):
-        return
-    for aside in sorted(folder.glob(".deleting-step-*"), reverse=True):
-        if _whole(aside):
-            os.rename(aside, folder / aside.name.removeprefix(".deleting-"))
-            return
+def _set_aside(folder: Path) -> None:
+    """Rename a checkpoint, if it exists, so that a kill never leaves half a checkpoint under its name."""
+    if folder.exists():
+        aside = folder.with_name(f".deleting-{folder.name}")
+        if aside.exists():
+            shutil.rmtree(aside)
+        os.rename(folder, aside)

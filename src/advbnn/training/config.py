@@ -21,18 +21,7 @@ from typing import Any
 
 from advbnn import data
 from advbnn.data import Splits
-from advbnn.defenses.config_io import (
-    field_names,
-    flat,
-    keys_of,
-    merged,
-    nested,
-    parse_literal,
-    to_table,
-    to_toml,
-    unknown_key,
-    updated,
-)
+from advbnn.defenses import config_io
 from advbnn.defenses.defense import OWN, Defense
 from advbnn.defenses.profiles import DATASETS, DEFENSES, defense
 from advbnn.errors import ConfigError, unknown
@@ -54,12 +43,7 @@ class Config:
         cache: image folders and imagenet143: the folder for decoded images.
         defense: how to train. Its hyper-parameters start from those for `data`; for an image folder, the key `like`
             names the dataset to take them from.
-        seed: decides all randomness, including the initial weights.
-        engine: how a step runs: `"eager"`, `"compile"`, `"graph"`, or `"auto"`, the fastest that works here.
-        precision: of matrix products: `"full"`, `"bf16"`, or `"auto"`: bfloat16 with a fast engine on a GPU.
-        log_every: steps between lines of metrics.
-        save_every: seconds between checkpoints.
-        tensorboard: also write TensorBoard events.
+        seed: decides all randomness, including the initial weights; this and the rest as for `fit`.
     """
 
     data: str = "digits"
@@ -78,23 +62,18 @@ class Config:
     def from_table(cls, table: Mapping[str, Any]) -> "Config":
         """The settings in a nested table, such as a parsed TOML file."""
         own, parts = _split(table)
-        config = updated(cls(), own)
+        config = config_io.updated(cls(), own)
         if "like" not in parts:
             check_data(config.data)
         name, profile, like = parts.pop("defense", None), parts.pop("profile", None), parts.pop("like", config.data)
         if name is None:
             raise ConfigError('defense is missing: set it, for example defense = "adv_bnn"')
         if like not in DATASETS:
-            raise ConfigError(
-                f"data={config.data!r} has no hyper-parameters of its own: set like to a dataset to take them from "
-                f"({', '.join(DATASETS)})"
-            )
+            raise ConfigError(f"data={config.data!r} has no hyper-parameters: set like to one of {', '.join(DATASETS)}")
         if name not in DEFENSES:
             raise ConfigError(str(unknown("defense", name, DEFENSES)))
         try:
             return dataclasses.replace(config, defense=defense(name, like, profile, **parts))
-        except ConfigError:
-            raise
         except ValueError as error:
             raise ConfigError(str(error)) from error
 
@@ -108,18 +87,18 @@ class Config:
         if table.get("defense", DEFENSES[0]) in DEFENSES:
             return cls.from_table(table)
         own, parts = _split(table)
-        value = updated(Defense(), {"name": parts.pop("defense"), **parts})
-        return dataclasses.replace(updated(cls(), own), defense=value)
+        value = config_io.updated(Defense(), {"name": parts.pop("defense"), **parts})
+        return dataclasses.replace(config_io.updated(cls(), own), defense=value)
 
     def to_toml(self) -> str:
         """All settings, including the profile's, as text that reads back as the same configuration."""
         unset = [name for name in ("root", "size", "cache") if getattr(self, name) is None]
-        return _comment(self.defense) + to_toml({k: v for k, v in self._table().items() if k not in unset})
+        return _comment(self.defense) + config_io.to_toml({k: v for k, v in self._table().items() if k not in unset})
 
     def difference(self, other: "Config") -> str | None:
         """The first setting in which `other` trains something else, with both values; None if there is none."""
         ours, theirs = (
-            {key: value for key, value in flat(config._table()).items() if key not in INDIFFERENT}
+            {key: value for key, value in config_io.flat(config._table()).items() if key not in INDIFFERENT}
             for config in (self, other)
         )
         for key in [*ours, *theirs]:
@@ -129,7 +108,7 @@ class Config:
         return None
 
     def _table(self) -> dict[str, Any]:
-        table = to_table(self)
+        table = config_io.to_table(self)
         parts = table.pop("defense")
         return {**table, "defense": parts.pop("name"), **parts}
 
@@ -139,12 +118,7 @@ class Config:
 
 
 def load_config(path: Path | str, settings: Iterable[str] = ()) -> Config:
-    """The configuration in a TOML file.
-
-    Args:
-        path: the file.
-        settings: changes, each as `"key=value"` with dots between the parts of a key: `"attack.threat.eps=0.02"`.
-    """
+    """The configuration in a TOML file, with changes such as `"attack.threat.eps=0.02"`."""
     path = Path(path)
     if path.is_dir():
         raise ConfigError(f"{path} is a folder; give a TOML file, such as {path / CONFIG}")
@@ -155,7 +129,7 @@ def load_config(path: Path | str, settings: Iterable[str] = ()) -> Config:
         raise ConfigError(f"{path} does not exist; its folder has {near}") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
-    config = Config.from_table(merged(table, nested(parse_settings(settings))))
+    config = Config.from_table(config_io.merged(table, config_io.nested(parse_settings(settings))))
     check_radius(config)
     return config
 
@@ -166,10 +140,8 @@ def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
     for setting in settings:
         key, equals, value = (part.strip() for part in setting.partition("="))
         if not equals or not key:
-            raise ConfigError(
-                f"--set takes key=value, such as --set batch_size=64 or --set schedule.epochs=5; got {setting!r}"
-            )
-        changes[key] = parse_literal(value)
+            raise ConfigError(f"--set takes key=value, such as --set schedule.epochs=5; got {setting!r}")
+        changes[key] = config_io.parse_literal(value)
     return changes
 
 
@@ -189,8 +161,7 @@ def check_radius(config: Config) -> None:
         eps, (low, high) = attack.threat.eps, attack.threat.bounds
         if high - low < eps < math.inf:
             raise ConfigError(
-                f"attack.threat.eps: a linf radius of {eps:g} allows every image, as pixels lie in {low:g} to "
-                f'{high:g}; do you mean "{eps:g}/255"?'
+                f'attack.threat.eps: a linf radius of {eps:g} allows every image; do you mean "{eps:g}/255"?'
             )
 
 
@@ -208,9 +179,9 @@ def _comment(value: Defense) -> str:
 
 def _split(table: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The keys of the run itself, and those of its defence; every key of the nested table is checked."""
-    own = [name for name in field_names(Config) if name != "defense"]
-    keys = [*own, "defense", *(key for key in keys_of(Defense) if key != "name")]
-    for key in flat(table):
+    own = [name for name in config_io.field_names(Config) if name != "defense"]
+    keys = [*own, "defense", *(key for key in config_io.keys_of(Defense) if key != "name")]
+    for key in config_io.flat(table):
         if key not in keys:
-            raise unknown_key(key, keys)
+            raise config_io.unknown_key(key, keys)
     return {k: v for k, v in table.items() if k in own}, {k: v for k, v in table.items() if k not in own}

@@ -7,19 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from advbnn.attacks import PGD
-from advbnn.bayes.likelihoods import Likelihood
 from advbnn.data import Batches, Examples
+from advbnn.defenses.defense import Defense
 from advbnn.distributed import World
 from advbnn.modules import evaluating
 from advbnn.randomness import derive_seed, seeded
 
 
 class BestEpoch:
-    """The network of the best epoch so far.
+    """The network with the largest validation score so far.
 
     Attributes:
-        score: its validation score; larger is better.
         epoch: the number of epochs after which it was found, 0 before the first validation.
         latest: the score of the last validation.
         validated: the number of epochs at the last validation.
@@ -44,34 +42,25 @@ class BestEpoch:
             self._tensors = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
     def copy_to(self, model: nn.Module) -> None:
-        """Load the best state into `model`; does nothing before the first offer."""
+        """Load the best state, if there is one."""
         if self._tensors:
             model.load_state_dict(self._tensors)
 
     def state_dict(self) -> dict[str, Any]:
-        """Numbers and tensors, for a checkpoint."""
         return dict(vars(self))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The inverse of `state_dict`."""
         vars(self).update(state)
 
 
 def validation_score(
-    model: nn.Module,
-    examples: Examples,
-    *,
-    attack: PGD | None,
-    likelihood: Likelihood,
-    samples: int,
-    batch_size: int,
-    seed: int,
-    world: World,
+    model: nn.Module, examples: Examples, defense: Defense, samples: int, seed: int, world: World
 ) -> float:
     """The mean score of the averaged prediction on inputs attacked as in training, over all processes."""
+    attack, likelihood = defense.attack, defense.objective.likelihood
     total = torch.zeros((), dtype=torch.float64)
     own = list(range(world.rank, len(examples), world.size))
-    batches = Batches(examples.subset(own), batch_size, shuffle=False).epoch(0) if own else ()
+    batches = Batches(examples.subset(own), defense.batch_size, shuffle=False).epoch(0) if own else ()
     for number, (x, y) in enumerate(batches):
         batch_seed = derive_seed(seed, "validation", number * world.size + world.rank)
         x_adv = x if attack is None else attack(model, x, y, batch_seed)

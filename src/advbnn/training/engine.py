@@ -24,11 +24,8 @@ log = logging.getLogger("advbnn")
 class FallbackStep:
     """A fast step that falls back to the eager one if its first batch fails; the log gives the reason.
 
-    Whether a network compiles, captures and runs channels-last is known only after the first batch.
-
-    Args:
-        fast: the fast step.
-        may_fall_back: if False, a failure is an error.
+    Whether a network compiles, captures and runs channels-last is known only after the first batch. If the step may not
+    fall back, a failure is an error.
     """
 
     def __init__(self, fast: FastStep, may_fall_back: bool) -> None:
@@ -36,17 +33,21 @@ class FallbackStep:
         self._step: FastStep | EagerStep | None = None
 
     def __call__(self, x: Tensor, y: Tensor, seed: int, **options: Any) -> StepRecord:
-        """Update the model on one batch; options as for `EagerStep`."""
         if self._step is not None:
             return self._step(x, y, seed, **options)
         fast = self._fast
         if fast.defense.attack is not None:
             fast.defense.attack._checked(fast.loss.model, x, y)  # only once, since it synchronizes the device
-        before = _Snapshot(fast.loss, fast.optimizer)
+        tensors = [(t, t.detach().clone()) for t in (*fast.loss.parameters(), *fast.loss.buffers())]
+        optimizer_state = copy.deepcopy(fast.optimizer.state_dict())
         try:
             record = fast(x, y, seed, **options)
         except Exception as error:  # compilation and capture raise errors of many types
-            before.restore()
+            for tensor, value in tensors:
+                # contiguous, since channels-last may be the cause of the failure
+                tensor.data = value.contiguous()
+            fast.optimizer.load_state_dict(optimizer_state)
+            fast.optimizer.zero_grad()
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             if not self._may_fall_back:
                 remedy = "use engine='eager', or 'auto' without a precision"
@@ -58,7 +59,6 @@ class FallbackStep:
         return record
 
     def with_optimizer(self, optimizer: torch.optim.Optimizer) -> "Step":
-        """The same step with another optimizer, for schedules with a fresh one at every stage."""
         if self._step is not None:
             return self._step.with_optimizer(optimizer)
         return FallbackStep(self._fast.with_optimizer(optimizer), self._may_fall_back)
@@ -66,21 +66,6 @@ class FallbackStep:
 
 Step = EagerStep | FastStep | FallbackStep
 """One training step; see `EagerStep.__call__`."""
-
-
-class _Snapshot:
-    """Everything that a step changes, to be restored, including the memory format of parameters."""
-
-    def __init__(self, loss: RobustLoss, optimizer: torch.optim.Optimizer) -> None:
-        self._tensors = [(t, t.detach().clone()) for t in (*loss.parameters(), *loss.buffers())]
-        self._optimizer, self._state = optimizer, copy.deepcopy(optimizer.state_dict())
-
-    def restore(self) -> None:
-        for tensor, value in self._tensors:
-            # contiguous, since channels-last may be the cause of the failure
-            tensor.data = value.contiguous()
-        self._optimizer.load_state_dict(self._state)
-        self._optimizer.zero_grad()
 
 
 def make_step(
@@ -96,17 +81,8 @@ def make_step(
     `"auto"` is the CUDA graph on a GPU if the step supports it, and the eager form otherwise. Several processes average
     their gradients once per update.
 
-    Args:
-        engine: the form.
-        loss: the robust ELBO of the model.
-        optimizer: of all learned parameters.
-        defense: attack, clipping and the rest.
-        processes: the processes that train together.
-        precision: of matrix products: `"full"`: float32, or TF32 if torch's flags allow it; `"bf16"`, not in the eager
-            form; or `"auto"`: bfloat16 in the fast forms on a GPU, float32 elsewhere. All else is float32.
-
-    Raises:
-        ArgumentError: engine or precision is unknown, or the step has no such form; the message gives the reason.
+    The `precision` of matrix products is `"full"`: float32, or TF32 if torch's flags allow it; `"bf16"`, not in the
+    eager form; or `"auto"`: bfloat16 in the fast forms on a GPU, float32 elsewhere. All else is float32.
     """
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)
@@ -115,20 +91,16 @@ def make_step(
     on_gpu = next(loss.parameters()).is_cuda
     if engine == "eager" or (engine == "auto" and not on_gpu):
         if precision == "bf16":
-            raise ArgumentError(
-                "precision='bf16' is for the fast engines, and this step is eager; use engine='graph' on a GPU, "
-                "engine='compile', or leave precision out"
-            )
+            raise ArgumentError("precision='bf16' is for the engines 'graph' and 'compile', and this step is eager")
         return EagerStep(loss, optimizer, defense, processes.share_gradients(loss))
     if engine == "graph" and not on_gpu:
         raise ArgumentError("engine='graph' captures CUDA graphs, and the model is on the CPU; use 'compile' or 'auto'")
     may_fall_back = engine == "auto" and precision != "bf16"  # not in the eager step
+    half = precision == "bf16" or (precision == "auto" and on_gpu)
+    dtype = torch.bfloat16 if half else torch.float32
     try:
-        half = precision == "bf16" or (precision == "auto" and on_gpu)
-        dtype = torch.bfloat16 if half else torch.float32
-        captured = engine != "compile"
-        fast = FastStep(loss, optimizer, defense, processes, precision=dtype, compiled=True, captured=captured)
-        return FallbackStep(fast, may_fall_back=may_fall_back)
+        fast = FastStep(loss, optimizer, defense, processes, precision=dtype, captured=engine != "compile")
+        return FallbackStep(fast, may_fall_back)
     except UnsupportedError as reason:
         if not may_fall_back:
             remedy = "leave precision='bf16' out" if engine == "auto" else "use 'eager' or 'auto'"

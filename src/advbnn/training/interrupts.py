@@ -5,8 +5,6 @@ import threading
 from types import FrameType
 from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
 
 class Interrupted(KeyboardInterrupt):
     """A run stopped on a signal, with its state saved; the message says how to resume.
@@ -31,7 +29,7 @@ class Interrupts:
     def __enter__(self) -> "Interrupts":
         self._before: dict[signal.Signals, Any] = {}
         if threading.current_thread() is threading.main_thread():
-            self._before = {which: signal.signal(which, self._note) for which in SIGNALS}
+            self._before = {which: signal.signal(which, self._note) for which in (signal.SIGINT, signal.SIGTERM)}
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -13,14 +13,9 @@ from advbnn.training.state import TrainingState
 
 
 class Journal:
-    """Writes the records of one run; a process that does not lead only takes part in the exchange of numbers.
+    """Writes the records of one run, if it has a folder; options as for `fit`.
 
-    Args:
-        run: the folder to write into; None keeps nothing on disk.
-        bar: shows progress.
-        log_every: steps between lines of metrics; every epoch also ends with one.
-        save_every: seconds between checkpoints.
-        tensorboard: also write TensorBoard events into the folder.
+    A process that does not lead has no folder, and only takes part in the exchange of numbers.
     """
 
     def __init__(
@@ -39,7 +34,7 @@ class Journal:
             self._tensorboard.close()
 
     def say(self, text: str) -> None:
-        """A line for people, on stderr and in the log."""
+        """A line on stderr and in the log."""
         if self.run is not None:
             self.run.write_log(text)
         self.bar.print(text)
@@ -80,7 +75,7 @@ class Journal:
         if self.run is None:
             return "nothing was saved, as there is no run folder"
         folder = self.run.path / "diverged"
-        checkpoint.save(folder, **training.checkpoint_parts(), facts={}, keep=1)
+        checkpoint.save(folder, **training.checkpoint_parts(), facts={})
         last = self.run.checkpoint
         good = f"the last good checkpoint is {last.folder.name}" if last else "there is no good checkpoint yet"
         return f"the state is saved in {folder}; {good}"
@@ -89,7 +84,7 @@ class Journal:
         training.check_loss()
         now = time.monotonic()
         examples = training.tally.examples * training.world.size
-        line = {
+        line: dict[str, Any] = {
             "step": training.total_steps,
             "epoch": training.epoch_of_last_step + 1,
             "lr": training.lr,
@@ -99,13 +94,7 @@ class Journal:
         }
         self._read = now
         before = self.history[-1].get("max_noise_share", 0.0) if self.history else 0.0
-        self._keep(line)
-        if training.scale is not None and before < DOMINANT <= training.scale.noise_share:
-            self.say(_dominant_noise(training.scale, training.defense.objective.kl_scope))
-
-    def _keep(self, line: Mapping[str, Any]) -> None:
-        """Write one line of metrics to every destination."""
-        self.history.append(dict(line))
+        self.history.append(line)
         if self.run is not None:
             self.run.write_metrics(line)
             self.run.write_log(f"epoch {line['epoch']}, step {line['step']}: {describe(line)}")
@@ -113,6 +102,8 @@ class Journal:
             for name, value in line.items():
                 if name not in ("step", "epoch"):
                     self._tensorboard.add_scalar(name, value, line["step"])
+        if training.scale is not None and before < DOMINANT <= training.scale.noise_share:
+            self.say(_dominant_noise(training.scale, training.defense.objective.kl_scope))
 
 
 def describe(metrics: Mapping[str, Any]) -> str:
@@ -125,12 +116,9 @@ def describe(metrics: Mapping[str, Any]) -> str:
 
 def brief(metrics: Mapping[str, Any]) -> str:
     """Accuracies or errors and the loss, which fit into a terminal."""
-    parts = []
-    for part in ("clean", "robust", "validation"):
-        if f"{part}_accuracy" in metrics:
-            parts.append(f"{part} {100 * metrics[f'{part}_accuracy']:.1f} %")
-        if f"{part}_mse" in metrics:
-            parts.append(f"{part} mse {metrics[f'{part}_mse']:.4g}")
+    kinds = ("clean", "robust", "validation")
+    parts = [f"{kind} {100 * metrics[f'{kind}_accuracy']:.1f} %" for kind in kinds if f"{kind}_accuracy" in metrics]
+    parts += [f"{kind} mse {metrics[f'{kind}_mse']:.4g}" for kind in kinds if f"{kind}_mse" in metrics]
     return ", ".join([*parts, f"loss {metrics['loss']:.4g}"])
 
 
@@ -148,8 +136,7 @@ def _summary_writer(run: RunFolder) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise MissingPackageError(
-            "tensorboard=True needs the package tensorboard: pip install 'advbnn[tensorboard]', or leave it out; "
-            "metrics.jsonl holds the same numbers"
+            "tensorboard=True needs pip install 'advbnn[tensorboard]'; metrics.jsonl holds the same numbers"
         ) from error
     # the run writes the events after the last checkpoint again
     return SummaryWriter(str(run.path / "tensorboard"), purge_step=run.checkpoint.step if run.checkpoint else 0)

@@ -13,19 +13,16 @@ from advbnn.defenses.optimizers import LangevinSampler
 from advbnn.errors import RunError
 from advbnn.files import read_json
 from advbnn.training import checkpoint
-from advbnn.training.checkpoint import load_weights, notes_of
+from advbnn.training.checkpoint import WEIGHTS, load_weights, notes_of
 from advbnn.training.config import Config
 from advbnn.training.run_folder import CHECKPOINTS, CONFIG, FACTS, LAST, MODEL, NOISE_STD, stored_config
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """A network and its run.
+    """A network, in evaluation mode, and its run.
 
     Attributes:
-        model: the network, in evaluation mode.
-        config: the settings of the run.
-        folder: the run folder.
         finished: whether training is complete; if not, the weights are from the last checkpoint.
         noise_std: the learned noise of a Gaussian likelihood, for `regress` and `score_regression`; else None.
     """
@@ -46,7 +43,7 @@ def load_trained(
         folder: the run folder.
         net: a network built like the one passed to `fit`, if that was your own; by default the defence's architecture
             is built.
-        device: where to put it.
+        device: where to put the network.
         last: for a run with early stopping, the last epoch instead of the best.
     """
     folder = Path(folder)
@@ -61,7 +58,13 @@ def load_trained(
         model = config.defense.build(classes=facts["data"]["classes"], shape=tuple(facts["data"]["shape"]))
     else:
         model = config.defense.wrap(net)
-        _check_randomness(folder, model, facts["model"].get("structure", []))
+        # another prior or noise than in training, which the weights do not show
+        trained, found = (_randomness(lines) for lines in (facts["model"].get("structure", []), structure_of(model)))
+        if trained != found:
+            raise RunError(
+                f"{folder} holds a network with {'; '.join(trained)}, but net has {'; '.join(found)}; pass the "
+                "network as it was passed to fit, such as bayesianize(net, prior=...)"
+            )
     if isinstance(config.defense.optimizer, LangevinSampler):
         model = SampleBank(model)
     finished = (folder / MODEL).exists()
@@ -69,14 +72,13 @@ def load_trained(
         weights = folder / (LAST if last and config.defense.early_stopping is not None else MODEL)
         if not weights.exists():
             raise RunError(f"{folder} has no {LAST}: it was removed; leave last out to load the best epoch")
-        load_weights(model, weights)
-        notes = notes_of(weights)
     else:
         newest = checkpoint.latest(folder / CHECKPOINTS)
         if newest is None:
             raise RunError(f"{folder} has no weights yet: the run stopped before its first checkpoint; resume it")
-        newest.load_weights(model)
-        notes = newest.notes()
+        weights = newest.folder / WEIGHTS
+    load_weights(model, weights)
+    notes = notes_of(weights)
     return Trained(
         model=model.to(device).eval(),
         config=config,
@@ -84,16 +86,6 @@ def load_trained(
         finished=finished,
         noise_std=float(notes[NOISE_STD]) if NOISE_STD in notes else None,
     )
-
-
-def _check_randomness(folder: Path, model: nn.Module, structure: list[str]) -> None:
-    """Refuse another prior or another noise than in training, which the weights do not show."""
-    trained, found = (_randomness(lines) for lines in (structure, structure_of(model)))
-    if trained != found:
-        raise RunError(
-            f"{folder} holds a network with {'; '.join(trained)}, but net has {'; '.join(found)}; give load_trained "
-            "the network as it was passed to fit, such as bayesianize(net, prior=...)"
-        )
 
 
 def _randomness(structure: Iterable[str]) -> list[str]:

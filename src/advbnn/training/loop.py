@@ -25,12 +25,10 @@ from advbnn.training.suitability import check_arguments
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class FitResult:
-    """The result of a training.
+    """The result of `fit`.
 
     Attributes:
         model: the trained network, in the mode in which it was passed.
-        defense: how it was trained.
-        seed: the seed.
         steps: the number of updates, including those before a resumption.
         history: metrics, one entry per logging interval.
         noise_std: the learned noise of a Gaussian likelihood, else None.
@@ -103,8 +101,12 @@ def fit(
     training = TrainingState(defense.wrap(net).to(device), data.to(device), defense, seed, engine, processes, precision)
     run = None
     if out is not None and processes.leads:
-        own = Config(data=data.train.name, seed=seed, engine=engine, precision=precision, defense=defense)
-        run = _open_run(training, out, config or _with_true_architecture(own, training), resume)
+        if config is None:
+            train = data.train
+            if not defense.has_built(training.model, classes=len(train.classes), shape=train.shape):
+                defense = replace(defense, architecture=OWN)
+            config = Config(data=train.name, seed=seed, engine=engine, precision=precision, defense=defense)
+        run = RunFolder(out, config, _facts(training), resume=resume)
 
     with (
         ProgressBar("training" if progress and processes.leads else None) as bar,
@@ -116,24 +118,38 @@ def fit(
         if run is not None and run.finished:
             run.publish()
             journal.say(f"{run.path} is finished: {training.total_steps} steps; nothing to do")
-            return _result(training, journal, out)
-        journal.say(_headline(training))
-        try:
-            while not training.over:
-                for x, y in training.rest_of_epoch():
-                    training.advance(x, y)
-                    journal.after_step(training)
-                    if processes.any(interrupts.received is not None):
-                        journal.save(training)
-                        raise Interrupted(_how_to_resume(training, out), interrupts.received)
-            training.finish()
-            if training.best is not None:
-                journal.keep_last(training)
-                training.return_to_best()
-            journal.finish(training)
-        except DivergedError as error:
-            raise DivergedError(f"{error}; {journal.save_diverged(training)}") from error
-    return _result(training, journal, out)
+        else:
+            journal.say(_headline(training))
+            _train(training, journal, interrupts, out)
+    return FitResult(
+        model=training.product,
+        defense=training.defense,
+        seed=seed,
+        steps=training.total_steps,
+        history=journal.history,
+        noise_std=training.noise_std,
+        out=None if out is None else Path(out),
+    )
+
+
+def _train(training: TrainingState, journal: Journal, interrupts: Interrupts, out: Path | str | None) -> None:
+    try:
+        while not training.over:
+            for x, y in training.rest_of_epoch():
+                training.advance(x, y)
+                journal.after_step(training)
+                if training.world.any(interrupts.received is not None):
+                    journal.save(training)
+                    where = f"stopped after step {training.total_steps} of {training.steps_in_all}"
+                    saved = f"saved in {out}; continue with --resume (resume=True)"
+                    raise Interrupted(f"{where}, {saved if out else 'not saved, as out is None'}", interrupts.received)
+        training.finish()
+        if training.best is not None:
+            journal.keep_last(training)
+            training.return_to_best()
+        journal.finish(training)
+    except DivergedError as error:
+        raise DivergedError(f"{error}; {journal.save_diverged(training)}") from error
 
 
 def fit_config(
@@ -159,57 +175,26 @@ def fit_config(
     )
 
 
-def _with_true_architecture(config: Config, training: TrainingState) -> Config:
-    """The settings, with the architecture "own" unless the network is what they build."""
-    train, defense = training.data.train, config.defense
-    if defense.has_built(training.model, classes=len(train.classes), shape=train.shape):
-        return config
-    return replace(config, defense=replace(defense, architecture=OWN))
-
-
-def _open_run(training: TrainingState, out: Path | str, config: Config, resume: bool) -> RunFolder:
+def _facts(training: TrainingState) -> dict[str, Any]:
+    """The contents of run.json."""
     train, model = training.data.train, training.model
-    facts = provenance(
-        training.seed,
-        data={
-            "name": train.name,
-            "examples": len(train),
-            "classes": len(train.classes),
-            "shape": list(train.shape),
-            "sha256": train.fingerprint(),
-        },
-        model={
-            "kind": type(model).__name__,
-            "parameters": sum(p.numel() for p in model.parameters()),
-            "structure": structure_of(model),
-        },
-        processes=training.world.size,
-    )
-    return RunFolder(out, config, facts, resume=resume)
+    data = {"name": train.name, "examples": len(train), "classes": len(train.classes), "shape": list(train.shape)}
+    size = sum(p.numel() for p in model.parameters())
+    network = {"kind": type(model).__name__, "parameters": size, "structure": structure_of(model)}
+    more = {"data": {**data, "sha256": train.fingerprint()}, "model": network, "processes": training.world.size}
+    return provenance(training.seed, **more)
 
 
 def _last_checkpoint(run: RunFolder | None, out: Path | str | None, processes: World) -> Checkpoint | None:
     """The checkpoint to resume from, the same in all processes."""
     if out is None or processes.size == 1:
         return None if run is None else run.checkpoint
-    processes.wait()  # until the leading process has checked the folder
+    processes.any(False)  # wait until the leading process has checked the folder
     found = checkpoint.latest(Path(out) / CHECKPOINTS) if run is None else run.checkpoint
     step = found.step if found is not None else 0
     if processes.any(step != round(float(processes.sum(torch.tensor(float(step)))) / processes.size)):
         raise RunError(f"the processes see different checkpoints in {out}; use a folder that all can read and write")
     return found
-
-
-def _result(training: TrainingState, journal: Journal, out: Path | str | None) -> FitResult:
-    return FitResult(
-        model=training.product,
-        defense=training.defense,
-        seed=training.seed,
-        steps=training.total_steps,
-        history=journal.history,
-        noise_std=training.noise_std,
-        out=None if out is None else Path(out),
-    )
 
 
 def _headline(training: TrainingState) -> str:
@@ -220,10 +205,3 @@ def _headline(training: TrainingState) -> str:
         f"{defense.name}, profile {defense.profile!r}{changed}: {len(train):,} examples of {train.name}, "
         f"{training.steps_in_all:,} steps on {train.device}{done}"
     )
-
-
-def _how_to_resume(training: TrainingState, out: Path | str | None) -> str:
-    where = f"stopped after step {training.total_steps} of {training.steps_in_all}"
-    if out is None:
-        return f"{where}; nothing was saved, as there is no run folder (out=...)"
-    return f"{where}, saved in {out}; continue with --resume (resume=True)"

@@ -22,8 +22,6 @@ class PosteriorScale:
     """The standard deviations of a posterior.
 
     Attributes:
-        mean_std: the mean of all standard deviations.
-        max_std: the largest one.
         noise_share: the largest fraction of E[sum of w^2] over a channel that is the variance of one weight, in
             [0, 1]; 0 without a channel of several weights.
         channel: the channel with that share, such as `"features.0.weight[32]"`.
@@ -39,29 +37,22 @@ class PosteriorScale:
 
 @torch.no_grad()
 def posterior_scale(model: nn.Module) -> PosteriorScale:
-    """The standard deviations of the random weights in every Bayesian part of `model`.
-
-    Raises:
-        ArgumentError: there is no such part.
-    """
-    found: list[Tensor] = []
-    names: list[str] = []
-    weights = 0
-    for parameter in gaussian_parameters(model):
-        std = parameter.log_std.double().exp()
-        names.append(parameter.name)
-        weights += std.numel()
-        found.append(torch.stack([std.sum(), std.max(), *_largest_share(parameter.mu.double(), std)]))
-    if not found:
+    """The standard deviations of the random weights in every Bayesian part of `model`."""
+    random = gaussian_parameters(model)
+    if not random:
         raise ArgumentError("model has no Bayesian part; convert it with advbnn.bayesianize(net)")
+    rows: list[Tensor] = []
+    for parameter in random:
+        std = parameter.log_std.double().exp()
+        rows.append(torch.stack([std.sum(), std.max(), *_largest_share(parameter.mu.double(), std)]))
     # one transfer, so that the device is synchronized once
-    table = torch.stack([row.to(found[0].device) for row in found]).cpu()
+    table = torch.stack([row.to(rows[0].device) for row in rows]).cpu()
     worst = int(table[:, 2].argmax())
     return PosteriorScale(
-        mean_std=float(table[:, 0].sum()) / weights,
+        mean_std=float(table[:, 0].sum()) / sum(parameter.mu.numel() for parameter in random),
         max_std=float(table[:, 1].max()),
         noise_share=float(table[worst, 2]),
-        channel=f"{names[worst]}[{int(table[worst, 3])}]",
+        channel=f"{random[worst].name}[{int(table[worst, 3])}]",
         channel_std=float(table[worst, 4]),
     )
 

@@ -16,13 +16,9 @@ from advbnn.training.hidden_biases import HiddenBiases
 
 
 class Loss(NamedTuple):
-    """The objective of one batch and its parts, all scalars.
+    """The objective of one batch, its mean data term and its KL (or -log p(w)) without a weight, all scalars.
 
-    Attributes:
-        total: the loss to differentiate.
-        nll: the mean data term.
-        kl: KL(q || p), or -log p(w), without its weight; 0 without a prior.
-        score: the number of correctly classified examples, or the sum of squared errors.
+    The score is the number of correctly classified examples, or the sum of squared errors.
     """
 
     total: Tensor
@@ -55,37 +51,29 @@ class RobustLoss(nn.Module):
         self.training = model.training
         self.is_bayesian = bool(gaussian_parameters(model))
         self._hidden_biases = HiddenBiases(model)
-        likelihood = objective.likelihood
-        learned = isinstance(likelihood, Gaussian) and likelihood.learned
-        reference = next(model.parameters())
-        start = math.log(likelihood.noise_std) if isinstance(likelihood, Gaussian) else 0.0
-        self.log_noise = nn.Parameter(reference.new_tensor(start)) if learned else None
+        self.log_noise = None
+        if isinstance(objective.likelihood, Gaussian) and objective.likelihood.learned:
+            start = math.log(objective.likelihood.noise_std)
+            self.log_noise = nn.Parameter(next(model.parameters()).new_tensor(start))
 
     def forward(self, x: Tensor, x_adv: Tensor, y: Tensor, kl_factor: float | Tensor = 1.0, share: float = 1.0) -> Loss:
-        """The loss of a batch, with fresh weight samples.
+        """The loss of a batch, with fresh weight samples; only TRADES uses the clean inputs.
 
-        Args:
-            x: the clean inputs, used by TRADES only.
-            x_adv: the perturbed inputs.
-            y: the targets.
-            kl_factor: multiplies alpha / N.
-            share: multiplies the data term: the size of this shard over the mean size of the shards, so that the mean
-                over shards is the mean over examples.
+        The `kl_factor` multiplies alpha / N. The `share` multiplies the data term: the size of this shard over the mean
+        size of the shards, so that the mean over shards is the mean over examples.
         """
         with self._hidden_biases.without_gradients():
             parts = [self._data_terms(x, x_adv, y) for _ in range(self.objective.samples)]
         nll = torch.stack([term for term, _ in parts]).mean()
         score = torch.stack([score for _, score in parts]).mean(0).sum()
-        kl = self._kl()
-        if kl is None:
+        if self.is_bayesian:
+            kl = kl_divergence(self.model, self.objective.kl_scope)
+        elif self.prior is not None:
+            kl = negative_log_prior(self.model, self.prior)
+        else:
             return Loss(share * nll, nll.detach(), torch.zeros_like(nll), score)
         total = share * nll + self.objective.alpha / self.examples * kl_factor * kl
         return Loss(total, nll.detach(), kl.detach(), score)
-
-    def _kl(self) -> Tensor | None:
-        if self.is_bayesian:
-            return kl_divergence(self.model, self.objective.kl_scope)
-        return None if self.prior is None else negative_log_prior(self.model, self.prior)
 
     def _data_terms(self, x: Tensor, x_adv: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The data term of each example with one weight sample, and the score of its perturbed input."""

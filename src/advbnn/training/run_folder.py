@@ -14,7 +14,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -37,14 +37,7 @@ NOISE_STD = "advbnn.noise_std"
 
 
 class RunFolder:
-    """A folder opened for a new run, or to resume one.
-
-    Args:
-        path: the folder; created if needed.
-        config: the settings.
-        facts: further facts about the run, for run.json.
-        resume: continue from the last checkpoint, if there is one; if False, an unfinished run is refused.
-    """
+    """A folder opened for a new run, or to resume one; without `resume`, an unfinished run is refused."""
 
     def __init__(self, path: Path | str, config: Config, facts: Mapping[str, Any], *, resume: bool) -> None:
         self.path = Path(path)
@@ -59,7 +52,6 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        """Whether training is complete."""
         return self.checkpoint is not None and bool(self.checkpoint.facts.get("finished"))
 
     def save(self, **parts: Any) -> None:
@@ -67,7 +59,6 @@ class RunFolder:
         self.checkpoint = checkpoint.save(self.path / CHECKPOINTS, **parts)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of `metrics.jsonl`."""
         file = self.path / METRICS
         return [json.loads(line) for line in read_text(file).splitlines()] if file.exists() else []
 
@@ -77,7 +68,6 @@ class RunFolder:
             write_atomically(self.path / name, (self.checkpoint.folder / WEIGHTS).read_bytes())
 
     def write_metrics(self, line: Mapping[str, Any]) -> None:
-        """Append a line to `metrics.jsonl`."""
         append_text(self.path / METRICS, json.dumps(line) + "\n")
 
     def write_log(self, text: str) -> None:
@@ -92,25 +82,18 @@ class RunFolder:
             raise RunError(f"{self.path} holds a run on other data: {before['data']}, now {facts['data']}")
         old, new = (some["model"].get("structure", []) for some in (before, facts))
         if old != new:
-            raise RunError(
-                f"{self.path} holds a run of another network: {_first_difference(old, new)}; choose another folder"
-            )
+            there, now = next(pair for pair in zip_longest(old, new, fillvalue="nothing") if pair[0] != pair[1])
+            raise RunError(f"{self.path} holds a run of another network: {there.strip()} there, {now.strip()} now")
         self.checkpoint = checkpoint.latest(self.path / CHECKPOINTS)
         if not self.finished and before["processes"] != facts["processes"]:
             raise RunError(
-                f"{self.path} holds a run with {before['processes']} processes, now there are {facts['processes']}, "
-                "with other noise; start the same number, or choose another folder"
+                f"{self.path} holds a run with {before['processes']} processes, now there are {facts['processes']}; "
+                "start the same number, or choose another folder"
             )
         step = self.checkpoint.step if self.checkpoint else 0
         if not resume and not self.finished:
-            raise RunError(
-                f"{self.path} holds this run, stopped after step {step}; resume it (--resume, or resume=True), "
-                "or choose another folder"
-            )
-        self._forget_after(step)
-
-    def _forget_after(self, step: int) -> None:
-        """Drop the lines that the run will write again, and a last line that was cut off by a kill."""
+            raise RunError(f"{self.path} holds this run, stopped after step {step}; use --resume or resume=True")
+        # drop the lines that the run will write again, and a last line that was cut off by a kill
         if (self.path / METRICS).exists():
             lines = read_text(self.path / METRICS).splitlines(keepends=True)
             kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
@@ -124,8 +107,7 @@ def stored_config(folder: Path) -> Config:
         return Config.from_run(read_text(folder / CONFIG))
     except ConfigError as error:
         raise RunError(
-            f"{folder / CONFIG} cannot be read: {error}; restore the file that the run wrote, or use the version of "
-            "advbnn that wrote it"
+            f"{folder / CONFIG} cannot be read: {error}; restore it, or use the version of advbnn that wrote it"
         ) from error
 
 
@@ -133,16 +115,11 @@ def provenance(seed: int, **further: Any) -> dict[str, Any]:
     """Versions, machine, command and git state."""
     from advbnn import __version__
 
-    versions = {
-        "advbnn": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": numpy.__version__,
-    }
+    packages = {"advbnn": __version__, "torch": torch.__version__, "numpy": numpy.__version__}
     return {
         "seed": seed,
         **further,
-        "versions": versions,
+        "versions": {"python": platform.python_version(), **packages},
         "machine": f"{platform.system()} {platform.machine()}",
         "cuda": torch.version.cuda,
         "command": sys.argv,
@@ -154,17 +131,10 @@ def provenance(seed: int, **further: Any) -> dict[str, Any]:
 def _git_state() -> dict[str, Any] | None:
     """The commit of the working directory and the number of changed files; None outside a repository."""
     try:
-        commit, changed = _git("rev-parse", "HEAD"), _git("status", "--porcelain")
+        commit, changed = (
+            subprocess.run(["git", *arguments], capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+            for arguments in (("rev-parse", "HEAD"), ("status", "--porcelain"))
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return {"commit": commit, "changed_files": len(changed.splitlines())}
-
-
-def _git(*arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=True, timeout=10)
-    return done.stdout.strip()
-
-
-def _first_difference(old: Sequence[str], new: Sequence[str]) -> str:
-    there, now = next(pair for pair in zip_longest(old, new, fillvalue="nothing") if pair[0] != pair[1])
-    return f"{there.strip()} there, {now.strip()} now"

@@ -38,12 +38,9 @@ class TrainingState:
     """Everything that changes during a run, with saving and restoring.
 
     Attributes:
-        epoch: the current epoch, from 0.
-        step: steps done in it.
-        lr: the learning rate of the last step.
+        epoch: the current epoch, from 0, with `step` steps done in it.
         kl_weight: the factor of the KL in the last step.
-        scale: the standard deviations of the posterior when metrics were last read; None before that, and without
-            random weights.
+        scale: the posterior when metrics were last read; None before that, and without random weights.
     """
 
     def __init__(
@@ -85,10 +82,7 @@ class TrainingState:
         self.optimizer = self._fresh_optimizer()
         self._run_step = make_step(engine, self.loss, self.optimizer, defense, processes, precision)
         if isinstance(optimizer, LangevinSampler) and optimizer.burn_in >= self.steps_in_all:
-            raise ArgumentError(
-                f"optimizer.burn_in={optimizer.burn_in} is no less than the {self.steps_in_all} updates of the "
-                "schedule, so no sample would be kept; lower it, or train longer"
-            )
+            raise ArgumentError(f"optimizer.burn_in={optimizer.burn_in} must be less than {self.steps_in_all} updates")
 
     @property
     def product(self) -> nn.Module:
@@ -107,12 +101,10 @@ class TrainingState:
 
     @property
     def steps_in_all(self) -> int:
-        """Steps of the whole run."""
         return self.defense.schedule.total_epochs * len(self.batches)
 
     @property
     def epoch_of_last_step(self) -> int:
-        """The epoch of the last step, from 0."""
         return max(self.total_steps - 1, 0) // len(self.batches)
 
     @property
@@ -123,7 +115,6 @@ class TrainingState:
         return exhausted or self.epoch >= self.defense.schedule.total_epochs
 
     def rest_of_epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """The remaining batches of the current epoch."""
         return self.batches.epoch(self.epoch, self.step)
 
     def advance(self, x: Tensor, y: Tensor) -> None:
@@ -161,14 +152,13 @@ class TrainingState:
 
     def finish(self) -> None:
         """Load the final weights: the average if there is one, else the last."""
-        averaging = self.defense.averaging
-        if self.average is not None and averaging is not None:
+        if self.average is not None:
             self.average.copy_to(self._learned)
-            if averaging.decay is None:
+            if self.average.decay is None:
                 self._estimate_running_statistics()
 
     def return_to_best(self) -> None:
-        """Load the weights of the best epoch."""
+        """Load the weights of the best epoch, if early stopping has one."""
         if self.best is not None:
             self.best.copy_to(self._learned)
 
@@ -197,20 +187,18 @@ class TrainingState:
     def check_finite(self) -> None:
         """Raise `DivergedError` if a loss or a weight is NaN or infinite."""
         self.check_loss()
-        finite = torch.stack([torch.isfinite(p.detach()).all() for p in self.loss.parameters()]).all()
-        if not bool(finite):
+        if not torch.stack([torch.isfinite(p.detach()).all() for p in self.loss.parameters()]).all():
             raise self._diverged(f"a weight is NaN or inf after step {self.total_steps}")
 
     def checkpoint_parts(self) -> dict[str, Any]:
         """The arguments of `checkpoint.save`."""
-        learned = [part for part in (self.average, self.best) if part is not None]
         state = {
             "epoch": self.epoch,
             "step": self.step,
             "optimizer": self.optimizer.state_dict(),
             "log_noise": self.loss.log_noise,
             "tally": self.tally.state_dict(),
-            "learned": [part.state_dict() for part in learned],
+            "learned": [part.state_dict() for part in self._kept_weights()],
         }
         notes = {} if self.noise_std is None else {NOISE_STD: repr(self.noise_std)}
         return {"step": self.total_steps, "model": self.product, "training": state, "notes": notes}
@@ -219,17 +207,18 @@ class TrainingState:
         """Restore the state from a checkpoint, if there is one."""
         if saved is None:
             return
-        device = self.data.train.device
         saved.load_weights(self.product)
         state = saved.training_state()
         self.epoch, self.step = int(state["epoch"]), int(state["step"])
         self.optimizer.load_state_dict(state["optimizer"])
         if self.loss.log_noise is not None:
             self.loss.log_noise.data.copy_(state["log_noise"])
-        self.tally.load_state_dict(state["tally"], device)
-        learned = [part for part in (self.average, self.best) if part is not None]
-        for part, value in zip(learned, state["learned"], strict=True):
+        self.tally.load_state_dict(state["tally"], self.data.train.device)
+        for part, value in zip(self._kept_weights(), state["learned"], strict=True):
             part.load_state_dict(value)
+
+    def _kept_weights(self) -> list[WeightAverage | BestEpoch]:
+        return [part for part in (self.average, self.best) if part is not None]
 
     def _fresh_optimizer(self) -> torch.optim.Optimizer:
         parameters = [p for p in self.loss.parameters() if p.requires_grad]
@@ -240,11 +229,9 @@ class TrainingState:
         averaging, optimizer = self.defense.averaging, self.defense.optimizer
         if self.average is not None and averaging is not None and self.epoch >= averaging.start:
             self.average.update(self._learned)
-        if (
-            self.bank is not None
-            and isinstance(optimizer, LangevinSampler)
-            and keep(self.total_steps, burn_in=optimizer.burn_in, every=optimizer.every)
-        ):
+        if self.bank is None or not isinstance(optimizer, LangevinSampler):
+            return
+        if keep(self.total_steps, burn_in=optimizer.burn_in, every=optimizer.every):
             self.bank.add()
 
     def _end_epoch(self) -> None:
@@ -259,16 +246,8 @@ class TrainingState:
             return  # nothing has been averaged yet
         self.check_finite()
         with nullcontext() if self.average is None else self.average.applied(self._learned):
-            score = validation_score(
-                self._validated,
-                validation,
-                attack=defense.attack,
-                likelihood=defense.objective.likelihood,
-                samples=stopping.samples,
-                batch_size=defense.batch_size,
-                seed=derive_seed(self.seed, "epoch", self.epoch),
-                world=self.world,
-            )
+            seed = derive_seed(self.seed, "epoch", self.epoch)
+            score = validation_score(self._validated, validation, defense, stopping.samples, seed, self.world)
             self.best.offer(self._learned, defense.objective.likelihood.better * score, self.epoch)
 
     def _estimate_running_statistics(self) -> None:
@@ -280,14 +259,12 @@ class TrainingState:
             self.world.average_(self.model.buffers())
 
     def _inputs(self, attack: bool) -> Iterator[Tensor]:
-        """One epoch of inputs, clean or attacked as in training."""
         for number, (x, y) in enumerate(self.batches.epoch(self.epoch)):
             seed = derive_seed(self.seed, "statistics", number)
             yield attacked(self.model, self.defense, x, y, seed) if attack else x
 
-    @torch.no_grad()
     def _output_is_finite(self, x: Tensor) -> bool:
-        with evaluating(self.model), seeded(0, x.device):
+        with torch.no_grad(), evaluating(self.model), seeded(0, x.device):
             return bool(torch.isfinite(self.model(x)).all())
 
     def _diverged(self, what: str) -> DivergedError:

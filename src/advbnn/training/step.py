@@ -4,8 +4,9 @@ All randomness of a step follows from `step_seed(...)`, so that a step can be re
 """
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from advbnn.bayes.likelihoods import Likelihood
 from advbnn.defenses.defense import Defense
 from advbnn.modules import evaluating, without_parameter_gradients
 from advbnn.randomness import derive_seed, seeded
+from advbnn.training.averaging import restored
 from advbnn.training.awp import perturbed
 from advbnn.training.objective import Loss, RobustLoss
 
@@ -28,16 +30,9 @@ def step_seed(seed: int, epoch: int, step: int, rank: int = 0) -> int:
 
 @dataclass(frozen=True)
 class StepRecord:
-    """The numbers of one step, as scalars on the device: a loop that does not read them never synchronizes.
+    """The numbers of one step on this shard, as in `Loss`, and of its clean inputs, if measured.
 
-    Attributes:
-        loss: the objective on this shard.
-        nll: its data term.
-        kl: KL(q || p), without its weight.
-        score: the number of correctly classified examples in the update, perturbed or not; in regression the sum of
-            squared errors.
-        clean_score: the same for clean inputs; None if not measured.
-        examples: the size of the batch.
+    They are scalars on the device: a loop that does not read them never synchronizes.
     """
 
     loss: Tensor
@@ -51,11 +46,7 @@ class StepRecord:
 class EagerStep:
     """Lines 6 to 12 of Algorithm 1, called for each batch.
 
-    Args:
-        loss: the robust ELBO of the model.
-        optimizer: of all learned parameters.
-        defense: attack, clipping and the rest.
-        update: `loss` wrapped to average gradients over processes, for the update; the attack calls the model itself.
+    `update` is `loss` wrapped to average gradients over processes; the attack calls the model itself.
     """
 
     def __init__(
@@ -80,7 +71,7 @@ class EagerStep:
         Args:
             x: inputs, on the device of the model.
             y: targets.
-            seed: decides all noise, of the attack and of the weights.
+            seed: decides all noise of attack, weights and optimizer.
             kl_factor: multiplies alpha / N; see `schedules.kl_factor`.
             share: the weight of this shard's examples; see `RobustLoss`.
             measure_clean: also score clean inputs, in evaluation mode.
@@ -88,7 +79,14 @@ class EagerStep:
         x_adv = attacked(self.loss.model, self.defense, x, y, derive_seed(seed, "attack"))
         update_seed = derive_seed(seed, "update")
         self.optimizer.zero_grad()  # an interrupted step, or the caller, may have left gradients
-        with self._weights_perturbed(x, x_adv, y, update_seed, kl_factor, share), seeded(update_seed, x.device):
+
+        def ascent_loss() -> Tensor:  # with the noise of the update
+            with seeded(update_seed, x.device):
+                return cast(Loss, self.loss(x, x_adv, y, kl_factor, share)).total
+
+        awp = self.defense.awp
+        weights = nullcontext() if awp is None else perturbed(self.loss.model, ascent_loss, awp)
+        with weights, seeded(update_seed, x.device):
             loss: Loss = self.update(x, x_adv, y, kl_factor, share)
             loss.total.backward()
         if self.defense.clip is not None:
@@ -109,20 +107,6 @@ class EagerStep:
         """The same step with another optimizer."""
         return EagerStep(self.loss, optimizer, self.defense, self.update)
 
-    def _weights_perturbed(
-        self, x: Tensor, x_adv: Tensor, y: Tensor, seed: int, kl_factor: float | Tensor, share: float
-    ) -> AbstractContextManager[None]:
-        """Within the block, the weights are perturbed by AWP, computed with the noise of the update."""
-        if self.defense.awp is None:
-            return nullcontext()
-
-        def loss() -> Tensor:
-            with seeded(seed, x.device):
-                total: Tensor = self.loss(x, x_adv, y, kl_factor, share).total
-            return total
-
-        return perturbed(self.loss.model, loss, self.defense.awp)
-
     @torch.no_grad()
     def _clean_score(self, x: Tensor, y: Tensor, seed: int) -> Tensor:
         with evaluating(self.loss.model), seeded(derive_seed(seed, "clean"), x.device):
@@ -130,15 +114,7 @@ class EagerStep:
 
 
 def attacked(model: nn.Module, defense: Defense, x: Tensor, y: Tensor, seed: int) -> Tensor:
-    """The inputs of an update: perturbed by the attack of the defence, if it has one.
-
-    Args:
-        model: the network, in training mode.
-        defense: its attack, attack mode and objective.
-        x: inputs, on the device of the model.
-        y: targets.
-        seed: decides all noise of the attack.
-    """
+    """The inputs of an update of `model`, in training mode: perturbed by the attack of the defence, if it has one."""
     attack, objective = defense.attack, defense.objective
     if attack is None:
         return x
@@ -156,8 +132,7 @@ class _Hidden(nn.Module):
         self._model = (model,)
 
     def forward(self, x: Tensor) -> Tensor:
-        outputs: Tensor = self._model[0](x)
-        return outputs
+        return cast(Tensor, self._model[0](x))
 
 
 @contextmanager
@@ -166,26 +141,17 @@ def _in_attack_mode(model: nn.Module, mode: str) -> Iterator[nn.Module]:
     if mode == "eval":
         yield model
         return
-    kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    try:
-        with without_parameter_gradients(model):
-            yield _Hidden(model)
-    finally:
-        for buffer, value in kept:
-            buffer.copy_(value)
+    with restored(model.buffers()), without_parameter_gradients(model):
+        yield _Hidden(model)
 
 
 class _TradesLogits(nn.Module):
-    """Logits (0, KL(p(. | x) || p(. | x'))), whose margin over class 0 is the KL that TRADES maximises.
-
-    Attributes:
-        first: the row of `outputs` for the first input.
-    """
+    """Logits (0, KL(p(. | x) || p(. | x'))), whose margin over class 0 is the KL that TRADES maximises."""
 
     def __init__(self, model: nn.Module, likelihood: Likelihood, outputs: Tensor) -> None:
         super().__init__()
         self.model, self.likelihood, self.outputs = model, likelihood, outputs
-        self.first = 0
+        self.first = 0  # the row of `outputs` for the first input
 
     def forward(self, x: Tensor) -> Tensor:
         kl = self.likelihood.kl(self.outputs[self.first :][: len(x)], self.model(x))

@@ -23,23 +23,15 @@ def check_arguments(net: object, data: object, defense: object) -> None:
     if next(net.parameters(), None) is None:
         raise ArgumentError(f"net must have parameters to train, and this {type(net).__name__} has none")
     if not isinstance(data, Splits):
-        raise ArgumentTypeError(
-            f"data must be Splits(train, test), got {type(data).__name__}; advbnn.data.load(name) returns one, and "
-            "from_tensors(images, labels) makes each of the two sets"
-        )
+        remedy = "advbnn.data.load(name) returns one, and from_tensors(images, labels) makes each of the two sets"
+        raise ArgumentTypeError(f"data must be Splits(train, test), got {type(data).__name__}; {remedy}")
     if not isinstance(defense, Defense):
-        raise ArgumentTypeError(
-            f"defense must be a Defense, got {defense!r}; make one with advbnn.defense('adv_bnn', 'cifar10')"
-        )
+        remedy = "make one with advbnn.defense('adv_bnn', 'cifar10')"
+        raise ArgumentTypeError(f"defense must be a Defense, got {defense!r}; {remedy}")
 
 
 def check_suitable(model: nn.Module, examples: Examples, defense: Defense, processes: World) -> None:
     """Refuse, with the remedy, what cannot be trained or would train something else."""
-    _check_defense(model, examples, defense, processes)
-    _check_forward(model, examples)
-
-
-def _check_defense(model: nn.Module, examples: Examples, defense: Defense, processes: World) -> None:
     regression, likelihood = examples.targets.is_floating_point(), defense.objective.likelihood
     if regression == isinstance(likelihood, Categorical):
         kind, remedy = ("real numbers", "Gaussian") if regression else ("class labels", "Categorical")
@@ -59,6 +51,7 @@ def _check_defense(model: nn.Module, examples: Examples, defense: Defense, proce
             f"optimizer.weight_decay={decay} would pull the standard deviations of random weights towards 1; the KL "
             "regularizes them, set weight_decay to 0"
         )
+    _check_forward(model, examples)
 
 
 def _check_forward(model: nn.Module, examples: Examples) -> None:
@@ -73,6 +66,6 @@ def _check_forward(model: nn.Module, examples: Examples) -> None:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise (InputError if x.dtype == dtype_of(model) else ArgumentTypeError)(
             f"net does not accept the inputs of {examples.name}, {x.dtype} of shape {list(x.shape)}: {reason}; pass a "
-            f"network for these inputs, or inputs that it accepts; its weights are {dtype_of(model)}"
+            f"network for these inputs; its weights are {dtype_of(model)}"
         ) from error
     check_outputs(outputs, x, examples.targets.to(x.device), not examples.targets.is_floating_point())

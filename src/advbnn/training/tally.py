@@ -10,12 +10,7 @@ from advbnn.training.step import StepRecord
 
 
 class Tally:
-    """The records of the steps since the last reading.
-
-    Args:
-        score_name: `"accuracy"` or `"mse"`.
-        robust: whether the update has perturbed inputs; if not, its score is the clean score.
-    """
+    """The records of the steps since the last reading; without `robust`, the score of an update is the clean score."""
 
     def __init__(self, score_name: str, robust: bool) -> None:
         self.score_name, self.robust = score_name, robust
@@ -30,17 +25,15 @@ class Tally:
         return sum(examples for examples, _ in self._counts)
 
     def clear(self) -> None:
-        """Remove all records."""
         self._rows: list[Tensor] = []
         self._counts: list[tuple[int, int]] = []
 
     def add(self, record: StepRecord) -> None:
         """Add a record, without synchronizing the device."""
-        measured = record.clean_score is not None
-        clean = record.clean_score if record.clean_score is not None else torch.zeros_like(record.score)
+        clean = torch.zeros_like(record.score) if record.clean_score is None else record.clean_score
         values = (record.loss, record.nll, record.kl, record.score, clean)
         self._rows.append(torch.stack([value.float() for value in values]))
-        self._counts.append((record.examples, record.examples if measured else 0))
+        self._counts.append((record.examples, 0 if record.clean_score is None else record.examples))
 
     def read(self, world: World) -> dict[str, float]:
         """Means over the examples of all processes, by name. All processes must call this together."""
@@ -62,9 +55,7 @@ class Tally:
         return len(self._rows) - 1 - int(bad[0]) if len(bad) else None
 
     def state_dict(self) -> dict[str, Any]:
-        """All records, for a checkpoint."""
         return {"rows": list(self._rows), "counts": list(self._counts)}
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
-        """The inverse of `state_dict`."""
         self._rows, self._counts = [row.to(device) for row in state["rows"]], list(state["counts"])
