@@ -1,6 +1,7 @@
 """The attack inside the fast training step: compiled passes, and weight samples made ahead of their use."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ class Passes:
     def __init__(
         self, attacking: FusedNet, updating: FusedNet, loss: RobustLoss, defense: Defense, compiled: bool
     ) -> None:
+        self.attacking, self.updating, self._loss, self._defense = attacking, updating, loss, defense
         likelihood = loss.objective.likelihood
         objective = None if defense.attack is None else defense.attack.objective
 
@@ -46,48 +48,81 @@ class Passes:
             (gradient,) = torch.autograd.grad(self._attacked(tensors, folded, leaf, y), leaf)
         return gradient
 
+    def plain(self) -> "Passes":
+        """The same passes, not compiled, for the one batch of an epoch with another size."""
+        return Passes(self.attacking, self.updating, self._loss, self._defense, compiled=False)
+
 
 class FastOracle:
     """The gradients of PGD in training; like `attacks.oracle.Oracle`, but it never synchronizes the device.
 
-    Each weight sample is drawn while the previous pass runs: layers on small images leave much of a GPU idle, and a
-    stream of low priority uses it. The attack needs `count` gradients, and has used `streams` noise streams so far.
+    Args:
+        weights: the weights of the attack.
+        seed: of all noise in the step.
+        passes: the passes of the network.
+        x: the clean inputs.
+        gradients: how many gradients the attack will need.
+
+    Attributes:
+        streams: noise streams used so far.
     """
 
-    def __init__(self, weights: AttackWeights, seed: Tensor, passes: Passes, x: Tensor, count: int) -> None:
-        self._weights, self._seed, self._passes, self._x, self._count = weights, seed, passes, x, count
+    def __init__(self, weights: AttackWeights, seed: Tensor, passes: Passes, x: Tensor, gradients: int) -> None:
+        self._passes, self._x = passes, x
+        self._samples = _SampledAhead(weights, seed, gradients)
         self.streams = 0
-        # not while warming up, where it would disturb the benchmark of convolutions
-        capturing = seed.is_cuda and torch.cuda.is_current_stream_capturing()
-        self._side = torch.cuda.Stream(seed.device) if capturing else None
-        self._ahead: dict[str, Tensor] | None = None
 
     def gradient(self, x: Tensor, y: Tensor, objective: Objective, eot: int = 1) -> LossGradient:
         """The gradient of the objective, averaged over `eot` weight samples; the rest of the slope is empty."""
-        total = self._passes.gradient(self._next_weights(), self._weights.folded, x, y)
-        for _ in range(eot - 1):
-            total = total + self._passes.gradient(self._next_weights(), self._weights.folded, x, y)
+        total: Tensor | None = None
+        for _ in range(eot):
+            with self._samples.of(self.streams) as weights:
+                gradient = self._passes.gradient(weights, self._samples.folded, x, y)
+            total = gradient if total is None else total + gradient
+            self.streams += 1
+        assert total is not None
         return LossGradient(values=total[:0], prediction=total[:0], gradient=total / eot if eot > 1 else total)
 
     def start(self, threat: Threat) -> Tensor:
+        """A random point of the allowed set around each example."""
         return threat.start(self._x)
 
     def report(self, done: int, total: int) -> None:
-        """Nothing: training shows no progress of its attacks."""
+        """Training shows no progress of its attacks."""
 
-    def _next_weights(self) -> dict[str, Tensor]:
-        self.streams += 1
+
+class _SampledAhead:
+    """Weight samples for one pass after another, each sampled while the previous pass runs.
+
+    Layers on small images leave much of a GPU idle; a stream of low priority uses it for the next sample.
+    """
+
+    def __init__(self, weights: AttackWeights, seed: Tensor, count: int) -> None:
+        self._weights, self._seed, self._count = weights, seed, count
+        self.folded = weights.folded
+        # not while warming up, where it would disturb the benchmark of convolutions
+        capturing = seed.is_cuda and torch.cuda.is_current_stream_capturing()
+        self._side = torch.cuda.Stream(seed.device) if capturing else None
+        self._next: dict[int, dict[str, Tensor]] = {}
+
+    @contextmanager
+    def of(self, stream: int) -> Iterator[Tensors]:
+        """The weight sample of a noise stream; its memory is reused after the block."""
         if self._side is None:
-            return self._weights.sample(self._seed, self.streams - 1)
+            yield self._weights.sample(self._seed, stream)
+            return
         main = torch.cuda.current_stream(self._seed.device)
-        weights = self._ahead if self._ahead is not None else self._sampled_aside(main, self.streams - 1)
+        if stream not in self._next:
+            self._side.wait_stream(main)
+            self._sample(stream)
         main.wait_stream(self._side)
-        # the memory of the previous sample is free once the passes up to here are done
-        self._ahead = self._sampled_aside(main, self.streams) if self.streams < self._count else None
-        return weights
+        weights = self._next.pop(stream)
+        if stream + 1 < self._count:
+            # the memory of the previous sample is free once the passes up to here are done
+            self._side.wait_stream(main)
+            self._sample(stream + 1)
+        yield weights
 
-    def _sampled_aside(self, main: torch.cuda.Stream, stream: int) -> dict[str, Tensor]:
-        assert self._side is not None
-        self._side.wait_stream(main)
+    def _sample(self, stream: int) -> None:
         with torch.cuda.stream(self._side):
-            return self._weights.sample(self._seed, stream)
+            self._next[stream] = self._weights.sample(self._seed, stream)

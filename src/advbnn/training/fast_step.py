@@ -36,12 +36,17 @@ _CLEAN_STREAM = 2**30
 class FastStep:
     """One training step, called like `EagerStep`, of a network with all parts in training mode.
 
-    The optimizer is switched to its fused form. Each process attacks its shard, and gradients are averaged. Only matrix
-    products have the `precision`; parameters, images, statistics and losses stay in float32.
-
     Args:
+        loss: the robust ELBO of the model.
+        optimizer: of all learned parameters; switched to its fused form.
+        defense: attack, clipping and the rest.
+        processes: the processes that train together; each attacks its shard, and gradients are averaged.
+        precision: dtype of the matrix products; parameters, images, statistics and losses stay in float32.
         compiled: compile the forward and backward passes.
         captured: capture the whole step as a CUDA graph at the first batch, and replay it for batches of that shape.
+
+    Raises:
+        UnsupportedError: with the reason, if the step has no fast form.
     """
 
     def __init__(
@@ -79,8 +84,7 @@ class FastStep:
             attacking = self._measuring
             self.attack_weights = attack_weights(self.weights, attacking, self.buffers, compiled)
         self.passes = Passes(attacking, updating, loss, defense, compiled)
-        # for the one batch of an epoch with another size
-        self._plain_passes = Passes(attacking, updating, loss, defense, compiled=False)
+        self._plain_passes = self.passes.plain()
         self._graphs: dict[tuple[torch.Size, float], GraphedStep] = {}
         self._clean_graph: GraphedStep | None = None
 
@@ -94,6 +98,7 @@ class FastStep:
         share: float = 1.0,
         measure_clean: bool = False,
     ) -> StepRecord:
+        """Update the model on one batch; see `EagerStep`."""
         self.seed.fill_(seed)
         self.factor.fill_(kl_factor)
         self.share.fill_(share)
@@ -109,8 +114,9 @@ class FastStep:
     def with_optimizer(self, optimizer: torch.optim.Optimizer) -> "FastStep":
         """The same step with another optimizer; compiled passes are kept, and the step is captured again."""
         step = copy.copy(self)
-        step.optimizer, step._graphs = optimizer, {}
+        step.optimizer = optimizer
         step.parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        step._graphs = {}
         return step
 
     def _graph(self, x: Tensor, y: Tensor, share: float) -> GraphedStep:
@@ -144,8 +150,9 @@ class FastStep:
             term, correct = passes.loss(weights, self.buffers, x_adv, y)
             # a bias cancelled by BatchNorm is unused and has gradient zero
             grads = torch.autograd.grad(term * self.share / samples, list(weights.values()), materialize_grads=True)
-            by_name = dict(zip(weights, grads, strict=True))
-            self.weights.backward(by_name, self.seed, stream, self.factor, first=sample == 0)
+            self.weights.backward(
+                dict(zip(weights, grads, strict=True)), self.seed, stream, self.factor, first=sample == 0
+            )
             nll, score = nll + term.detach() / samples, score + correct / samples
         for parameter in self._not_learned:
             parameter.grad = None
@@ -199,10 +206,13 @@ def _weights_of(loss: RobustLoss, precision: torch.dtype, compiled: bool) -> Fix
     return SampledWeights(model, precision, lambda name: weight if name in inside else 0.0, compiled)
 
 
+def _has_frozen_parts(model: nn.Module) -> bool:
+    with training(model):
+        return not all(part.training for part in model.modules())
+
+
 def _check_supported(loss: RobustLoss, defense: Defense) -> None:
     attack = defense.attack
-    with training(loss.model):
-        frozen = not all(part.training for part in loss.model.modules())
     reasons = {
         "a Gaussian likelihood": not isinstance(loss.objective.likelihood, Categorical),
         "TRADES": loss.objective.trades is not None,
@@ -218,7 +228,7 @@ def _check_supported(loss: RobustLoss, defense: Defense) -> None:
             isinstance(part, _BatchNorm) and part.momentum is None and part.track_running_stats
             for part in loss.modules()
         ),
-        "parts in evaluation mode": frozen,
+        "parts in evaluation mode": _has_frozen_parts(loss.model),
         "parameters that are not float32": any(p.dtype != torch.float32 for p in loss.parameters()),
     }
     for reason, applies in reasons.items():
