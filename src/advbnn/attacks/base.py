@@ -25,12 +25,7 @@ class GradientMaskingWarning(UserWarning):
 
 @dataclass(frozen=True)
 class AttackResult:
-    """What an attack returns, and its cost.
-
-    Attributes:
-        x_adv: the perturbed batch.
-        queries: forward passes per example, every weight sample counted, [n].
-    """
+    """The perturbed batch, and the forward passes per example, every weight sample counted, [n]."""
 
     x_adv: Tensor
     queries: Tensor
@@ -80,13 +75,9 @@ class Attack(ABC):
         return Objective(loss=self.loss, average=self.average, targeted=self.targeted)
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, seed: int | None = None) -> Tensor:
-        """Perturbed inputs for the model, in the allowed set around `x`.
+        """Perturbed inputs for a model that returns logits, in the allowed set around `x`.
 
-        Args:
-            model: any module that returns logits [n, classes].
-            x: inputs [n, ...] within the threat's bounds.
-            y: true labels [n]; the target classes if `targeted`.
-            seed: makes the attack reproducible; fresh randomness when None. Torch's global state is never used.
+        The seed makes the attack reproducible. Torch's global random state is never used.
         """
         return self.run(model, x, y, seed).x_adv
 
@@ -107,8 +98,6 @@ class Attack(ABC):
         self, model: nn.Module, x: Tensor, y: Tensor, seed: int | None, report: Callable[[float], None]
     ) -> AttackResult:
         n, x_adv, queries = len(x), x.clone(), torch.zeros(len(x), dtype=torch.int64, device=x.device)
-        if n == 0:
-            return AttackResult(x_adv, queries)
         generator = torch.Generator().manual_seed(secrets.randbits(62) if seed is None else seed)
         weight_seed, example_seed, selection_seed = torch.randint(2**62, (3,), generator=generator).tolist()
         random = functools.cache(lambda: is_random(model, x[:2]))
@@ -158,16 +147,12 @@ class Attack(ABC):
             raise ArgumentError(f"y must be a tensor with one label for each of the {len(x)} inputs, got {came}")
         if not self.objective.classifies:
             if not y.is_floating_point():
-                raise ArgumentTypeError(
-                    f"y must be floating point for loss='nll' (regression), got {y.dtype}; for classes use loss='ce'"
-                )
+                raise ArgumentTypeError(f"y must be floating point for loss='nll', got {y.dtype}; for classes use 'ce'")
             if not bool(y.isfinite().all()):
                 raise ArgumentError("y holds NaN or infinity; leave out those examples")
             return y.to(x.device)
         if y.ndim != 1:
-            raise ArgumentError(
-                f"y must hold class numbers, shape [{len(x)}], got {tuple(y.shape)}; one-hot rows: y.argmax(1)"
-            )
+            raise ArgumentError(f"y must hold class numbers, [n], got {tuple(y.shape)}; one-hot rows: y.argmax(1)")
         if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
             raise ArgumentTypeError(f"y must hold class numbers of an integer type, got {y.dtype}; use y.long()")
         if len(y) and (least := int(y.min())) < 0:
@@ -179,21 +164,13 @@ class BestPoints:
     """The candidate with the highest score for each example; initially `x` with a score of -inf."""
 
     def __init__(self, x: Tensor) -> None:
-        self.x = x
-        self.score = torch.full(
-            (len(x),), -torch.inf, dtype=torch.promote_types(x.dtype, torch.float32), device=x.device
-        )
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        self.x, self.score = x, torch.full((len(x),), -torch.inf, dtype=dtype, device=x.device)
 
     def offer(self, x: Tensor, score: Tensor, active: Tensor | None = None) -> Tensor:
-        """Keep the candidates that improve the score.
+        """Keep the candidates that improve the score; returns which examples improved, [n].
 
-        Args:
-            x: one candidate for each example, or for each of those in `active`.
-            score: their scores.
-            active: indices of the examples that have a candidate; all when None.
-
-        Returns:
-            which examples improved, [n].
+        There is one candidate for each example, or for each of the indices `active`.
         """
         if active is not None:
             x, score = self.x.index_copy(0, active, x), self.score.index_copy(0, active, score.to(self.score))
@@ -210,13 +187,9 @@ def like_rows(value: Tensor, x: Tensor) -> Tensor:
 
 def check_inputs(x: Tensor, bounds: tuple[float, float]) -> None:
     """Refuses inputs that are not floating-point numbers within the bounds."""
-    low, high = bounds
-    if not isinstance(x, Tensor):
-        raise ArgumentTypeError(f"x must be a tensor, got {type(x).__name__}")
-    if not x.is_floating_point():
-        raise ArgumentTypeError(
-            f"x must be floating point, got {x.dtype}; for images of 0 to 255 and bounds (0, 1) use x.float() / 255"
-        )
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        came = x.dtype if isinstance(x, Tensor) else type(x).__name__
+        raise ArgumentTypeError(f"x must be a floating point tensor, got {came}; for bytes use x.float() / 255")
     if x.ndim == 0:
         raise ArgumentError("x must be a batch [n, ...], got a single number; for one example use x[None]")
     if x.numel() == 0:
@@ -227,8 +200,8 @@ def check_inputs(x: Tensor, bounds: tuple[float, float]) -> None:
     box = torch.tensor(bounds, dtype=x.dtype)
     if smallest < box[0].item() or largest > box[1].item():
         raise ArgumentError(
-            f"x lies in [{smallest:.6g}, {largest:.6g}], outside bounds ({low:g}, {high:g}); scale x into the bounds, "
-            "put the normalisation inside the model, or give Threat the bounds of your data"
+            f"x lies in [{smallest:.6g}, {largest:.6g}], outside bounds {bounds}; scale x into the bounds, put the "
+            "normalisation inside the model, or give Threat the bounds of your data"
         )
 
 

@@ -44,9 +44,8 @@ class CW(Attack):
         super().__post_init__()
         positive_whole("steps", self.steps)
         positive_whole("search_steps", self.search_steps)
-        for name in ("first_c", "learning_rate"):
-            if not getattr(self, name) > 0:
-                raise ArgumentError(f"{name} must be positive, got {getattr(self, name)}")
+        if not (self.first_c > 0 and self.learning_rate > 0):
+            raise ArgumentError(f"first_c and learning_rate must be positive, got {self.first_c}, {self.learning_rate}")
         if self.threat.norm == "l1":
             raise ArgumentError("CW measures distance in norm 'l2' or 'linf', got 'l1'; use PGD or APGD")
         if not all(map(math.isfinite, self.threat.bounds)):
@@ -97,11 +96,9 @@ class CW(Attack):
         active = candidate.nonzero().squeeze(1)
         if len(active) == 0:
             return candidate
-        found = oracle.selection_loss(
-            x_adv[active], y[active], oracle.selection_objective, self.selection_samples, active=active
-        )
-        success = oracle.succeeds(found.prediction, y[active], self.selection_samples)
-        return torch.zeros_like(candidate).index_copy_(0, active, success)
+        y, objective, samples = y[active], oracle.selection_objective, self.selection_samples
+        found = oracle.selection_loss(x_adv[active], y, objective, samples, active=active)
+        return torch.zeros_like(candidate).index_copy_(0, active, oracle.succeeds(found.prediction, y, samples))
 
     def _distance_gradient(self, delta: Tensor, tau: Tensor) -> Tensor:
         if self.threat.norm == "l2":

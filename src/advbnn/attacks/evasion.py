@@ -15,10 +15,7 @@ class Evasion(Objective):
     """log p(j*) - lambda H(p) [argmax p != y], with j* the most likely wrong class.
 
     Cross-entropy only moves away from class y, often to a point between several classes. The entropy H counts only
-    once the example is misclassified; before that it would keep the example in its own class.
-
-    Args:
-        weight: lambda, per nat of entropy.
+    once the example is misclassified; before that it would keep the example in its own class. lambda is `weight`.
     """
 
     weight: float = 1.0

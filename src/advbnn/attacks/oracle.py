@@ -3,7 +3,7 @@
 import math
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -23,10 +23,7 @@ class Oracle:
 
     The network's own randomness follows torch's default generator, which the caller seeds identically for every
     chunk. Randomness of examples (`start`, `rand`, `randn`) comes from a second generator. It is sampled for the
-    whole batch, and the chunk takes its rows, so that neither depends on how the batch is split.
-
-    Attributes:
-        rows: the rows of the batch that this chunk holds.
+    whole batch, and the chunk takes its `rows`, so that neither depends on how the batch is split.
     """
 
     def __init__(
@@ -66,12 +63,8 @@ class Oracle:
     ) -> LossGradient:
         """The objective and its gradient at `x`, averaged over `eot` fresh weight samples; see `input_gradient`.
 
-        Args:
-            x: one input for each example of the chunk, or for each of those in `active`.
-            y: their labels.
-            objective: what to differentiate, and how it is averaged.
-            eot: the number of weight samples; one for a deterministic model.
-            active: indices within the chunk of the examples queried; all when None.
+        `active` holds the indices within the chunk of the examples queried; all when None. A deterministic model is
+        sampled once.
         """
         eot = self._samples(eot)
         found = input_gradient(self._forward, x, y, objective, eot)
@@ -115,8 +108,7 @@ class Oracle:
         self, x: Tensor, y: Tensor, samples: int, *, known: LossValue | LossGradient | None = None
     ) -> Tensor:
         """The `score` of the mean prediction over the selection samples, [n]."""
-        objective = self.selection_objective
-        return self.score(self.selection_loss(x, y, objective, samples, known=known).prediction, y)
+        return self.score(self.selection_loss(x, y, self.selection_objective, samples, known=known).prediction, y)
 
     @property
     def selection_objective(self) -> Objective:
@@ -199,53 +191,38 @@ class Oracle:
 def check_outputs(outputs: Any, x: Tensor, y: Tensor, classifies: bool) -> None:
     """Refuses outputs that are not one tensor of logits for the labels `y`."""
     if not isinstance(outputs, Tensor):
-        raise ArgumentTypeError(
-            f"model must return one tensor, got a {type(outputs).__name__}; wrap it in a module that returns only "
-            "the logits"
-        )
+        came = type(outputs).__name__
+        raise ArgumentTypeError(f"model must return one tensor, got a {came}; wrap it to return only the logits")
     if len(outputs) != len(x):
         raise ArgumentError(f"model must return one row per input, got {len(outputs)} rows for {len(x)} inputs")
     if classifies and outputs.ndim != 2:
         raise ArgumentError(f"model must return logits of shape [n, classes], got {tuple(outputs.shape)}")
     # transferred together, to synchronise with the device once
     sums_to_one = are_probabilities(outputs)
-    highest = y.max() if classifies else torch.zeros_like(sums_to_one)
-    has_nan, probabilities, label = torch.stack(
-        [outputs.isnan().any().long(), sums_to_one.long(), highest.long()]
-    ).tolist()
+    highest = y.max().long() if classifies else torch.zeros_like(sums_to_one, dtype=torch.int64)
+    has_nan, probabilities, label = torch.stack([outputs.isnan().any().long(), sums_to_one.long(), highest]).tolist()
     if has_nan:
         raise ArgumentError("model returned NaN before any attack step; check its weights and its normalisation")
-    if not classifies:
-        return
-    if label >= outputs.shape[1]:
+    if classifies and label >= outputs.shape[1]:
         raise ArgumentError(
             f"y holds the label {label}, but the model has {outputs.shape[1]} classes, numbered from 0; "
             "check the labels, or the size of the model's last layer"
         )
-    if probabilities:
-        raise ArgumentError(
-            "model returned probabilities (rows are non-negative and sum to 1), attacks need logits: remove the "
-            "softmax, or return its logarithm"
-        )
+    if classifies and probabilities:
+        raise ArgumentError("model returned probabilities, attacks need logits: remove the softmax, or return its log")
 
 
 @torch.no_grad()
 def is_random(model: nn.Module, x: Tensor) -> bool:
     """Whether a pass of the model uses random numbers, or two passes differ."""
-    with _without_compiling(), seeded(0, x.device):
+    # a compiled model would be compiled again for a few inputs; without dynamo, which is slow to import, none is
+    compiling = "torch._dynamo" in sys.modules
+    with torch.compiler.set_stance("force_eager") if compiling else nullcontext(), seeded(0, x.device):
         before = _random_state(x.device)
         first = model(x)
         if any(not torch.equal(a, b) for a, b in zip(before, _random_state(x.device), strict=True)):
             return True
         return isinstance(first, Tensor) and not torch.equal(first, model(x))
-
-
-def _without_compiling() -> AbstractContextManager[Any]:
-    """Within the block a compiled model runs eagerly: it would be compiled again for a few inputs."""
-    if "torch._dynamo" not in sys.modules:  # slow to import, and nothing has been compiled yet
-        return nullcontext()
-    eager: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
-    return eager
 
 
 def _random_state(device: torch.device) -> list[Tensor]:

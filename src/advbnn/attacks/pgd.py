@@ -81,13 +81,11 @@ class PGD(Attack):
             best.offer(last, oracle.selection_score(last, y, self.selection_samples))
         return best.x
 
-    def _ascend(
-        self, oracle: Oracle, ball: Ball, y: Tensor, restart: int = 0, best: BestPoints | None = None
-    ) -> Tensor:
+    def _ascend(self, oracle: Oracle, ball: Ball, y: Tensor, run: int = 0, best: BestPoints | None = None) -> Tensor:
         x_adv = oracle.start(self.threat) if self.random_start else ball.x
-        objective, past = self.objective, torch.zeros_like(x_adv)
+        past = torch.zeros_like(x_adv)
         for step in range(self.steps):
-            found = oracle.gradient(x_adv, y, objective, self.eot)
+            found = oracle.gradient(x_adv, y, self.objective, self.eot)
             if best is not None:
                 best.offer(x_adv, oracle.selection_score(x_adv, y, self.selection_samples, known=found))
             gradient = found.gradient
@@ -95,7 +93,7 @@ class PGD(Attack):
                 gradient = past = self.momentum * past + _normalised(gradient)
             size = self.first_step * _decay(self.schedule, step / self.steps)
             x_adv = ball.project(torch.add(x_adv, self._direction(ball, gradient, x_adv), alpha=size))
-            oracle.report(restart * self.steps + step + 1, self.restarts * self.steps)
+            oracle.report(run * self.steps + step + 1, self.restarts * self.steps)
         return x_adv
 
     def _direction(self, ball: Ball, gradient: Tensor, at: Tensor) -> Tensor:
@@ -123,8 +121,7 @@ class FGSM(PGD):
 class GradientAscent(PGD):
     """xi <- xi + eta_t g_t: stochastic ascent along the plain gradient, neither signed nor scaled (eq. 21).
 
-    The step scales with the gradient, so that `step_size` eta depends on the model. Convergence needs a decaying
-    schedule.
+    The step scales with the gradient, so `step_size` eta depends on the model. Convergence needs a decaying schedule.
     """
 
     steps: int = 100

@@ -39,13 +39,7 @@ def uncertainty(model: nn.Module, data: Examples, attacks: Attacks = None, **opt
     For each attack there is also a record of kind `"detection"`: `auroc`, how well each of the `SCORES` separates the
     attacked from the clean images, with its spread over the seeds; and `auroc_of_successes`, for the misclassified
     attacked images only, None if there are none. A detector should be measured against an adaptive attack: include an
-    `EvasivePGD`.
-
-    Args:
-        model: see `evaluate`.
-        data: see `evaluate`.
-        attacks: one attack, or attacks by name; None or `"clean"` for the clean images.
-        options: see `Evaluation`.
+    `EvasivePGD`. Arguments as for `evaluate`.
     """
     evaluation = Evaluation(model, data, **options)
     records = Records()
@@ -61,20 +55,13 @@ def ood_detection(
 ) -> Records:
     """How well each of the `SCORES` separates images of other data sets from those of `data`: `auroc`, by score.
 
-    Args:
-        model: see `evaluate`.
-        data: in-distribution images; the accuracy of the records is measured on these.
-        foreign: other data sets by name.
-        options: see `Evaluation`.
+    The accuracy in the records is measured on `data`.
     """
     evaluation = Evaluation(model, data, **options)
     records = Records()
     for name, others in foreign.items():
         if len(others) == 0 or others.shape != data.shape:
-            raise ArgumentError(
-                f"{name!r} must hold images of shape {data.shape}, as {data.name!r} does; got {len(others)} of shape "
-                f"{others.shape}"
-            )
+            raise ArgumentError(f"{name!r} must hold images of shape {data.shape}, got {len(others)} of {others.shape}")
         plan = replace(evaluation.plan, kind="detection", name=name, against=DataIdentity.of(others))
 
         def summary(results: Mapping[str, Tensor], others: Examples = others) -> Sequence[Mapping[str, Any]]:
@@ -112,12 +99,11 @@ def _work(evaluation: Evaluation, attack: Perturbation | None, plans: int) -> Wo
 def _summary(results: Mapping[str, Tensor]) -> Sequence[Mapping[str, Any]]:
     labels, correct, probs, scores = (results[name] for name in ("labels", "correct", "probs", "scores"))
     correct, entropy, seeds = correct[:, 0], scores[:, 0], range(probs.shape[2])
+    metric_of = {"nll": negative_log_likelihood, "brier": brier_score, "ece": expected_calibration_error}
     details: dict[str, Any] = {
-        "nll": _spread(negative_log_likelihood(probs[..., seed], labels) for seed in seeds),
-        "brier": _spread(brier_score(probs[..., seed], labels) for seed in seeds),
-        "ece": _spread(expected_calibration_error(probs[..., seed], labels) for seed in seeds),
-        "aurc": _spread(aurc(entropy[:, seed], correct[:, seed]) for seed in seeds),
+        name: _spread(metric(probs[..., seed], labels) for seed in seeds) for name, metric in metric_of.items()
     }
+    details["aurc"] = _spread(aurc(entropy[:, seed], correct[:, seed]) for seed in seeds)
     for i, name in enumerate(SCORES[:3]):
         details[name] = _spread(scores[:, i].double().mean(0).tolist())
     of_all_seeds = probs.transpose(1, 2).flatten(0, 1)
