@@ -171,13 +171,11 @@ BAD_CALLS = {
     "integers": ((NET, (X * 255).byte(), Y), TypeError, r"x .*uint8.* / 255"),
     "nan": ((NET, X * math.nan, Y), ValueError, "x .*NaN"),
     "scalar": ((NET, X[0, 0, 0, 0], Y), ValueError, r"x .*x\[None\]"),
-    "array": ((NET, X.numpy(), Y), TypeError, "x .*tensor.*ndarray"),
     "no model": ((lambda x: x, X, Y), TypeError, "model .*nn.Module"),
     "large label": ((NET, X, Y + 3), ValueError, "y .*5 classes"),
     "negative label": ((NET, X, torch.full_like(Y, -1)), ValueError, "y .*-1"),
     "one-hot": ((NET, X, nn.functional.one_hot(Y, CLASSES)), ValueError, r"y .*argmax\(1\)"),
     "few labels": ((NET, X, Y[:2]), ValueError, r"y .*6 inputs.*\(2,\)"),
-    "list": ((NET, X, Y.tolist()), ValueError, "y .*tensor.*list"),
     "real labels": ((NET, X, Y.float()), TypeError, r"y .*float32.*long\(\)"),
     "tuple": ((Changed(lambda z: (z, z)), X, Y), TypeError, "model .*tuple"),
     "probabilities": ((Changed(lambda z: z.softmax(1)), X, Y), ValueError, "model .*probabilities.*remove the softmax"),
@@ -192,13 +190,6 @@ def test_bad_calls_are_refused_with_the_remedy(case):
     arguments, error, message = BAD_CALLS[case]
     with pytest.raises(error, match=message):
         attacks.PGD(LINF, steps=1)(*arguments)
-
-
-@pytest.mark.parametrize("name", ATTACKS)
-def test_every_attack_checks_its_arguments_and_the_outputs(name):
-    for case in ("outside", "nan out"):
-        with pytest.raises(BAD_CALLS[case][1], match=BAD_CALLS[case][2]):
-            ATTACKS[name](LINF)(*BAD_CALLS[case][0])
 
 
 def test_regression_targets_are_finite_and_real():

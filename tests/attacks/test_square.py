@@ -167,12 +167,6 @@ def test_any_shape_is_an_image(shape, threat):
     assert x_adv.shape == x.shape and threat.distance(x_adv, x).max() <= threat.eps
 
 
-def test_p_is_a_fraction():
-    for p in (0, 1.5):
-        with pytest.raises(ValueError, match=rf"p .*\(0, 1\], got {p}"):
-            Square(LINF, p=p)
-
-
 @pytest.mark.peers
 @pytest.mark.parametrize("threat", [LINF, Threat("l2", 0.6)], ids=lambda threat: threat.norm)
 def test_square_is_as_strong_as_the_published_implementation(threat, net, digits):

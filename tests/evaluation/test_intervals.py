@@ -14,10 +14,7 @@ from torch import Tensor
 from advbnn.evaluation.intervals import accuracy_interval, clopper_pearson, mean_interval, paired_interval
 
 
-@pytest.mark.parametrize(
-    ("successes", "n"),
-    [(0, 1), (1, 1), (0, 10), (3, 10), (10, 10), (454, 1000), (9_999, 10_000), (1, 50_000)],
-)
+@pytest.mark.parametrize(("successes", "n"), [(0, 1), (1, 1), (3, 10), (10, 10), (9_999, 10_000), (1, 50_000)])
 @pytest.mark.parametrize("confidence", [0.9, 0.999])
 def test_equals_the_exact_interval_of_scipy(successes: int, n: int, confidence: float) -> None:
     expected = stats.binomtest(successes, n).proportion_ci(confidence, method="exact")
@@ -122,22 +119,18 @@ def test_bools_are_fractions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "message"),
+    ("call", "message"),
     [
-        (lambda: clopper_pearson(1, 0), ValueError, "successes .*n=0"),
-        (lambda: clopper_pearson(6, 5), ValueError, "successes=6"),
-        (lambda: clopper_pearson(1, 5, 95), ValueError, "confidence .*95"),
-        (lambda: accuracy_interval([], 5), ValueError, "correct .*at least one seed"),
-        (lambda: paired_interval(torch.ones(3), torch.ones(4)), ValueError, r"same images.*\(3,\), \(4,\)"),
-        (lambda: paired_interval(torch.ones(3), torch.ones(3), 95), ValueError, "confidence .*95"),
-        (lambda: paired_interval([0.0, 0.5], torch.ones(2)), TypeError, "first .*list.*torch.as_tensor"),
-        (lambda: paired_interval(torch.ones(1), torch.tensor([math.nan])), ValueError, "second .*nan"),
-        (lambda: paired_interval(torch.ones(1), torch.tensor([2.0])), ValueError, "second .*2"),
-        (lambda: mean_interval(torch.zeros(0)), ValueError, "values .*0"),
+        (lambda: clopper_pearson(6, 5), "successes=6"),
+        (lambda: clopper_pearson(1, 5, 95), "confidence .*95"),
+        (lambda: accuracy_interval([], 5), "correct .*at least one seed"),
+        (lambda: paired_interval(torch.ones(3), torch.ones(4)), r"same images.*\(3,\), \(4,\)"),
+        (lambda: paired_interval(torch.ones(1), torch.tensor([math.nan])), "second .*nan"),
+        (lambda: mean_interval(torch.zeros(0)), "values .*0"),
     ],
 )
-def test_refuses_bad_input(call: Callable[[], object], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
+def test_refuses_bad_input(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         call()
 
 

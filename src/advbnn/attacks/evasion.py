@@ -34,10 +34,7 @@ class EvasivePGD(PGD):
     """PGD on the `Evasion` objective of the mean probability.
 
     The entropy of the mean probability is the predictive entropy, the usual detection score. It is the sum of the
-    expected entropy and the mutual information, so that both decrease with it.
-
-    Args:
-        weight: lambda, the weight of low entropy against misclassification.
+    expected entropy and the mutual information, so that both decrease with it. `weight` is lambda, in [0, inf).
     """
 
     loss: str = field(default="ce", init=False, repr=False)

@@ -95,8 +95,7 @@ def adam_direction(ball: Ball, at: Tensor, mean: Tensor, square: Tensor) -> Tens
 class NES(FiniteDifferences):
     """g = mean_i s_i u_i with u_i ~ N(0, I): the gradient of E f(x + sigma u), followed as in PGD (Ilyas et al., 2018).
 
-    Args:
-        momentum: weight of the past estimates.
+    `momentum` is the weight of the past estimates.
     """
 
     momentum: float = 0.9
@@ -139,10 +138,7 @@ class ZOO(FiniteDifferences):
     """g_i = (f(x + sigma e_i) - f(x - sigma e_i)) / (2 sigma) for random coordinates i, each with its own moments.
 
     A step moves every coordinate along its current Adam moments (Chen et al., 2017). The distance to x is bounded by
-    projection, as in all attacks here, not by a penalty.
-
-    Args:
-        directions: coordinates estimated per step; all of them if an input has fewer.
+    projection, as in all attacks here, not by a penalty. A step estimates `directions` coordinates, at most all.
     """
 
     directions: int = 128

@@ -60,13 +60,10 @@ LOSSES: dict[str, Loss] = {"ce": cross_entropy, "margin": margin, "dlr": dlr, "n
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """A loss, and its expectation over weight samples (eq. 3).
+    """A loss, and its average over weight samples.
 
-    Args:
-        loss: `"ce"`, `"margin"`, `"dlr"`, or `"nll"` for regression with a Gaussian likelihood.
-        average: `"loss"`, the mean loss of the samples (eq. 3); `"probability"`, the loss of the mean probability,
-            which is the prediction of the ensemble (eq. 18); `"logits"`, the loss of the mean output.
-        targeted: labels are the classes to reach.
+    It averages the `"loss"` (eq. 3), or it is the loss of the mean `"probability"`, which is the prediction of the
+    ensemble (eq. 18), or of the mean output, the `"logits"`.
     """
 
     loss: str = "ce"

@@ -23,7 +23,8 @@ class Oracle:
 
     The network's own randomness follows torch's default generator, which the caller seeds identically for every
     chunk. Randomness of examples (`start`, `rand`, `randn`) comes from a second generator. It is sampled for the
-    whole batch, and the chunk takes its `rows`, so that neither depends on how the batch is split.
+    whole batch, and the chunk takes its `rows`, so that neither depends on how the batch is split. `queries` counts the
+    forward passes per example, [n], every weight sample counted.
     """
 
     def __init__(
@@ -44,19 +45,13 @@ class Oracle:
         self._generator = torch.Generator(self._whole_x.device).manual_seed(example_seed)
         self._is_random = is_random
         self._output_checked = False
-        self._queries_of_all = 0
-        self._queries = torch.zeros(rows.stop - rows.start, dtype=torch.int64, device=self._whole_x.device)
+        self.queries = torch.zeros(rows.stop - rows.start, dtype=torch.int64, device=self._whole_x.device)
         self._largest_entries: list[Tensor] = []
 
     @property
     def random(self) -> bool:
         """Whether two passes of the model may differ; if not, one weight sample is enough."""
         return self._is_random()
-
-    @property
-    def queries(self) -> Tensor:
-        """Forward passes per example so far, every weight sample counted, [n]."""
-        return self._queries + self._queries_of_all
 
     def gradient(
         self, x: Tensor, y: Tensor, objective: Objective, eot: int = 1, active: Tensor | None = None
@@ -72,7 +67,7 @@ class Oracle:
         # NaN if any entry is NaN, 0 if all are 0: one small tensor to look at when the attack is over
         largest = found.gradient.reshape(len(x), -1).abs().amax(1)
         if active is not None:
-            largest = torch.full_like(self._queries, -1, dtype=largest.dtype).index_copy_(0, active, largest)
+            largest = torch.full_like(self.queries, -1, dtype=largest.dtype).index_copy_(0, active, largest)
         self._largest_entries.append(largest)
         return found
 
@@ -147,7 +142,8 @@ class Oracle:
 
     def report(self, done: int, total: int) -> None:
         """Report that `done` of `total` equal parts of the work are finished."""
-        self._report(done / total)
+        begin, end = self.rows.start, self.rows.stop
+        self._report((begin + (end - begin) * done / total) / len(self._whole_x))
 
     def zero_gradients(self) -> int:
         """The number of examples whose gradients were all zero; NaN and infinite gradients are an error.
@@ -171,10 +167,7 @@ class Oracle:
         return wanted if wanted == 1 or self.random else 1
 
     def _count(self, passes: int, active: Tensor | None) -> None:
-        if active is None:
-            self._queries_of_all += passes
-        else:
-            self._queries.index_add_(0, active, torch.full_like(active, passes))
+        self.queries[slice(None) if active is None else active] += passes
 
     def _random_options(self) -> dict[str, Any]:
         dtype = torch.promote_types(self._whole_x.dtype, torch.float32)

@@ -1,6 +1,7 @@
 """Projected gradient ascent: FGSM, BIM, PGD (eq. 1 to 3), and ascent along the plain gradient (eq. 21)."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -11,7 +12,11 @@ from advbnn.attacks.oracle import Oracle
 from advbnn.attacks.threat import Ball, Threat
 from advbnn.errors import ArgumentError, positive_whole, unknown
 
-SCHEDULES = ("constant", "linear", "cosine")
+SCHEDULES: dict[str, Callable[[float], float]] = {
+    "constant": lambda progress: 1.0,
+    "linear": lambda progress: 1 - progress,
+    "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,
+}
 PICKS = ("last", "best")
 
 
@@ -91,7 +96,7 @@ class PGD(Attack):
             gradient = found.gradient
             if self.momentum:
                 gradient = past = self.momentum * past + _normalised(gradient)
-            size = self.first_step * _decay(self.schedule, step / self.steps)
+            size = self.first_step * SCHEDULES[self.schedule](step / self.steps)
             x_adv = ball.project(torch.add(x_adv, self._direction(ball, gradient, x_adv), alpha=size))
             oracle.report(run * self.steps + step + 1, self.restarts * self.steps)
         return x_adv
@@ -141,9 +146,3 @@ def paper_pgd(eps: float, steps: int = 20) -> PGD:
 def _normalised(gradient: Tensor) -> Tensor:
     mean = gradient.abs().reshape(len(gradient), -1).mean(1)
     return gradient / like_rows(mean.clamp_min(torch.finfo(gradient.dtype).tiny), gradient)
-
-
-def _decay(schedule: str, progress: float) -> float:
-    if schedule == "linear":
-        return 1 - progress
-    return (1 + math.cos(math.pi * progress)) / 2 if schedule == "cosine" else 1.0

@@ -14,13 +14,7 @@ from advbnn.modules import device_of, dtype_of
 
 @dataclass(frozen=True)
 class Cutoff:
-    """The rule to abstain above an entropy.
-
-    Attributes:
-        entropy: the largest predictive entropy that is still classified, in nats.
-        coverage: the fraction of the images that is classified.
-        accuracy: the fraction of those that is classified correctly.
-    """
+    """The largest entropy that is still classified, in nats, the fraction of images classified, and their accuracy."""
 
     entropy: float
     coverage: float

@@ -67,7 +67,9 @@ def lipschitz_records(
     for name, examples in data.items():
         evaluation = Evaluation(model, examples, **options)
         plan = evaluation.planned(name, attack, kind="lipschitz")
-        records += evaluation.measure([plan], _work(evaluation, attack), _summary)
+        records += evaluation.measure(
+            [plan], _work(evaluation, attack), lambda results: [{n: _mean_and_errors(v) for n, v in results.items()}]
+        )
     return records
 
 
@@ -112,10 +114,6 @@ def _losses(model: nn.Module, x: Tensor, y: Tensor, samples: int, seed: int | No
     """The cross-entropy under each weight sample, [n, samples]."""
     with evaluating(model), seeded(seed, x.device):
         return torch.stack([cross_entropy(model(x), y) for _ in range(samples)], 1)
-
-
-def _summary(results: dict[str, Tensor]) -> list[dict[str, Any]]:
-    return [{name: _mean_and_errors(values) for name, values in results.items()}]
 
 
 def _mean_and_errors(values: Tensor) -> dict[str, float]:

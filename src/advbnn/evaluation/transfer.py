@@ -59,12 +59,16 @@ def affinity(records: Records) -> dict[str, dict[str, float | None]]:
     # after the checks, as the later of two records of one pair would replace the other
     pairs = {(source, target): record for source, target, record in crossed}
     sources = list(dict.fromkeys(source for source, _ in pairs))
-    return {
-        source: {
-            target: _rho(clean[target], pairs.get((source, target)), pairs.get((target, target))) for target in names
-        }
-        for source in sources
-    }
+
+    def rho(source: str, target: str) -> float | None:
+        across, own = pairs.get((source, target)), pairs.get((target, target))
+        if across is None or own is None:
+            return None
+        # counts, so that the difference of equal accuracies is exactly 0
+        lost, lost_to_itself = (sum(clean[target].correct) - sum(record.correct) for record in (across, own))
+        return lost / lost_to_itself if lost_to_itself > 0 else None
+
+    return {source: {target: rho(source, target) for target in names} for source in sources}
 
 
 def _work(source: Evaluation, targets: Sequence[Evaluation], attack: Perturbation) -> Work:
@@ -80,14 +84,6 @@ def _work(source: Evaluation, targets: Sequence[Evaluation], attack: Perturbatio
         return {"correct": torch.stack(correct, 2)}
 
     return work
-
-
-def _rho(clean: Record, across: Record | None, own: Record | None) -> float | None:
-    if across is None or own is None:
-        return None
-    # counts, so that the difference of equal accuracies is exactly 0
-    lost, lost_to_itself = (sum(clean.correct) - sum(record.correct) for record in (across, own))
-    return lost / lost_to_itself if lost_to_itself > 0 else None
 
 
 def _check_comparable(records: list[Record], fields: tuple[str, ...]) -> None:

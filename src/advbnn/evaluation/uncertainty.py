@@ -10,18 +10,10 @@ from torch import Tensor, nn
 from advbnn.bayes.prediction import Prediction
 from advbnn.data.imageset import Examples
 from advbnn.errors import ArgumentError
+from advbnn.evaluation import metrics
 from advbnn.evaluation.accuracy import Attacks, Evaluation, Options, Perturbation, by_name
 from advbnn.evaluation.batchwise import Batch, Work, batchwise
 from advbnn.evaluation.identity import DataIdentity
-from advbnn.evaluation.metrics import (
-    aurc,
-    auroc,
-    brier_score,
-    expected_calibration_error,
-    negative_log_likelihood,
-    reliability,
-    risk_coverage,
-)
 from advbnn.evaluation.records import Records, Spread
 
 COVERAGES = tuple(k / 20 for k in range(1, 21))
@@ -99,16 +91,17 @@ def _work(evaluation: Evaluation, attack: Perturbation | None, plans: int) -> Wo
 def _summary(results: Mapping[str, Tensor]) -> Sequence[Mapping[str, Any]]:
     labels, correct, probs, scores = (results[name] for name in ("labels", "correct", "probs", "scores"))
     correct, entropy, seeds = correct[:, 0], scores[:, 0], range(probs.shape[2])
-    metric_of = {"nll": negative_log_likelihood, "brier": brier_score, "ece": expected_calibration_error}
     details: dict[str, Any] = {
-        name: _spread(metric(probs[..., seed], labels) for seed in seeds) for name, metric in metric_of.items()
+        "nll": _spread(metrics.negative_log_likelihood(probs[..., seed], labels) for seed in seeds),
+        "brier": _spread(metrics.brier_score(probs[..., seed], labels) for seed in seeds),
+        "ece": _spread(metrics.expected_calibration_error(probs[..., seed], labels) for seed in seeds),
+        "aurc": _spread(metrics.aurc(entropy[:, seed], correct[:, seed]) for seed in seeds),
     }
-    details["aurc"] = _spread(aurc(entropy[:, seed], correct[:, seed]) for seed in seeds)
     for i, name in enumerate(SCORES[:3]):
         details[name] = _spread(scores[:, i].double().mean(0).tolist())
     of_all_seeds = probs.transpose(1, 2).flatten(0, 1)
-    details["reliability"] = asdict(reliability(of_all_seeds, labels.repeat_interleave(len(seeds))))
-    coverage, risk = risk_coverage(entropy.flatten(), correct.flatten())
+    details["reliability"] = asdict(metrics.reliability(of_all_seeds, labels.repeat_interleave(len(seeds))))
+    coverage, risk = metrics.risk_coverage(entropy.flatten(), correct.flatten())
     at = torch.searchsorted(coverage, torch.tensor(COVERAGES, dtype=coverage.dtype)).clamp_max(len(coverage) - 1)
     details["risk_coverage"] = {"coverage": list(COVERAGES), "risk": risk[at].tolist()}
     if "clean" not in results:
@@ -125,7 +118,7 @@ def _aurocs(negative: Tensor, positive: Tensor, chosen: Tensor | None = None) ->
     if not seeds:
         return None
     return {
-        name: _spread(auroc(negative[:, i, seed], positive[chosen[:, seed], i, seed]) for seed in seeds)
+        name: _spread(metrics.auroc(negative[:, i, seed], positive[chosen[:, seed], i, seed]) for seed in seeds)
         for i, name in enumerate(SCORES)
     }
 
