@@ -69,7 +69,6 @@ CASES = {  # the attack, and the step sizes and options of the reference
     "fgsm": (attacks.FGSM, {}, lambda t: [t.eps], {}),
     "bim": (attacks.BIM, {"steps": 5}, lambda t: [t.eps / 2] * 5, {}),
     "pgd": (still, {"steps": 8, "step_size": 0.03}, lambda t: [0.03] * 8, {}),
-    "relative": (still, {"steps": 8, "relative_step_size": 0.2}, lambda t: [0.2 * t.eps] * 8, {}),
     "linear": (still, {"steps": 4, "step_size": 0.04, "schedule": "linear"}, lambda t: [0.04, 0.03, 0.02, 0.01], {}),
     "cosine": (
         still,
@@ -116,7 +115,6 @@ def test_the_default_step_size():
     ("options", "message"),
     [
         ({"steps": 0}, "steps .*0"),
-        ({"restarts": -1}, "restarts .*-1"),
         ({"schedule": "cosin"}, "schedule='cosin' .*'cosine'"),
         ({"pick": "first"}, "pick='first' .*'last'"),
         ({"step_size": 0.1, "relative_step_size": 0.2}, "not both"),

@@ -113,11 +113,6 @@ def test_several_seeds_are_covered_by_the_paired_interval_in_simulation() -> Non
     assert covered / trials >= 0.95 - 3 * math.sqrt(0.05 * 0.95 / trials)
 
 
-def test_bools_are_fractions() -> None:
-    right = torch.tensor([True, False, True])
-    assert paired_interval(right, ~right) == paired_interval(right.double(), (~right).double())
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -80,14 +80,6 @@ def test_a_calibrated_forecast_has_the_best_scores() -> None:
         assert score(sharper, labels) > score(probs, labels)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision(dtype: torch.dtype) -> None:
-    probs = torch.randn(300, 143, generator=torch.Generator().manual_seed(0)).to(dtype).softmax(1)
-    labels = probs.argmax(1)
-    exact = negative_log_likelihood(probs.double() / probs.double().sum(1, keepdim=True), labels)
-    assert negative_log_likelihood(probs, labels) == pytest.approx(exact, rel=0.02)
-
-
 @pytest.mark.parametrize(
     ("probs", "labels", "message"),
     [

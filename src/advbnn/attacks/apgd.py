@@ -29,7 +29,6 @@ class APGD(Attack):
     an example is left alone once it is misclassified.
 
     Args:
-        steps: number of steps of each run.
         restarts: runs, each from a random point; every example keeps its best.
         targets: with `loss="dlr"`: run once towards each of this many most likely wrong classes, with the targeted
             DLR loss (z_t - z_y) / (z_(1) - (z_(3) + z_(4)) / 2). `y` still holds the true labels. Classes with a

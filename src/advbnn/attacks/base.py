@@ -40,7 +40,6 @@ class Attack(ABC):
     as long as the network's randomness does not depend on the batch size (random weights do not).
 
     Args:
-        threat: the allowed perturbations.
         loss: what is maximised: `"ce"`, `"margin"`, `"dlr"`, or `"nll"` for regression.
         eot: EOT samples: weight samples that every gradient or query is averaged over.
         average: what is averaged over these samples: `"loss"`, `"probability"` or `"logits"`; see `Objective`.

@@ -24,7 +24,6 @@ class FiniteDifferences(BlackBox):
     evaluates the new point.
 
     Args:
-        directions: directions u per step.
         sigma: half the distance between the two ends. The default suits float32. A network that quantises its input
             needs a sigma that spans its quantisation steps.
         step_size: length of a step in the threat's norm, on the scale of the inputs; eps / 5 when None.

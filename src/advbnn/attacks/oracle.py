@@ -61,7 +61,7 @@ class Oracle:
         `active` holds the indices within the chunk of the examples queried; all when None. A deterministic model is
         sampled once.
         """
-        eot = self._samples(eot)
+        eot = eot if eot == 1 or self.random else 1
         found = input_gradient(self._forward, x, y, objective, eot)
         self._count(eot if eot == 1 or objective.average == "loss" else 2 * eot, active)
         # NaN if any entry is NaN, 0 if all are 0: one small tensor to look at when the attack is over
@@ -76,7 +76,7 @@ class Oracle:
         self, x: Tensor, y: Tensor, objective: Objective, samples: int = 1, active: Tensor | None = None
     ) -> LossValue:
         """The objective at `x`, averaged over fresh weight samples, without a gradient; arguments as above."""
-        samples = self._samples(samples)
+        samples = samples if samples == 1 or self.random else 1
         self._count(samples, active)
         return mean_loss((self._forward(x) for _ in range(samples)), y, objective)
 
@@ -134,11 +134,15 @@ class Oracle:
 
     def rand(self, *shape: int) -> Tensor:
         """Uniform numbers in [0, 1), `shape` of them for each example."""
-        return torch.rand(len(self._whole_x), *shape, **self._random_options())[self.rows]
+        return self._numbers(*shape).uniform_(generator=self._generator)[self.rows]
 
     def randn(self, *shape: int) -> Tensor:
         """Standard normal numbers, `shape` of them for each example."""
-        return torch.randn(len(self._whole_x), *shape, **self._random_options())[self.rows]
+        return self._numbers(*shape).normal_(generator=self._generator)[self.rows]
+
+    def _numbers(self, *shape: int) -> Tensor:
+        dtype = torch.promote_types(self._whole_x.dtype, torch.float32)
+        return torch.empty(len(self._whole_x), *shape, dtype=dtype, device=self._whole_x.device)
 
     def report(self, done: int, total: int) -> None:
         """Report that `done` of `total` equal parts of the work are finished."""
@@ -163,15 +167,8 @@ class Oracle:
             )
         return int(zero)
 
-    def _samples(self, wanted: int) -> int:
-        return wanted if wanted == 1 or self.random else 1
-
     def _count(self, passes: int, active: Tensor | None) -> None:
         self.queries[slice(None) if active is None else active] += passes
-
-    def _random_options(self) -> dict[str, Any]:
-        dtype = torch.promote_types(self._whole_x.dtype, torch.float32)
-        return {"generator": self._generator, "device": self._whole_x.device, "dtype": dtype}
 
     def _forward(self, x: Tensor) -> Tensor:
         outputs: Tensor = self._model(x)

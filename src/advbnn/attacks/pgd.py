@@ -28,7 +28,6 @@ class PGD(Attack):
     by the margin of the mean probability over `selection_samples` samples.
 
     Args:
-        steps: number of steps.
         step_size: a, on the scale of the inputs; 2.5 eps / steps when neither step size is given.
         relative_step_size: a as a fraction of eps.
         random_start: start at a random point of the allowed set instead of at x.

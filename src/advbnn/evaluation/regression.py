@@ -7,21 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from advbnn import modules
 from advbnn.bayes.likelihoods import Gaussian
 from advbnn.data.imageset import Examples
 from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole
 from advbnn.evaluation.batchwise import Batch, batchwise
 from advbnn.evaluation.checks import Perturbation, check_allowed, check_attack, check_model_and_examples
 from advbnn.evaluation.intervals import mean_interval
-from advbnn.modules import (
-    all_finite,
-    device_of,
-    dtype_of,
-    evaluating,
-    explain_input_errors,
-    not_finite_error,
-    without_parameter_gradients,
-)
 from advbnn.randomness import crafting_seed, scoring_seed, seeded
 
 
@@ -86,8 +78,8 @@ def regress(
     """
     _check_noise(noise_std)
     outputs = _sampled_outputs(model, x, positive_whole("samples", samples), seed)
-    if not bool(all_finite(x)):
-        raise not_finite_error(x)
+    if not bool(modules.all_finite(x)):
+        raise modules.not_finite_error(x)
     weights_std, mean = torch.std_mean(outputs, 0, correction=0)
     noise = torch.full_like(mean, noise_std)
     return Regression(mean, weights_std, noise, std=torch.hypot(weights_std, noise))
@@ -124,14 +116,18 @@ def score_regression(
         loss = getattr(getattr(attack, "attack", attack), "loss", "nll")
         if loss != "nll":
             raise ArgumentError(f"attack must maximise the squared error, got loss={loss!r}; use loss='nll'")
-    samples, device, dtype = positive_whole("samples", samples), device_of(model, data.device), dtype_of(model)
+    samples, device, dtype = (
+        positive_whole("samples", samples),
+        modules.device_of(model, data.device),
+        modules.dtype_of(model),
+    )
     likelihood = Gaussian(noise_std=noise_std or 1.0)
 
     def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
         x, y = x.to(dtype), y.to(dtype)
         if attack is not None and attack.threat.eps > 0:
             # on copies: an attack that works in place would be checked against its own output
-            with evaluating(model), without_parameter_gradients(model):
+            with modules.evaluating(model), modules.without_parameter_gradients(model):
                 x_adv = attack(model, x.clone(), y.clone(), seed=crafting_seed(seed, batch.number))
             check_allowed(attack, x_adv, x)
             x = x_adv
@@ -142,8 +138,7 @@ def score_regression(
             nll = math.log(samples) - log_likelihood.logsumexp(0)
             return {"squared": likelihood.score(outputs.mean(0), y), "nll": nll}
 
-    batch_size = positive_whole("batch_size", batch_size)
-    with explain_input_errors(model, "data", (min(len(data), batch_size), *data.shape), dtype):
+    with modules.explain_input_errors(model, "data", (min(len(data), batch_size), *data.shape), dtype):
         results, _ = batchwise(work, data, batch_size=batch_size, device=device)
     if not bool(results["squared"].isfinite().all()):
         raise ArgumentError("model returned NaN or infinite outputs; check its weights and its precision")
@@ -156,7 +151,7 @@ def _sampled_outputs(model: nn.Module, x: Tensor, samples: int, seed: int | None
     """The outputs under `samples` weight samples, in float32 at least, [samples, n, ...]."""
     if not isinstance(x, Tensor):
         raise ArgumentTypeError(f"x must be a tensor, got {type(x).__name__}; use torch.as_tensor")
-    with evaluating(model), seeded(seed, x.device), explain_input_errors(model, "x", x.shape, x.dtype):
+    with modules.evaluating(model), seeded(seed, x.device), modules.explain_input_errors(model, "x", x.shape, x.dtype):
         outputs: list[Any] = [model(x) for _ in range(samples)]
     first = outputs[0]
     if not isinstance(first, Tensor) or not first.is_floating_point() or first.shape[:1] != x.shape[:1]:
