@@ -4,7 +4,6 @@ import functools
 import secrets
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 
 import torch
@@ -93,25 +92,15 @@ class Attack(ABC):
     def _perturb(self, oracle: Oracle, x: Tensor, y: Tensor) -> Tensor:
         """The attack itself on one chunk: queries the oracle and returns perturbed inputs."""
 
-    def _run_chunks(
-        self, model: nn.Module, x: Tensor, y: Tensor, seed: int | None, report: Callable[[float], None]
-    ) -> AttackResult:
+    def _run_chunks(self, model: nn.Module, x: Tensor, y: Tensor, seed: int | None, report: Listener) -> AttackResult:
         n, x_adv, queries = len(x), x.clone(), torch.zeros(len(x), dtype=torch.int64, device=x.device)
         generator = torch.Generator().manual_seed(secrets.randbits(62) if seed is None else seed)
-        weight_seed, example_seed, selection_seed = torch.randint(2**62, (3,), generator=generator).tolist()
+        weight_seed, *seeds = torch.randint(2**62, (3,), generator=generator).tolist()
         random = functools.cache(lambda: is_random(model, x[:2]))
         done, zero_gradients, size = 0, 0, min(self.batch_size or n, n)
         while done < n:
             rows = slice(done, min(done + size, n))
-            oracle = Oracle(
-                model,
-                self.objective,
-                (x, y),
-                rows,
-                seeds=(example_seed, selection_seed),
-                is_random=random,
-                report=report,
-            )
+            oracle = Oracle(model, self.objective, (x, y), rows, seeds=seeds, is_random=random, report=report)
             try:
                 with seeded(weight_seed, x.device):
                     found = self._perturb(oracle, x[rows], y[rows])

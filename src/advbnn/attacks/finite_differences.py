@@ -52,10 +52,7 @@ class FiniteDifferences(BlackBox):
         """Yields once for every step that the query budget allows."""
         cost = 2 * directions + 1
         if self.queries <= cost:
-            raise ArgumentError(
-                f"queries={self.queries} is too small for one step, which costs {cost} queries, and x itself 1; "
-                "raise queries or lower directions"
-            )
+            raise ArgumentError(f"queries={self.queries} must exceed {cost}; raise queries or lower directions")
         while search.affords(cost):
             yield
 

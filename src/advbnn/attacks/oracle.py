@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -16,6 +16,8 @@ from advbnn.attacks.threat import Threat
 from advbnn.bayes.prediction import are_probabilities
 from advbnn.errors import ArgumentError, ArgumentTypeError
 from advbnn.randomness import seeded
+
+Seen = LossValue | LossGradient | None
 
 
 class Oracle:
@@ -34,7 +36,7 @@ class Oracle:
         whole: tuple[Tensor, Tensor],
         rows: slice,
         *,
-        seeds: tuple[int, int],
+        seeds: Sequence[int],
         is_random: Callable[[], bool],
         report: Callable[[float], None],
     ) -> None:
@@ -86,8 +88,7 @@ class Oracle:
         y: Tensor,
         objective: Objective,
         samples: int,
-        *,
-        known: LossValue | LossGradient | None = None,
+        known: Seen = None,
         active: Tensor | None = None,
     ) -> LossValue:
         """As `loss`, on the selection samples: the same for all candidates, and used for nothing else.
@@ -99,9 +100,7 @@ class Oracle:
         with seeded(self._selection_seed, x.device):
             return self.loss(x, y, objective, samples, active)
 
-    def selection_score(
-        self, x: Tensor, y: Tensor, samples: int, *, known: LossValue | LossGradient | None = None
-    ) -> Tensor:
+    def selection_score(self, x: Tensor, y: Tensor, samples: int, known: Seen = None) -> Tensor:
         """The `score` of the mean prediction over the selection samples, [n]."""
         return self.score(self.selection_loss(x, y, self.selection_objective, samples, known=known).prediction, y)
 

@@ -133,17 +133,11 @@ class _Replayed(nn.Module):
 
 
 def _curve(
-    curve: str,
-    points: dict[float, Varied],
-    model: nn.Module,
-    data: Examples,
-    name: str | None = None,
-    **options: Unpack[Options],
+    curve: str, at: dict[float, Varied], model: nn.Module, data: Examples, name: str | None = None, **options: Any
 ) -> Records:
-    if not points:
+    if not at:
         raise ArgumentError(f"the curve over {curve} needs at least one point")
-    evaluation = Evaluation(model, data, **options)
-    records = Records()
-    for at, attack in points.items():
-        records += evaluation.accuracy(name or type(attack).__name__, attack, curve=curve, at=float(at))
+    evaluation, records = Evaluation(model, data, **options), Records()
+    for value, attack in at.items():
+        records += evaluation.accuracy(name or type(attack).__name__, attack, curve=curve, at=float(value))
     return records

@@ -162,7 +162,4 @@ def _sampled_outputs(model: nn.Module, x: Tensor, samples: int, seed: int | None
 
 def _check_noise(noise_std: float) -> None:
     if noise_std is None or not 0 <= noise_std < math.inf:
-        raise ArgumentError(
-            f"noise_std must be 0 or more, got {noise_std}; a learned one is FitResult.noise_std or "
-            "load_trained(...).noise_std"
-        )
+        raise ArgumentError(f"noise_std must be 0 or more, got {noise_std}; a learned one is FitResult.noise_std")

@@ -33,8 +33,7 @@ def uncertainty(model: nn.Module, data: Examples, attacks: Attacks = None, **opt
     attacked images only, None if there are none. A detector should be measured against an adaptive attack: include an
     `EvasivePGD`. Arguments as for `evaluate`.
     """
-    evaluation = Evaluation(model, data, **options)
-    records = Records()
+    evaluation, records = Evaluation(model, data, **options), Records()
     for name, attack in by_name(attacks).items():
         kinds = ("uncertainty",) if attack is None else ("uncertainty", "detection")
         plans = [evaluation.planned(name, attack, kind=kind) for kind in kinds]
@@ -49,8 +48,7 @@ def ood_detection(
 
     The accuracy in the records is measured on `data`.
     """
-    evaluation = Evaluation(model, data, **options)
-    records = Records()
+    evaluation, records = Evaluation(model, data, **options), Records()
     for name, others in foreign.items():
         if len(others) == 0 or others.shape != data.shape:
             raise ArgumentError(f"{name!r} must hold images of shape {data.shape}, got {len(others)} of {others.shape}")
