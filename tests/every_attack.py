@@ -56,6 +56,16 @@ def every(threats=(LINF, L2, L1)):
     return [pytest.param(n, t, id=f"{n}-{t.norm}") for n in ATTACKS for t in threats if t.norm in norms(n)]
 
 
+def assert_within(x_adv: torch.Tensor, x: torch.Tensor, threat: Threat) -> None:
+    """Measured in the tensor's dtype in two ways, and in float64."""
+    assert x_adv.dtype == x.dtype and x_adv.shape == x.shape
+    assert (x_adv >= threat.bounds[0]).all() and (x_adv <= threat.bounds[1]).all()
+    delta, order = (x_adv - x).reshape(len(x), -1), {"linf": math.inf, "l2": 2, "l1": 1}[threat.norm]
+    by_hand = {"linf": delta.abs().amax(1), "l2": delta.square().sum(1).sqrt(), "l1": delta.abs().sum(1)}[threat.norm]
+    for measure in (by_hand, torch.linalg.vector_norm(delta, order, dim=1), threat.distance(x_adv, x)):
+        assert all(value <= threat.eps for value in measure.tolist()), (threat, measure.max().item())
+
+
 def project(z, x, threat: Threat):
     """One example moved into ball and box, for straight-line references in linf and l2."""
     delta = z - x

@@ -136,14 +136,11 @@ def test_an_example_with_a_single_class_cannot_be_attacked():
     assert (model(x_adv).argmax(1) == y).all()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_bad_options_are_refused(net, digits):
+    for options, message in (
         ({"targets": 3}, "targets .*loss='dlr'"),
         ({"targets": 10, "loss": "dlr"}, "targets .*10"),
         ({"threat": Threat("linf", math.inf)}, "finite eps"),
-    ],
-)
-def test_bad_options_are_refused(net, digits, options, message):
-    with pytest.raises(ValueError, match=message):
-        attacks.APGD(**{"threat": Threat(), **options})(net, digits.x[:2], digits.y[:2])
+    ):
+        with pytest.raises(ValueError, match=message):
+            attacks.APGD(**{"threat": Threat(), **options})(net, digits.x[:2], digits.y[:2])

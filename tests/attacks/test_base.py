@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+import every_attack
 from advbnn import attacks
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.mean_field import bayesianize
@@ -38,12 +39,8 @@ def test_ball_and_box_hold_exactly(name, data, eps, bounds, dtype, n, shape, tar
     threat = Threat(data.draw(st.sampled_from(norms(name))), eps, bounds)
     (x, y), net = images(n, shape, dtype), small_net(shape, dtype)
     x_adv = ATTACKS[name](threat, targeted=targeted)(net, x, y, seed=seed)
-    assert x_adv.dtype == dtype and x_adv.shape == x.shape and not x_adv.requires_grad
-    assert threat.distance(x_adv, x).max() <= threat.eps
-    delta = (x_adv - x).reshape(n, -1)
-    length = {"linf": delta.abs().amax(1), "l2": delta.norm(dim=1), "l1": delta.abs().sum(1)}[threat.norm]
-    assert max(length.tolist()) <= threat.eps
-    assert x_adv.min() >= threat.bounds[0] and x_adv.max() <= threat.bounds[1]
+    assert not x_adv.requires_grad
+    every_attack.assert_within(x_adv, x, threat)
 
 
 @pytest.mark.parametrize(("name", "threat"), every())

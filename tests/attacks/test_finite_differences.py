@@ -74,17 +74,14 @@ def test_a_flat_network_leaves_x_unchanged(kind):
     assert torch.equal(kind(LINF, queries=40, directions=5)(Flat(), x, torch.zeros(3, dtype=torch.int64), seed=0), x)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_bad_settings_are_refused():
+    for options, message in (
         ({"directions": 0}, "directions .*0"),
         ({"sigma": 0.0}, "sigma .*0.0"),
         ({"step_size": -1.0}, "step_size .*-1.0"),
         ({"threat": Threat("linf", torch.inf)}, "step_size"),
         ({"momentum": 1}, r"momentum .*\[0, 1\), got 1"),
         ({"queries": 11, "directions": 5}, "queries=11 .*exceed 11.*raise queries"),
-    ],
-)
-def test_bad_settings_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        NES(**{"threat": LINF, **options})(Tilted(9), torch.full((1, 9), 0.5), torch.tensor([0]))
+    ):
+        with pytest.raises(ValueError, match=message):
+            NES(**{"threat": LINF, **options})(Tilted(9), torch.full((1, 9), 0.5), torch.tensor([0]))
