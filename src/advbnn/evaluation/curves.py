@@ -53,22 +53,14 @@ def radius_curve(
 
 
 def steps_curve(
-    model: nn.Module,
-    data: Examples,
-    attack: Varied,
-    steps: Sequence[int] = STEPS,
-    **options: Unpack[CurveOptions],
+    model: nn.Module, data: Examples, attack: Varied, steps: Sequence[int] = STEPS, **options: Unpack[CurveOptions]
 ) -> Records:
     """Accuracy under the attack with each number of steps; arguments as for `radius_curve`."""
     return _curve("steps", {count: changed(attack, steps=count) for count in steps}, model, data, **options)
 
 
 def eot_curve(
-    model: nn.Module,
-    data: Examples,
-    attack: Varied,
-    eot: Sequence[int] = EOT_SAMPLES,
-    **options: Unpack[CurveOptions],
+    model: nn.Module, data: Examples, attack: Varied, eot: Sequence[int] = EOT_SAMPLES, **options: Unpack[CurveOptions]
 ) -> Records:
     """Accuracy under the attack with each number of EOT samples; arguments as for `radius_curve`."""
     return _curve("eot", {count: changed(attack, eot=count) for count in eot}, model, data, **options)
