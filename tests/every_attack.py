@@ -1,6 +1,7 @@
 """One line per attack, with as little work as exercises it, and a network and images to attack."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -14,21 +15,17 @@ LINF, L2, L1 = Threat("linf", 0.1), Threat("l2", 0.5), Threat("l1", 2.0)
 FEW = {"selection_samples": 3}
 SEARCH = {"queries": 70, "directions": 8, **FEW}
 ATTACKS = {
-    "fgsm": lambda threat, **options: attacks.FGSM(threat, **options),
-    "bim": lambda threat, **options: attacks.BIM(threat, steps=3, **options),
-    "pgd": lambda threat, **options: attacks.PGD(threat, steps=3, **options),
-    "pgd-best": lambda threat, **options: attacks.PGD(
-        threat, steps=3, restarts=2, pick="best", momentum=0.9, schedule="cosine", **FEW, **options
-    ),
-    "gradient-ascent": lambda threat, **options: attacks.GradientAscent(threat, steps=3, **options),
-    "apgd": lambda threat, **options: attacks.APGD(threat, steps=6, restarts=2, **FEW, **options),
-    "cw": lambda threat, **options: attacks.CW(
-        threat, steps=4, search_steps=3, first_c=1.0, learning_rate=0.1, **FEW, **options
-    ),
-    "square": lambda threat, **options: attacks.Square(threat, queries=60, **FEW, **options),
-    "nes": lambda threat, **options: attacks.NES(threat, **SEARCH, **options),
-    "spsa": lambda threat, **options: attacks.SPSA(threat, **SEARCH, **options),
-    "zoo": lambda threat, **options: attacks.ZOO(threat, **SEARCH, **options),
+    "fgsm": attacks.FGSM,
+    "bim": partial(attacks.BIM, steps=3),
+    "pgd": partial(attacks.PGD, steps=3),
+    "pgd-best": partial(attacks.PGD, steps=3, restarts=2, pick="best", momentum=0.9, schedule="cosine", **FEW),
+    "gradient-ascent": partial(attacks.GradientAscent, steps=3),
+    "apgd": partial(attacks.APGD, steps=6, restarts=2, **FEW),
+    "cw": partial(attacks.CW, steps=4, search_steps=3, first_c=1.0, learning_rate=0.1, **FEW),
+    "square": partial(attacks.Square, queries=60, **FEW),
+    "nes": partial(attacks.NES, **SEARCH),
+    "spsa": partial(attacks.SPSA, **SEARCH),
+    "zoo": partial(attacks.ZOO, **SEARCH),
 }
 GRADIENT_ATTACKS = ["fgsm", "bim", "pgd", "pgd-best", "gradient-ascent", "apgd", "cw"]
 CLASSES = 5
@@ -57,6 +54,16 @@ def norms(name: str) -> list[str]:
 
 def every(threats=(LINF, L2, L1)):
     return [pytest.param(n, t, id=f"{n}-{t.norm}") for n in ATTACKS for t in threats if t.norm in norms(n)]
+
+
+def assert_within(x_adv: torch.Tensor, x: torch.Tensor, threat: Threat) -> None:
+    """Measured in the tensor's dtype in two ways, and in float64."""
+    assert x_adv.dtype == x.dtype and x_adv.shape == x.shape
+    assert (x_adv >= threat.bounds[0]).all() and (x_adv <= threat.bounds[1]).all()
+    delta, order = (x_adv - x).reshape(len(x), -1), {"linf": math.inf, "l2": 2, "l1": 1}[threat.norm]
+    by_hand = {"linf": delta.abs().amax(1), "l2": delta.square().sum(1).sqrt(), "l1": delta.abs().sum(1)}[threat.norm]
+    for measure in (by_hand, torch.linalg.vector_norm(delta, order, dim=1), threat.distance(x_adv, x)):
+        assert all(value <= threat.eps for value in measure.tolist()), (threat, measure.max().item())
 
 
 def project(z, x, threat: Threat):

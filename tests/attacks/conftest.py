@@ -3,10 +3,9 @@
 from typing import NamedTuple
 
 import pytest
-from torch import Tensor, nn
+from torch import Tensor
 
 import judged
-from advbnn.bayes.mean_field import Bayesian
 from advbnn.data import to_float
 
 
@@ -21,13 +20,5 @@ def digits() -> Images:
     return Images(to_float(judged.digits().images), judged.digits().labels)
 
 
-@pytest.fixture(scope="session")
-def net() -> nn.Module:
-    """A deterministic network."""
-    return judged.net()
-
-
-@pytest.fixture(scope="session")
-def bnn() -> Bayesian:
-    """A random network whose weight samples disagree enough to matter."""
-    return judged.bnn()
+net = pytest.fixture(judged.net, scope="session", name="net")
+bnn = pytest.fixture(judged.bnn, scope="session", name="bnn")

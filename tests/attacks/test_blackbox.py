@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 from advbnn.attacks import NES, PGD, SPSA, ZOO, GradientMaskingWarning, Square
-from advbnn.attacks.oracle import Oracle
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.prediction import predict
 
@@ -94,40 +93,11 @@ def test_the_budget_of_a_deterministic_network_is_never_exceeded(kind, queries, 
 
 
 @every_attack
-def test_the_budget_of_a_random_network_counts_queries_and_the_result_counts_samples(kind, bnn, digits, monkeypatch):
-    budget = 60
-    queries, passes = torch.zeros(6, dtype=torch.int64), torch.zeros(6, dtype=torch.int64)
-    nested = []
-
-    def counted(samples, method):
-        def call(self, *arguments, **options):
-            if not nested:  # a selection loss is a loss on samples of its own
-                active = options["active"] if "active" in options else arguments[-1]
-                queries[active] += 1
-                passes[active] += samples
-            nested.append(1)
-            result = method(self, *arguments, **options)
-            nested.pop()
-            return result
-
-        return call
-
-    monkeypatch.setattr(Oracle, "loss", counted(2, Oracle.loss))
-    monkeypatch.setattr(Oracle, "selection_loss", counted(5, Oracle.selection_loss))
-    attacker = attack(kind, Threat("linf", 0.03), queries=budget, eot=2, selection_samples=5)
-    result = attacker.run(bnn, digits.x[:6], digits.y[:6], seed=0)
-    assert torch.equal(result.queries, passes)
-    assert budget - (3 if kind is Square else 17) < queries.max() <= budget
-
-
-@every_attack
-def test_an_example_stops_at_its_first_success(kind, net, digits):
-    x, y = digits.x[:30], digits.y[:30]
-    result = attack(kind, Threat("linf", 0.4), queries=300).run(net, x, y, seed=0)
-    wrong = net(result.x_adv).argmax(1) != y
-    assert wrong.float().mean() > 0.8
-    assert result.queries[wrong].float().mean() < 200
-    assert (result.queries[~wrong] > 300 - 17).all()
+def test_the_budget_of_a_random_network(kind, bnn, digits):
+    # with one sample per query, the passes that the result counts are the queries
+    attacker = attack(kind, Threat("linf", 0.03), queries=60, eot=1, selection_samples=1)
+    spent = attacker.run(bnn, digits.x[:6], digits.y[:6], seed=0).queries
+    assert 60 - (3 if kind is Square else 17) < spent.max() <= 60
 
 
 @every_attack
@@ -169,30 +139,10 @@ def test_points_are_compared_on_the_same_weight_samples(kind):
     assert ((model.margin(x_adv) - model.margin(x)) / (threat.eps * model.weight.abs().sum())).min() > 0.85
 
 
-@every_attack
-def test_a_regression_is_attacked_with_the_whole_budget(kind):
-    torch.manual_seed(0)
-    model, x = nn.Linear(6, 2), torch.full((3, 6), 0.5)
-    y = model(x).detach() + 0.1  # at the minimum of the loss a central difference would be rounding only
-    result = attack(kind, loss="nll", queries=120).run(model, x, y, seed=0)
-    before, after = ((model(inputs) - y).square().sum(1) for inputs in (x, result.x_adv))
-    assert (after > before + 1e-3).all()
-    assert (result.queries > 120 - 17).all()
-
-
-@every_attack
-def test_targets_and_losses_other_than_the_margin(kind, net, digits):
-    x, y = digits.x[:20], digits.y[:20]
-    target = (y + 1) % 10
-    reached = attack(kind, Threat("linf", 0.5), queries=500, targeted=True)(net, x, target, seed=0)
-    assert accuracy(net, reached, target) > 0.5
-    # the sign of the cross-entropy does not show success
-    assert accuracy(net, attack(kind, Threat("linf", 0.3), queries=200, loss="ce")(net, x, y, seed=0), y) < 0.5
-
-
 def test_bad_settings_are_refused():
-    with pytest.raises(ValueError, match="queries .*0"):
-        Square(THREATS[0], queries=0)
+    for options in ({"queries": 0}, {"p": 0}, {"p": 1.5}):
+        with pytest.raises(ValueError, match=f"{next(iter(options))} "):
+            Square(THREATS[0], **options)
     for kind in ATTACKS:
         with pytest.raises(ValueError, match="eps"):
             kind(Threat("l2", torch.inf))

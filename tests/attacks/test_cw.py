@@ -78,16 +78,11 @@ def test_success_on_a_random_network_is_that_of_the_ensemble():
     assert wrong.mean() < 0.75
 
 
-@pytest.mark.parametrize(
-    ("threat", "options", "message"),
-    [
+def test_bad_options_are_refused():
+    for threat, options, message in (
         (Threat("l1", 1.0), {}, "'l1'; use PGD"),
         (Threat("l2", 1.0, (0.0, math.inf)), {}, "must be finite"),
-        (Threat("l2"), {"first_c": 0.0}, "first_c must be positive"),
-        (Threat("l2"), {"learning_rate": -1.0}, "learning_rate must be positive"),
-        (Threat("l2"), {"search_steps": 0}, "search_steps must be"),
-    ],
-)
-def test_bad_options_are_refused(threat, options, message):
-    with pytest.raises(ValueError, match=message):
-        attacks.CW(threat, **options)
+        (Threat("l2"), {"first_c": 0.0}, "first_c .*0.0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            attacks.CW(threat, **options)

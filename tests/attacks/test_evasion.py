@@ -21,11 +21,6 @@ def test_the_objective_by_hand() -> None:
     assert values.tolist() == pytest.approx([math.log(0.2), math.log(0.5) - 2 * entropy])
 
 
-def test_certainty_of_a_wrong_class_is_the_maximum() -> None:
-    certain = torch.tensor([[-50.0, 50.0, -50.0]])
-    assert Evasion()(certain, torch.tensor([0])).item() == pytest.approx(0, abs=1e-6)
-
-
 def test_a_logit_of_minus_infinity_removes_its_class() -> None:
     outputs, y = torch.tensor([[2.0, 1.0, 0.5], [0.2, 0.5, 0.3]], dtype=torch.float64), torch.tensor([0, 0])
     gradients = []

@@ -9,9 +9,6 @@ from advbnn.attacks import FGSM, PGD, Square, Transfer, paper_pgd
 from advbnn.attacks.threat import Threat
 from advbnn.evaluation.accuracy import evaluate
 from advbnn.evaluation.curves import (
-    IMAGENET_RADII,
-    RADII,
-    STEPS,
     changed,
     ensemble_curve,
     eot_curve,
@@ -23,12 +20,6 @@ from judged import bnn, digits, net
 
 OPTIONS = {"samples": 3, "seeds": 2, "batch_size": 60}
 ATTACK = PGD(Threat("linf", 0.1), steps=3)
-
-
-def test_the_papers_grids() -> None:
-    for grid, first, last, size in ((RADII, (0.0, 0.005), 0.07, 15), (IMAGENET_RADII, (0.0, 0.002), 0.02, 11)):
-        assert (grid[:2], grid[-1], len(grid)) == (first, last, size)
-    assert (STEPS[0], STEPS[-1], len(STEPS)) == (3, 1000, 17)
 
 
 def test_radius_curve_is_an_evaluation_at_each_radius() -> None:

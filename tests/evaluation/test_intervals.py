@@ -2,7 +2,6 @@
 
 import functools
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -14,23 +13,17 @@ from torch import Tensor
 from advbnn.evaluation.intervals import accuracy_interval, clopper_pearson, mean_interval, paired_interval
 
 
-@pytest.mark.parametrize(
-    ("successes", "n"),
-    [(0, 1), (1, 1), (0, 10), (3, 10), (10, 10), (454, 1000), (9_999, 10_000), (1, 50_000)],
-)
+@pytest.mark.parametrize(("successes", "n"), [(0, 1), (1, 1), (3, 10), (10, 10), (9_999, 10_000), (1, 50_000)])
 @pytest.mark.parametrize("confidence", [0.9, 0.999])
 def test_equals_the_exact_interval_of_scipy(successes: int, n: int, confidence: float) -> None:
     expected = stats.binomtest(successes, n).proportion_ci(confidence, method="exact")
     assert clopper_pearson(successes, n, confidence) == pytest.approx((expected.low, expected.high), abs=1e-10)
 
 
-cached = functools.cache(clopper_pearson)
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from([1, 2, 5, 12, 30]), st.floats(0.001, 0.999), st.sampled_from([0.5, 0.95]))
 def test_covers_every_probability_at_least_as_often_as_it_says(n: int, p: float, confidence: float) -> None:
-    intervals = [cached(k, n, confidence) for k in range(n + 1)]
+    intervals = [clopper_pearson(k, n, confidence) for k in range(n + 1)]
     covered = sum(stats.binom.pmf(k, n, p) for k, (low, high) in enumerate(intervals) if low <= p <= high)
     assert covered >= confidence - 1e-9
 
@@ -116,29 +109,17 @@ def test_several_seeds_are_covered_by_the_paired_interval_in_simulation() -> Non
     assert covered / trials >= 0.95 - 3 * math.sqrt(0.05 * 0.95 / trials)
 
 
-def test_bools_are_fractions() -> None:
-    right = torch.tensor([True, False, True])
-    assert paired_interval(right, ~right) == paired_interval(right.double(), (~right).double())
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: clopper_pearson(1, 0), ValueError, "successes .*n=0"),
-        (lambda: clopper_pearson(6, 5), ValueError, "successes=6"),
-        (lambda: clopper_pearson(1, 5, 95), ValueError, "confidence .*95"),
-        (lambda: accuracy_interval([], 5), ValueError, "correct .*at least one seed"),
-        (lambda: paired_interval(torch.ones(3), torch.ones(4)), ValueError, r"same images.*\(3,\), \(4,\)"),
-        (lambda: paired_interval(torch.ones(3), torch.ones(3), 95), ValueError, "confidence .*95"),
-        (lambda: paired_interval([0.0, 0.5], torch.ones(2)), TypeError, "first .*list.*torch.as_tensor"),
-        (lambda: paired_interval(torch.ones(1), torch.tensor([math.nan])), ValueError, "second .*nan"),
-        (lambda: paired_interval(torch.ones(1), torch.tensor([2.0])), ValueError, "second .*2"),
-        (lambda: mean_interval(torch.zeros(0)), ValueError, "values .*0"),
-    ],
-)
-def test_refuses_bad_input(call: Callable[[], object], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        call()
+def test_refuses_bad_input() -> None:
+    for call, message in (
+        (lambda: clopper_pearson(6, 5), "successes=6"),
+        (lambda: clopper_pearson(1, 5, 95), "confidence .*95"),
+        (lambda: accuracy_interval([], 5), "correct .*at least one seed"),
+        (lambda: paired_interval(torch.ones(3), torch.ones(4)), r"same images.*\(3,\), \(4,\)"),
+        (lambda: paired_interval(torch.ones(1), torch.tensor([math.nan])), "second .*nan"),
+        (lambda: mean_interval(torch.zeros(0)), "values .*0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
 
 
 def test_the_interval_of_a_mean() -> None:

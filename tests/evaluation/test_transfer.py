@@ -52,9 +52,6 @@ def test_refuses_what_cannot_be_compared(matrix: Records) -> None:
         transfer_matrix({"net": net(), "bnn": bnn()}, digits(), ATTACK, label="x")
     with pytest.raises(ValueError, match="attack .*Transfer"):
         transfer_matrix({"net": net(), "bnn": bnn()}, digits(), Transfer(net(), ATTACK), **OPTIONS)
-    other = [replace(r, threat=Threat("linf", 0.2)) if r.name == "from net" else r for r in matrix]
-    with pytest.raises(ValueError, match="threat.*eps=0.2"):
-        affinity(Records(other))
     other = [replace(r, data=replace(r.data, name="cifar10")) if r.model.label == "net" else r for r in matrix]
     with pytest.raises(ValueError, match="data.*cifar10"):
         affinity(Records(other))

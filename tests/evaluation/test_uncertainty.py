@@ -14,7 +14,7 @@ from advbnn.data import from_tensors, to_float
 from advbnn.evaluation.accuracy import evaluate
 from advbnn.evaluation.metrics import aurc, auroc, brier_score, negative_log_likelihood
 from advbnn.evaluation.records import Records
-from advbnn.evaluation.uncertainty import SCORES, ood_detection, scores_of, uncertainty
+from advbnn.evaluation.uncertainty import SCORES, ood_detection, uncertainty
 from advbnn.randomness import scoring_seed
 from judged import bnn, digits
 
@@ -77,14 +77,6 @@ def test_an_adaptive_attack_evades_detection(records: Records) -> None:
     for score in SCORES:
         for result in ("auroc", "auroc_of_successes"):
             assert evasive.details[result][score]["mean"] < min(0.5, pgd.details[result][score]["mean"])
-
-
-def test_scores_are_those_of_the_prediction() -> None:
-    prediction = predict(bnn(), X, 5, seed=0)
-    scores = dict(zip(SCORES, scores_of(prediction).T, strict=True))
-    assert torch.equal(scores["entropy"], prediction.entropy)
-    assert torch.equal(scores["mutual_information"], prediction.mutual_information)
-    assert torch.equal(scores["least_confidence"], 1 - prediction.probs.amax(1))
 
 
 def test_foreign_images_are_told_from_those_of_the_data() -> None:

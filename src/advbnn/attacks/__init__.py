@@ -1,7 +1,7 @@
 """Attacks on networks whose weights may be random: `attack(model, x, y, seed)` returns `x_adv` inside a `Threat`.
 
-One file per attack. Each is a frozen dataclass of its settings, and `registry` knows it by name. The names below are
-imported on first use (PEP 562), so that the command line can list attacks without importing torch.
+One file per family. Each attack is a frozen dataclass of its settings, and `registry` knows it by name. The names below
+are imported on first use (PEP 562), so that the command line can list attacks without importing torch.
 """
 
 from importlib import import_module
@@ -14,32 +14,30 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors
     from advbnn.attacks.base import GradientMaskingWarning as GradientMaskingWarning
     from advbnn.attacks.cw import CW as CW
     from advbnn.attacks.evasion import EvasivePGD as EvasivePGD
-    from advbnn.attacks.nes import NES as NES
+    from advbnn.attacks.finite_differences import NES as NES
+    from advbnn.attacks.finite_differences import SPSA as SPSA
+    from advbnn.attacks.finite_differences import ZOO as ZOO
     from advbnn.attacks.pgd import BIM as BIM
     from advbnn.attacks.pgd import FGSM as FGSM
     from advbnn.attacks.pgd import PGD as PGD
     from advbnn.attacks.pgd import GradientAscent as GradientAscent
     from advbnn.attacks.pgd import paper_pgd as paper_pgd
     from advbnn.attacks.registry import make_attack as make_attack
-    from advbnn.attacks.spsa import SPSA as SPSA
     from advbnn.attacks.square import Square as Square
     from advbnn.attacks.threat import Threat as Threat
     from advbnn.attacks.transfer import Transfer as Transfer
-    from advbnn.attacks.zoo import ZOO as ZOO
 
 _NAMES = {
     "apgd": "APGD",
     "base": "Attack AttackResult GradientMaskingWarning",
     "cw": "CW",
     "evasion": "EvasivePGD",
-    "nes": "NES",
+    "finite_differences": "NES SPSA ZOO",
     "pgd": "BIM FGSM PGD GradientAscent paper_pgd",
     "registry": "make_attack",
-    "spsa": "SPSA",
     "square": "Square",
     "threat": "Threat",
     "transfer": "Transfer",
-    "zoo": "ZOO",
 }
 _MODULE_OF = {name: f"advbnn.attacks.{module}" for module, names in _NAMES.items() for name in names.split()}
 

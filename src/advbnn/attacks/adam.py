@@ -14,12 +14,7 @@ class AdamMoments:
         self._count: int | Tensor = 0
 
     def update(self, gradient: Tensor, known: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Add a gradient and return the corrected mean and mean square.
-
-        Args:
-            gradient: the new gradient.
-            known: mask of the coordinates where it was estimated; the others keep their moments. All when None.
-        """
+        """Add a gradient and return the corrected mean and mean square; only `known` coordinates change."""
         mean = torch.lerp(gradient, self._mean, BETA_1)
         square = torch.lerp(gradient**2, self._square, BETA_2)
         if known is None:

@@ -29,7 +29,6 @@ class APGD(Attack):
     an example is left alone once it is misclassified.
 
     Args:
-        steps: number of steps of each run.
         restarts: runs, each from a random point; every example keeps its best.
         targets: with `loss="dlr"`: run once towards each of this many most likely wrong classes, with the targeted
             DLR loss (z_t - z_y) / (z_(1) - (z_(3) + z_(4)) / 2). `y` still holds the true labels. Classes with a
@@ -49,10 +48,7 @@ class APGD(Attack):
         if self.targets is not None:
             positive_whole("targets", self.targets)
             if self.loss != "dlr" or self.targeted:
-                raise ArgumentError(
-                    "targets needs loss='dlr' and targeted=False, as it chooses the wrong classes itself, "
-                    f"got loss={self.loss!r}, targeted={self.targeted}"
-                )
+                raise ArgumentError(f"targets needs loss='dlr', targeted=False, got {self.loss!r}, {self.targeted}")
 
     def _perturb(self, oracle: Oracle, x: Tensor, y: Tensor) -> Tensor:
         clean = oracle.selection_loss(x, y, self.objective, self.selection_samples)
@@ -66,10 +62,8 @@ class APGD(Attack):
                 active = active[best.score <= 0]
             if len(active) == 0:
                 break
-            ball = self.threat.around(x[active])
-            found = self._climb(
-                oracle, objective, ball, y[active], labels[active], start[active], active, (number, len(runs))
-            )
+            ball, progress = self.threat.around(x[active]), (number, len(runs))
+            found = self._climb(oracle, objective, ball, y[active], labels[active], start[active], active, progress)
             best.offer(found.x, found.score, active)
         return best.x
 

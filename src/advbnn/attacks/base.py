@@ -4,7 +4,6 @@ import functools
 import secrets
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 
 import torch
@@ -25,12 +24,7 @@ class GradientMaskingWarning(UserWarning):
 
 @dataclass(frozen=True)
 class AttackResult:
-    """What an attack returns, and its cost.
-
-    Attributes:
-        x_adv: the perturbed batch.
-        queries: forward passes per example, every weight sample counted, [n].
-    """
+    """The perturbed batch, and the forward passes per example, every weight sample counted, [n]."""
 
     x_adv: Tensor
     queries: Tensor
@@ -45,7 +39,6 @@ class Attack(ABC):
     as long as the network's randomness does not depend on the batch size (random weights do not).
 
     Args:
-        threat: the allowed perturbations.
         loss: what is maximised: `"ce"`, `"margin"`, `"dlr"`, or `"nll"` for regression.
         eot: EOT samples: weight samples that every gradient or query is averaged over.
         average: what is averaged over these samples: `"loss"`, `"probability"` or `"logits"`; see `Objective`.
@@ -80,13 +73,9 @@ class Attack(ABC):
         return Objective(loss=self.loss, average=self.average, targeted=self.targeted)
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, seed: int | None = None) -> Tensor:
-        """Perturbed inputs for the model, in the allowed set around `x`.
+        """Perturbed inputs for a model that returns logits, in the allowed set around `x`.
 
-        Args:
-            model: any module that returns logits [n, classes].
-            x: inputs [n, ...] within the threat's bounds.
-            y: true labels [n]; the target classes if `targeted`.
-            seed: makes the attack reproducible; fresh randomness when None. Torch's global state is never used.
+        The seed makes the attack reproducible. Torch's global random state is never used.
         """
         return self.run(model, x, y, seed).x_adv
 
@@ -103,33 +92,22 @@ class Attack(ABC):
     def _perturb(self, oracle: Oracle, x: Tensor, y: Tensor) -> Tensor:
         """The attack itself on one chunk: queries the oracle and returns perturbed inputs."""
 
-    def _run_chunks(
-        self, model: nn.Module, x: Tensor, y: Tensor, seed: int | None, report: Callable[[float], None]
-    ) -> AttackResult:
+    def _run_chunks(self, model: nn.Module, x: Tensor, y: Tensor, seed: int | None, report: Listener) -> AttackResult:
         n, x_adv, queries = len(x), x.clone(), torch.zeros(len(x), dtype=torch.int64, device=x.device)
-        if n == 0:
-            return AttackResult(x_adv, queries)
         generator = torch.Generator().manual_seed(secrets.randbits(62) if seed is None else seed)
-        weight_seed, example_seed, selection_seed = torch.randint(2**62, (3,), generator=generator).tolist()
+        weight_seed, *seeds = torch.randint(2**62, (3,), generator=generator).tolist()
         random = functools.cache(lambda: is_random(model, x[:2]))
         done, zero_gradients, size = 0, 0, min(self.batch_size or n, n)
         while done < n:
             rows = slice(done, min(done + size, n))
-            begin, share = done / n, (rows.stop - rows.start) / n
-            oracle = Oracle(
-                model,
-                self.objective,
-                (x, y),
-                rows,
-                seeds=(example_seed, selection_seed),
-                is_random=random,
-                report=lambda part, begin=begin, share=share: report(begin + share * part),  # type: ignore[misc]
-            )
+            oracle = Oracle(model, self.objective, (x, y), rows, seeds=seeds, is_random=random, report=report)
             try:
                 with seeded(weight_seed, x.device):
                     found = self._perturb(oracle, x[rows], y[rows])
             except RuntimeError as error:
-                if size == 1 or not _out_of_memory(error):
+                # the CPU allocator has no exception of its own
+                memory = isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
+                if size == 1 or not memory:
                     raise
                 size = (size + 1) // 2
                 continue
@@ -152,22 +130,31 @@ class Attack(ABC):
         """Refuses bad arguments; returns `y` in the dtype and on the device that losses need."""
         if not isinstance(model, nn.Module):
             raise ArgumentTypeError(f"model must be a torch.nn.Module that returns logits, got {type(model).__name__}")
-        check_inputs(x, self.threat.bounds)
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            came = str(x.dtype) if isinstance(x, Tensor) else type(x).__name__
+            raise ArgumentTypeError(f"x must be a floating point tensor, got {came}; for bytes use x.float() / 255")
+        if x.ndim == 0:
+            raise ArgumentError("x must be a batch [n, ...], got a single number; for one example use x[None]")
+        bounds = torch.tensor(self.threat.bounds, dtype=x.dtype).tolist()
+        smallest, largest = torch.stack(torch.aminmax(x)).tolist() if x.numel() else bounds
+        if not smallest <= largest:
+            raise ArgumentError("x holds NaN; clean the inputs before the attack")
+        if smallest < bounds[0] or largest > bounds[1]:
+            raise ArgumentError(
+                f"x lies in [{smallest:.6g}, {largest:.6g}], outside bounds {self.threat.bounds}; scale x into the "
+                "bounds, put the normalisation inside the model, or give Threat the bounds of your data"
+            )
         if not isinstance(y, Tensor) or y.ndim == 0 or len(y) != len(x):
             came = f"shape {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
             raise ArgumentError(f"y must be a tensor with one label for each of the {len(x)} inputs, got {came}")
         if not self.objective.classifies:
             if not y.is_floating_point():
-                raise ArgumentTypeError(
-                    f"y must be floating point for loss='nll' (regression), got {y.dtype}; for classes use loss='ce'"
-                )
+                raise ArgumentTypeError(f"y must be floating point for loss='nll', got {y.dtype}; for classes use 'ce'")
             if not bool(y.isfinite().all()):
                 raise ArgumentError("y holds NaN or infinity; leave out those examples")
             return y.to(x.device)
         if y.ndim != 1:
-            raise ArgumentError(
-                f"y must hold class numbers, shape [{len(x)}], got {tuple(y.shape)}; one-hot rows: y.argmax(1)"
-            )
+            raise ArgumentError(f"y must hold class numbers, [n], got {tuple(y.shape)}; one-hot rows: y.argmax(1)")
         if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
             raise ArgumentTypeError(f"y must hold class numbers of an integer type, got {y.dtype}; use y.long()")
         if len(y) and (least := int(y.min())) < 0:
@@ -179,21 +166,13 @@ class BestPoints:
     """The candidate with the highest score for each example; initially `x` with a score of -inf."""
 
     def __init__(self, x: Tensor) -> None:
-        self.x = x
-        self.score = torch.full(
-            (len(x),), -torch.inf, dtype=torch.promote_types(x.dtype, torch.float32), device=x.device
-        )
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        self.x, self.score = x, torch.full((len(x),), -torch.inf, dtype=dtype, device=x.device)
 
     def offer(self, x: Tensor, score: Tensor, active: Tensor | None = None) -> Tensor:
-        """Keep the candidates that improve the score.
+        """Keep the candidates that improve the score; returns which examples improved, [n].
 
-        Args:
-            x: one candidate for each example, or for each of those in `active`.
-            score: their scores.
-            active: indices of the examples that have a candidate; all when None.
-
-        Returns:
-            which examples improved, [n].
+        There is one candidate for each example, or for each of the indices `active`.
         """
         if active is not None:
             x, score = self.x.index_copy(0, active, x), self.score.index_copy(0, active, score.to(self.score))
@@ -206,32 +185,3 @@ class BestPoints:
 def like_rows(value: Tensor, x: Tensor) -> Tensor:
     """One number per example, [n], reshaped to broadcast over the batch `x`."""
     return value.view(-1, *[1] * (x.ndim - 1))
-
-
-def check_inputs(x: Tensor, bounds: tuple[float, float]) -> None:
-    """Refuses inputs that are not floating-point numbers within the bounds."""
-    low, high = bounds
-    if not isinstance(x, Tensor):
-        raise ArgumentTypeError(f"x must be a tensor, got {type(x).__name__}")
-    if not x.is_floating_point():
-        raise ArgumentTypeError(
-            f"x must be floating point, got {x.dtype}; for images of 0 to 255 and bounds (0, 1) use x.float() / 255"
-        )
-    if x.ndim == 0:
-        raise ArgumentError("x must be a batch [n, ...], got a single number; for one example use x[None]")
-    if x.numel() == 0:
-        return
-    smallest, largest = torch.stack(torch.aminmax(x)).tolist()
-    if not smallest <= largest:
-        raise ArgumentError("x holds NaN; clean the inputs before the attack")
-    box = torch.tensor(bounds, dtype=x.dtype)
-    if smallest < box[0].item() or largest > box[1].item():
-        raise ArgumentError(
-            f"x lies in [{smallest:.6g}, {largest:.6g}], outside bounds ({low:g}, {high:g}); scale x into the bounds, "
-            "put the normalisation inside the model, or give Threat the bounds of your data"
-        )
-
-
-def _out_of_memory(error: RuntimeError) -> bool:
-    # the CPU allocator has no exception of its own
-    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)

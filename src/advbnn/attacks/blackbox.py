@@ -48,11 +48,7 @@ class BlackBox(Attack):
 class Search:
     """The queries of a black-box attack on one chunk, counted, and the best points found.
 
-    Attributes:
-        oracle: randomness for proposals; queries go through the search.
-        x: the unperturbed examples.
-        best: the best point of each example, and its score.
-        active: indices of the examples that still search; only these are queried.
+    `active` holds the indices of the examples that still search; only these are queried.
     """
 
     def __init__(self, attack: BlackBox, oracle: Oracle, x: Tensor, y: Tensor) -> None:
@@ -66,21 +62,14 @@ class Search:
     def affords(self, cost: int) -> bool:
         """Whether any example still searches and can afford `cost` queries; the others leave `active`."""
         self.active = ((self._left >= cost) & ~self._succeeded).nonzero().squeeze(1)
-        if not len(self.active):
-            return False
-        budget = self._attack.queries
-        self.oracle.report(budget - int(self._left[self.active].max()), budget)
-        return True
+        if len(self.active):
+            self.oracle.report(self._attack.queries - int(self._left[self.active].max()), self._attack.queries)
+        return len(self.active) > 0
 
     def offer(self, points: Tensor, chosen: Tensor | None = None) -> Tensor:
-        """Evaluate one point of each active example on the selection samples and keep it if it is the best so far.
+        """The objective at one point of each active example, or of those in the mask `chosen`; keeps the best points.
 
-        Args:
-            points: one for each active example, or for each of those in `chosen`.
-            chosen: mask over the active examples; all when None.
-
-        Returns:
-            the objective at the points.
+        It is evaluated on the selection samples.
         """
         rows = self.active if chosen is None else self.active[chosen]
         y, samples = self._y[rows], self._attack.selection_samples
@@ -103,5 +92,5 @@ class Search:
 
     def _loss(self, points: Tensor) -> Tensor:
         self._left[self.active] -= 1
-        attack = self._attack
-        return self.oracle.loss(points, self._y[self.active], attack.objective, attack.eot, self.active).values
+        objective, eot = self._attack.objective, self._attack.eot
+        return self.oracle.loss(points, self._y[self.active], objective, eot, self.active).values

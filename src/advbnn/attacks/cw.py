@@ -22,14 +22,8 @@ class CW(Attack):
     is sum_i max(|x'_i - x_i| - tau, 0), starting from tau = eps; each success sets tau to 0.9 of the distance reached.
 
     On a random network success is measured by the mean prediction over the selection samples. The nearest success is
-    returned, projected into the ball. For the smallest perturbation of any size use `eps=math.inf`.
-
-    Args:
-        steps: Adam steps for each c.
-        search_steps: number of values of c.
-        first_c: the first value of c.
-        learning_rate: of Adam, in w.
-        confidence: kappa, the margin to reach.
+    returned, projected into the ball. For the smallest perturbation of any size use `eps=math.inf`. `search_steps`
+    values of c are tried, with `steps` Adam steps each; `confidence` is kappa.
     """
 
     loss: str = field(default="margin", init=False)
@@ -44,9 +38,8 @@ class CW(Attack):
         super().__post_init__()
         positive_whole("steps", self.steps)
         positive_whole("search_steps", self.search_steps)
-        for name in ("first_c", "learning_rate"):
-            if not getattr(self, name) > 0:
-                raise ArgumentError(f"{name} must be positive, got {getattr(self, name)}")
+        if not (self.first_c > 0 and self.learning_rate > 0):
+            raise ArgumentError(f"first_c and learning_rate must be positive, got {self.first_c}, {self.learning_rate}")
         if self.threat.norm == "l1":
             raise ArgumentError("CW measures distance in norm 'l2' or 'linf', got 'l1'; use PGD or APGD")
         if not all(map(math.isfinite, self.threat.bounds)):
@@ -97,11 +90,9 @@ class CW(Attack):
         active = candidate.nonzero().squeeze(1)
         if len(active) == 0:
             return candidate
-        found = oracle.selection_loss(
-            x_adv[active], y[active], oracle.selection_objective, self.selection_samples, active=active
-        )
-        success = oracle.succeeds(found.prediction, y[active], self.selection_samples)
-        return torch.zeros_like(candidate).index_copy_(0, active, success)
+        y, objective, samples = y[active], oracle.selection_objective, self.selection_samples
+        found = oracle.selection_loss(x_adv[active], y, objective, samples, active=active)
+        return torch.zeros_like(candidate).index_copy_(0, active, oracle.succeeds(found.prediction, y, samples))
 
     def _distance_gradient(self, delta: Tensor, tau: Tensor) -> Tensor:
         if self.threat.norm == "l2":

@@ -15,10 +15,7 @@ class Evasion(Objective):
     """log p(j*) - lambda H(p) [argmax p != y], with j* the most likely wrong class.
 
     Cross-entropy only moves away from class y, often to a point between several classes. The entropy H counts only
-    once the example is misclassified; before that it would keep the example in its own class.
-
-    Args:
-        weight: lambda, per nat of entropy.
+    once the example is misclassified; before that it would keep the example in its own class. lambda is `weight`.
     """
 
     weight: float = 1.0
@@ -37,10 +34,7 @@ class EvasivePGD(PGD):
     """PGD on the `Evasion` objective of the mean probability.
 
     The entropy of the mean probability is the predictive entropy, the usual detection score. It is the sum of the
-    expected entropy and the mutual information, so that both decrease with it.
-
-    Args:
-        weight: lambda, the weight of low entropy against misclassification.
+    expected entropy and the mutual information, so that both decrease with it. `weight` is lambda, in [0, inf).
     """
 
     loss: str = field(default="ce", init=False, repr=False)

@@ -1,4 +1,4 @@
-"""Gradients estimated from queries by central differences, and the ascent along them: the base of NES, SPSA and ZOO."""
+"""NES, SPSA and ZOO: ascent along gradients that are estimated from queries by central differences."""
 
 import math
 from collections.abc import Iterator
@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
+from advbnn.attacks.adam import AdamMoments
 from advbnn.attacks.base import like_rows
 from advbnn.attacks.blackbox import BlackBox, Search
 from advbnn.attacks.threat import Ball
@@ -22,7 +24,6 @@ class FiniteDifferences(BlackBox):
     evaluates the new point.
 
     Args:
-        directions: directions u per step.
         sigma: half the distance between the two ends. The default suits float32. A network that quantises its input
             needs a sigma that spans its quantisation steps.
         step_size: length of a step in the threat's norm, on the scale of the inputs; eps / 5 when None.
@@ -51,10 +52,7 @@ class FiniteDifferences(BlackBox):
         """Yields once for every step that the query budget allows."""
         cost = 2 * directions + 1
         if self.queries <= cost:
-            raise ArgumentError(
-                f"queries={self.queries} is too small for one step: x itself costs 1 query and a step with "
-                f"{directions} directions {cost}; raise queries or lower directions"
-            )
+            raise ArgumentError(f"queries={self.queries} must exceed {cost}; raise queries or lower directions")
         while search.affords(cost):
             yield
 
@@ -74,6 +72,10 @@ class FiniteDifferences(BlackBox):
         return point
 
 
+def _zeros(x: Tensor) -> Tensor:
+    return torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32))
+
+
 def adam_direction(ball: Ball, at: Tensor, mean: Tensor, square: Tensor) -> Tensor:
     """The direction of norm 1 for Adam's moments.
 
@@ -83,3 +85,69 @@ def adam_direction(ball: Ball, at: Tensor, mean: Tensor, square: Tensor) -> Tens
     if ball.threat.norm == "linf":
         return mean / square.sqrt().clamp_min(torch.finfo(mean.dtype).tiny)
     return ball.direction(mean, at)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NES(FiniteDifferences):
+    """g = mean_i s_i u_i with u_i ~ N(0, I): the gradient of E f(x + sigma u), followed as in PGD (Ilyas et al., 2018).
+
+    `momentum` is the weight of the past estimates.
+    """
+
+    momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.momentum < 1:
+            raise ArgumentError(f"momentum must lie in [0, 1), got {self.momentum}")
+
+    def _search(self, search: Search) -> None:
+        point, ball = search.x, self.threat.around(search.x)
+        gradient = _zeros(point)
+        for _ in self._steps(search, self.directions):
+            gradient = self.momentum * gradient
+            for _ in range(self.directions):
+                u = search.oracle.randn(*point.shape[1:])
+                gradient += self._slope(search, point, u) * u
+            point = self._step(search, ball, point, ball.direction(gradient, point))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SPSA(FiniteDifferences):
+    """g = mean_i s_i u_i with random signs u_i; projected Adam steps (Spall, 1992; Uesato et al., 2018)."""
+
+    def _search(self, search: Search) -> None:
+        point, ball = search.x, self.threat.around(search.x)
+        zeros, everywhere = _zeros(point), torch.ones_like(point, dtype=torch.bool)
+        moments = AdamMoments(zeros)
+        for _ in self._steps(search, self.directions):
+            gradient = zeros.clone()
+            for _ in range(self.directions):
+                u = search.oracle.rand(*point.shape[1:]).sub_(0.5).sign_()
+                gradient += self._slope(search, point, u) * u
+            direction = adam_direction(ball, point, *moments.update(gradient / self.directions, everywhere))
+            point = self._step(search, ball, point, direction)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZOO(FiniteDifferences):
+    """g_i = (f(x + sigma e_i) - f(x - sigma e_i)) / (2 sigma) for random coordinates i, each with its own moments.
+
+    A step moves every coordinate along its current Adam moments (Chen et al., 2017). The distance to x is bounded by
+    projection, as in all attacks here, not by a penalty. A step estimates `directions` coordinates, at most all.
+    """
+
+    directions: int = 128
+
+    def _search(self, search: Search) -> None:
+        point, ball = search.x, self.threat.around(search.x)
+        zeros, size = _zeros(point), point[0].numel()
+        moments, count = AdamMoments(zeros), min(self.directions, size)
+        for _ in self._steps(search, count):
+            chosen = search.oracle.rand(size).topk(count).indices
+            gradient, known = zeros.clone(), torch.zeros_like(zeros, dtype=torch.bool)
+            for coordinate in chosen.T:
+                u = functional.one_hot(coordinate, size).to(zeros).view_as(zeros)
+                gradient += self._slope(search, point, u) * u
+                known |= u > 0
+            point = self._step(search, ball, point, adam_direction(ball, point, *moments.update(gradient, known)))

@@ -42,14 +42,13 @@ class LossGradient(NamedTuple):
 def mean_loss(outputs: Iterable[Tensor], y: Tensor, objective: Objective) -> LossValue:
     """The objective averaged over the weight samples whose outputs are given, one at a time."""
     mean = _Mean(log_scale=objective.classifies and objective.average != "logits")
-    values: Tensor | None = None
+    values = torch.zeros(())
     for output in outputs:
         mean.add(output)
         if objective.average == "loss":
-            loss = objective(output, y)
-            values = loss if values is None else values + loss
+            values = values + objective(output, y)
     prediction = mean.result()
-    return LossValue(objective(prediction, y) if values is None else values / mean.count, prediction)
+    return LossValue(values / mean.count if objective.average == "loss" else objective(prediction, y), prediction)
 
 
 def input_gradient(network: Network, x: Tensor, y: Tensor, objective: Objective, eot: int = 1) -> LossGradient:
@@ -68,14 +67,12 @@ def input_gradient(network: Network, x: Tensor, y: Tensor, objective: Objective,
         return _differentiate(single, x)
     if objective.average != "loss":
         return _gradient_of_loss_of_mean(network, x, y, objective, eot)
-    mean = _Mean(log_scale=objective.classifies)
-    values: Tensor | float = 0.0
-    gradient = torch.zeros_like(x)
+    mean, values, gradient = _Mean(log_scale=objective.classifies), torch.zeros(()), torch.zeros_like(x)
     for _ in range(eot):
         sample = _differentiate(single, x)
         mean.add(sample.prediction)
         values, gradient = values + sample.values, gradient + sample.gradient
-    return LossGradient(values / eot, mean.result(), gradient / eot)  # type: ignore[arg-type]
+    return LossGradient(values / eot, mean.result(), gradient / eot)
 
 
 class _Mean:
@@ -123,9 +120,6 @@ def _differentiate(function: Callable[[Tensor], LossValue], x: Tensor) -> LossGr
         leaf = x.detach().requires_grad_()
         values, prediction = function(leaf)
         if not values.requires_grad:
-            raise ArgumentError(
-                "model's output has no gradient with respect to x: it detaches its input, runs under no_grad or "
-                "rounds; use a black-box attack such as Square, or a differentiable surrogate"
-            )
+            raise ArgumentError("model's output has no gradient with respect to x; use a black-box attack, e.g. Square")
         (gradient,) = torch.autograd.grad(values, leaf, torch.ones_like(values))
     return LossGradient(values.detach(), prediction.detach(), gradient)

@@ -4,16 +4,12 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from advbnn.attacks.threat import Threat
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
 
 Identify = Callable[[nn.Module], Any]
 
@@ -24,10 +20,7 @@ def settings_of(attack: object, identify: Identify = lambda network: None) -> di
     Defaults are left out, so that a new field with a default leaves stored settings valid. Fields that do not decide
     the result, such as `batch_size` and `progress`, are marked by `compare=False` and are left out too. An attack that
     is not a dataclass has its `repr` for a name; without one, its qualified name and its public attributes count.
-
-    Args:
-        attack: any attack.
-        identify: describes a network that the attack uses, such as the source of a `Transfer`; its SHA-256 in records.
+    `identify` describes a network that the attack uses, such as the source of a `Transfer`; its SHA-256 in records.
     """
     if is_dataclass(attack) and not isinstance(attack, type):
         return {"name": type(attack).__name__, **_json(_changed(attack), identify)}
@@ -38,7 +31,7 @@ def settings_of(attack: object, identify: Identify = lambda network: None) -> di
     return {"name": f"{named.__module__}.{named.__qualname__}", **_json(public, identify)}
 
 
-def _changed(settings: "DataclassInstance") -> dict[str, Any]:
+def _changed(settings: Any) -> dict[str, Any]:
     """The fields that count and differ from their defaults."""
     found = {}
     for field in fields(settings):

@@ -48,31 +48,22 @@ def _scale(top: Tensor, low: Tensor) -> Tensor:
 def gaussian_nll(outputs: Tensor, y: Tensor, targeted: bool = False) -> Tensor:
     """|y - f|^2 / 2: the negative log-likelihood of a Gaussian with variance 1, up to a constant."""
     if outputs.shape != y.shape:
-        raise ArgumentError(
-            f"loss='nll' compares y with the model's output: y has shape {tuple(y.shape)}, the output "
-            f"{tuple(outputs.shape)}; give both the same shape"
-        )
+        shapes = f"{tuple(y.shape)} and {tuple(outputs.shape)}"
+        raise ArgumentError(f"loss='nll' needs y and the model's output in the same shape, got {shapes}")
     loss = (outputs - y).square().flatten(1).sum(1) / 2 if y.ndim > 1 else (outputs - y).square() / 2
     return -loss if targeted else loss
 
 
-LOSSES: dict[str, Callable[[Tensor, Tensor, bool], Tensor]] = {
-    "ce": cross_entropy,
-    "margin": margin,
-    "dlr": dlr,
-    "nll": gaussian_nll,
-}
+Loss = Callable[[Tensor, Tensor, bool], Tensor]
+LOSSES: dict[str, Loss] = {"ce": cross_entropy, "margin": margin, "dlr": dlr, "nll": gaussian_nll}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """A loss, and its expectation over weight samples (eq. 3).
+    """A loss, and its average over weight samples.
 
-    Args:
-        loss: `"ce"`, `"margin"`, `"dlr"`, or `"nll"` for regression with a Gaussian likelihood.
-        average: `"loss"`, the mean loss of the samples (eq. 3); `"probability"`, the loss of the mean probability,
-            which is the prediction of the ensemble (eq. 18); `"logits"`, the loss of the mean output.
-        targeted: labels are the classes to reach.
+    It averages the `"loss"` (eq. 3), or it is the loss of the mean `"probability"`, which is the prediction of the
+    ensemble (eq. 18), or of the mean output, the `"logits"`.
     """
 
     loss: str = "ce"
@@ -85,9 +76,7 @@ class Objective:
         if self.average not in AVERAGES:
             raise unknown("average", self.average, AVERAGES)
         if self.loss == "nll" and self.average == "probability":
-            raise ArgumentError(
-                "average='probability' needs a classifier, loss='nll' is for regression; use average='loss' or 'logits'"
-            )
+            raise ArgumentError("average='probability' needs a classifier; with loss='nll' use 'loss' or 'logits'")
 
     @property
     def classifies(self) -> bool:
@@ -108,9 +97,7 @@ class TargetedDLR(Objective):
     def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The loss of each example; `y` has shape [n, 2]."""
         if outputs.shape[1] < 4:
-            raise ArgumentError(
-                f"targets needs at least 4 classes, the model has {outputs.shape[1]}; leave targets out"
-            )
+            raise ArgumentError(f"targets needs at least 4 classes, the model has {outputs.shape[1]}; leave it out")
         own, target = outputs.gather(1, y).unbind(1)
         top = outputs.topk(4, dim=1).values
         third, fourth = top[:, 2], top[:, 3]

@@ -2,8 +2,8 @@
 
 import math
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -17,16 +17,16 @@ from advbnn.bayes.prediction import are_probabilities
 from advbnn.errors import ArgumentError, ArgumentTypeError
 from advbnn.randomness import seeded
 
+Seen = LossValue | LossGradient | None
+
 
 class Oracle:
     """Losses and gradients for one attack on one chunk of a batch.
 
     The network's own randomness follows torch's default generator, which the caller seeds identically for every
     chunk. Randomness of examples (`start`, `rand`, `randn`) comes from a second generator. It is sampled for the
-    whole batch, and the chunk takes its rows, so that neither depends on how the batch is split.
-
-    Attributes:
-        rows: the rows of the batch that this chunk holds.
+    whole batch, and the chunk takes its `rows`, so that neither depends on how the batch is split. `queries` counts the
+    forward passes per example, [n], every weight sample counted.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Oracle:
         whole: tuple[Tensor, Tensor],
         rows: slice,
         *,
-        seeds: tuple[int, int],
+        seeds: Sequence[int],
         is_random: Callable[[], bool],
         report: Callable[[float], None],
     ) -> None:
@@ -47,8 +47,7 @@ class Oracle:
         self._generator = torch.Generator(self._whole_x.device).manual_seed(example_seed)
         self._is_random = is_random
         self._output_checked = False
-        self._queries_of_all = 0
-        self._queries = torch.zeros(rows.stop - rows.start, dtype=torch.int64, device=self._whole_x.device)
+        self.queries = torch.zeros(rows.stop - rows.start, dtype=torch.int64, device=self._whole_x.device)
         self._largest_entries: list[Tensor] = []
 
     @property
@@ -56,30 +55,21 @@ class Oracle:
         """Whether two passes of the model may differ; if not, one weight sample is enough."""
         return self._is_random()
 
-    @property
-    def queries(self) -> Tensor:
-        """Forward passes per example so far, every weight sample counted, [n]."""
-        return self._queries + self._queries_of_all
-
     def gradient(
         self, x: Tensor, y: Tensor, objective: Objective, eot: int = 1, active: Tensor | None = None
     ) -> LossGradient:
         """The objective and its gradient at `x`, averaged over `eot` fresh weight samples; see `input_gradient`.
 
-        Args:
-            x: one input for each example of the chunk, or for each of those in `active`.
-            y: their labels.
-            objective: what to differentiate, and how it is averaged.
-            eot: the number of weight samples; one for a deterministic model.
-            active: indices within the chunk of the examples queried; all when None.
+        `active` holds the indices within the chunk of the examples queried; all when None. A deterministic model is
+        sampled once.
         """
-        eot = self._samples(eot)
+        eot = eot if eot == 1 or self.random else 1
         found = input_gradient(self._forward, x, y, objective, eot)
         self._count(eot if eot == 1 or objective.average == "loss" else 2 * eot, active)
         # NaN if any entry is NaN, 0 if all are 0: one small tensor to look at when the attack is over
         largest = found.gradient.reshape(len(x), -1).abs().amax(1)
         if active is not None:
-            largest = torch.full_like(self._queries, -1, dtype=largest.dtype).index_copy_(0, active, largest)
+            largest = torch.full_like(self.queries, -1, dtype=largest.dtype).index_copy_(0, active, largest)
         self._largest_entries.append(largest)
         return found
 
@@ -88,7 +78,7 @@ class Oracle:
         self, x: Tensor, y: Tensor, objective: Objective, samples: int = 1, active: Tensor | None = None
     ) -> LossValue:
         """The objective at `x`, averaged over fresh weight samples, without a gradient; arguments as above."""
-        samples = self._samples(samples)
+        samples = samples if samples == 1 or self.random else 1
         self._count(samples, active)
         return mean_loss((self._forward(x) for _ in range(samples)), y, objective)
 
@@ -98,8 +88,7 @@ class Oracle:
         y: Tensor,
         objective: Objective,
         samples: int,
-        *,
-        known: LossValue | LossGradient | None = None,
+        known: Seen = None,
         active: Tensor | None = None,
     ) -> LossValue:
         """As `loss`, on the selection samples: the same for all candidates, and used for nothing else.
@@ -111,12 +100,9 @@ class Oracle:
         with seeded(self._selection_seed, x.device):
             return self.loss(x, y, objective, samples, active)
 
-    def selection_score(
-        self, x: Tensor, y: Tensor, samples: int, *, known: LossValue | LossGradient | None = None
-    ) -> Tensor:
+    def selection_score(self, x: Tensor, y: Tensor, samples: int, known: Seen = None) -> Tensor:
         """The `score` of the mean prediction over the selection samples, [n]."""
-        objective = self.selection_objective
-        return self.score(self.selection_loss(x, y, objective, samples, known=known).prediction, y)
+        return self.score(self.selection_loss(x, y, self.selection_objective, samples, known=known).prediction, y)
 
     @property
     def selection_objective(self) -> Objective:
@@ -147,15 +133,20 @@ class Oracle:
 
     def rand(self, *shape: int) -> Tensor:
         """Uniform numbers in [0, 1), `shape` of them for each example."""
-        return torch.rand(len(self._whole_x), *shape, **self._random_options())[self.rows]
+        return self._numbers(*shape).uniform_(generator=self._generator)[self.rows]
 
     def randn(self, *shape: int) -> Tensor:
         """Standard normal numbers, `shape` of them for each example."""
-        return torch.randn(len(self._whole_x), *shape, **self._random_options())[self.rows]
+        return self._numbers(*shape).normal_(generator=self._generator)[self.rows]
+
+    def _numbers(self, *shape: int) -> Tensor:
+        dtype = torch.promote_types(self._whole_x.dtype, torch.float32)
+        return torch.empty(len(self._whole_x), *shape, dtype=dtype, device=self._whole_x.device)
 
     def report(self, done: int, total: int) -> None:
         """Report that `done` of `total` equal parts of the work are finished."""
-        self._report(done / total)
+        begin, end = self.rows.start, self.rows.stop
+        self._report((begin + (end - begin) * done / total) / len(self._whole_x))
 
     def zero_gradients(self) -> int:
         """The number of examples whose gradients were all zero; NaN and infinite gradients are an error.
@@ -175,18 +166,8 @@ class Oracle:
             )
         return int(zero)
 
-    def _samples(self, wanted: int) -> int:
-        return wanted if wanted == 1 or self.random else 1
-
     def _count(self, passes: int, active: Tensor | None) -> None:
-        if active is None:
-            self._queries_of_all += passes
-        else:
-            self._queries.index_add_(0, active, torch.full_like(active, passes))
-
-    def _random_options(self) -> dict[str, Any]:
-        dtype = torch.promote_types(self._whole_x.dtype, torch.float32)
-        return {"generator": self._generator, "device": self._whole_x.device, "dtype": dtype}
+        self.queries[slice(None) if active is None else active] += passes
 
     def _forward(self, x: Tensor) -> Tensor:
         outputs: Tensor = self._model(x)
@@ -199,53 +180,38 @@ class Oracle:
 def check_outputs(outputs: Any, x: Tensor, y: Tensor, classifies: bool) -> None:
     """Refuses outputs that are not one tensor of logits for the labels `y`."""
     if not isinstance(outputs, Tensor):
-        raise ArgumentTypeError(
-            f"model must return one tensor, got a {type(outputs).__name__}; wrap it in a module that returns only "
-            "the logits"
-        )
+        came = type(outputs).__name__
+        raise ArgumentTypeError(f"model must return one tensor, got a {came}; wrap it to return only the logits")
     if len(outputs) != len(x):
         raise ArgumentError(f"model must return one row per input, got {len(outputs)} rows for {len(x)} inputs")
     if classifies and outputs.ndim != 2:
         raise ArgumentError(f"model must return logits of shape [n, classes], got {tuple(outputs.shape)}")
     # transferred together, to synchronise with the device once
     sums_to_one = are_probabilities(outputs)
-    highest = y.max() if classifies else torch.zeros_like(sums_to_one)
-    has_nan, probabilities, label = torch.stack(
-        [outputs.isnan().any().long(), sums_to_one.long(), highest.long()]
-    ).tolist()
+    highest = y.max().long() if classifies else torch.zeros_like(sums_to_one, dtype=torch.int64)
+    has_nan, probabilities, label = torch.stack([outputs.isnan().any().long(), sums_to_one.long(), highest]).tolist()
     if has_nan:
         raise ArgumentError("model returned NaN before any attack step; check its weights and its normalisation")
-    if not classifies:
-        return
-    if label >= outputs.shape[1]:
+    if classifies and label >= outputs.shape[1]:
         raise ArgumentError(
             f"y holds the label {label}, but the model has {outputs.shape[1]} classes, numbered from 0; "
             "check the labels, or the size of the model's last layer"
         )
-    if probabilities:
-        raise ArgumentError(
-            "model returned probabilities (rows are non-negative and sum to 1), attacks need logits: remove the "
-            "softmax, or return its logarithm"
-        )
+    if classifies and probabilities:
+        raise ArgumentError("model returned probabilities, attacks need logits: remove the softmax, or return its log")
 
 
 @torch.no_grad()
 def is_random(model: nn.Module, x: Tensor) -> bool:
     """Whether a pass of the model uses random numbers, or two passes differ."""
-    with _without_compiling(), seeded(0, x.device):
+    # a compiled model would be compiled again for a few inputs; without dynamo, which is slow to import, none is
+    compiling = "torch._dynamo" in sys.modules
+    with torch.compiler.set_stance("force_eager") if compiling else nullcontext(), seeded(0, x.device):
         before = _random_state(x.device)
         first = model(x)
         if any(not torch.equal(a, b) for a, b in zip(before, _random_state(x.device), strict=True)):
             return True
         return isinstance(first, Tensor) and not torch.equal(first, model(x))
-
-
-def _without_compiling() -> AbstractContextManager[Any]:
-    """Within the block a compiled model runs eagerly: it would be compiled again for a few inputs."""
-    if "torch._dynamo" not in sys.modules:  # slow to import, and nothing has been compiled yet
-        return nullcontext()
-    eager: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
-    return eager
 
 
 def _random_state(device: torch.device) -> list[Tensor]:

@@ -1,6 +1,7 @@
 """Projected gradient ascent: FGSM, BIM, PGD (eq. 1 to 3), and ascent along the plain gradient (eq. 21)."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -11,7 +12,11 @@ from advbnn.attacks.oracle import Oracle
 from advbnn.attacks.threat import Ball, Threat
 from advbnn.errors import ArgumentError, positive_whole, unknown
 
-SCHEDULES = ("constant", "linear", "cosine")
+SCHEDULES: dict[str, Callable[[float], float]] = {
+    "constant": lambda progress: 1.0,
+    "linear": lambda progress: 1 - progress,
+    "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,
+}
 PICKS = ("last", "best")
 
 
@@ -23,7 +28,6 @@ class PGD(Attack):
     by the margin of the mean probability over `selection_samples` samples.
 
     Args:
-        steps: number of steps.
         step_size: a, on the scale of the inputs; 2.5 eps / steps when neither step size is given.
         relative_step_size: a as a fraction of eps.
         random_start: start at a random point of the allowed set instead of at x.
@@ -81,21 +85,19 @@ class PGD(Attack):
             best.offer(last, oracle.selection_score(last, y, self.selection_samples))
         return best.x
 
-    def _ascend(
-        self, oracle: Oracle, ball: Ball, y: Tensor, restart: int = 0, best: BestPoints | None = None
-    ) -> Tensor:
+    def _ascend(self, oracle: Oracle, ball: Ball, y: Tensor, run: int = 0, best: BestPoints | None = None) -> Tensor:
         x_adv = oracle.start(self.threat) if self.random_start else ball.x
-        objective, past = self.objective, torch.zeros_like(x_adv)
+        past = torch.zeros_like(x_adv)
         for step in range(self.steps):
-            found = oracle.gradient(x_adv, y, objective, self.eot)
+            found = oracle.gradient(x_adv, y, self.objective, self.eot)
             if best is not None:
                 best.offer(x_adv, oracle.selection_score(x_adv, y, self.selection_samples, known=found))
             gradient = found.gradient
             if self.momentum:
                 gradient = past = self.momentum * past + _normalised(gradient)
-            size = self.first_step * _decay(self.schedule, step / self.steps)
+            size = self.first_step * SCHEDULES[self.schedule](step / self.steps)
             x_adv = ball.project(torch.add(x_adv, self._direction(ball, gradient, x_adv), alpha=size))
-            oracle.report(restart * self.steps + step + 1, self.restarts * self.steps)
+            oracle.report(run * self.steps + step + 1, self.restarts * self.steps)
         return x_adv
 
     def _direction(self, ball: Ball, gradient: Tensor, at: Tensor) -> Tensor:
@@ -123,8 +125,7 @@ class FGSM(PGD):
 class GradientAscent(PGD):
     """xi <- xi + eta_t g_t: stochastic ascent along the plain gradient, neither signed nor scaled (eq. 21).
 
-    The step scales with the gradient, so that `step_size` eta depends on the model. Convergence needs a decaying
-    schedule.
+    The step scales with the gradient, so `step_size` eta depends on the model. Convergence needs a decaying schedule.
     """
 
     steps: int = 100
@@ -144,9 +145,3 @@ def paper_pgd(eps: float, steps: int = 20) -> PGD:
 def _normalised(gradient: Tensor) -> Tensor:
     mean = gradient.abs().reshape(len(gradient), -1).mean(1)
     return gradient / like_rows(mean.clamp_min(torch.finfo(gradient.dtype).tiny), gradient)
-
-
-def _decay(schedule: str, progress: float) -> float:
-    if schedule == "linear":
-        return 1 - progress
-    return (1 + math.cos(math.pi * progress)) / 2 if schedule == "cosine" else 1.0

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from advbnn.errors import ArgumentError, unknown
+from advbnn.names import NORMS
 
 if TYPE_CHECKING:
     from torch import nn
@@ -20,13 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Entry:
-    """An attack of the registry.
+    """An attack of the registry: its module and class, and what the command line needs to know of it.
 
     Args:
-        path: module and class within `advbnn.attacks`.
         options: which of the command line's `--steps` and `--eot` it takes.
         settings: its fields that differ from the defaults of the class.
-        norms: the norms it supports.
         on_mean: it is made on the posterior-mean network and transferred.
         note: a short explanation for the help text.
     """
@@ -34,19 +33,15 @@ class Entry:
     path: str
     options: tuple[str, ...] = ("steps", "eot")
     settings: Mapping[str, Any] = field(default_factory=dict)
-    norms: tuple[str, ...] = ("linf", "l2", "l1")
+    norms: tuple[str, ...] = NORMS
     on_mean: bool = False
     note: str = ""
 
 
+_PAPER = {"step_size": 0.007, "random_start": False}
+
 ATTACKS = {
-    "paper": Entry(
-        "pgd.PGD",
-        ("steps",),
-        {"step_size": 0.007, "random_start": False},
-        norms=("linf",),
-        note="the authors' PGD, one weight sample per step",
-    ),
+    "paper": Entry("pgd.PGD", ("steps",), _PAPER, ("linf",), note="the authors' PGD, one weight sample per step"),
     "fgsm": Entry("pgd.FGSM", ("eot",)),
     "pgd": Entry("pgd.PGD"),
     "apgd": Entry("apgd.APGD"),
@@ -55,21 +50,14 @@ ATTACKS = {
     "evasive": Entry("evasion.EvasivePGD", note="PGD that also evades detection by uncertainty"),
     "cw": Entry("cw.CW", norms=("l2", "linf")),
     "square": Entry("square.Square", ("eot",)),
-    "nes": Entry("nes.NES", ("eot",)),
-    "spsa": Entry("spsa.SPSA", ("eot",)),
-    "zoo": Entry("zoo.ZOO", ("eot",)),
+    "nes": Entry("finite_differences.NES", ("eot",)),
+    "spsa": Entry("finite_differences.SPSA", ("eot",)),
+    "zoo": Entry("finite_differences.ZOO", ("eot",)),
 }
 
 
 def make_attack(name: str, threat: "Threat", model: "nn.Module | None" = None, **settings: Any) -> "Attack | Transfer":
-    """The attack of that name.
-
-    Args:
-        name: a key of `ATTACKS`.
-        threat: the allowed perturbations.
-        model: the network to be attacked; only `"mean"` needs it.
-        settings: fields of the attack's class.
-    """
+    """The attack of that name in `ATTACKS`, with these settings of its class; only `"mean"` needs the model."""
     if name not in ATTACKS:
         raise unknown("attack", name, ATTACKS)
     entry = ATTACKS[name]
@@ -81,8 +69,5 @@ def make_attack(name: str, threat: "Threat", model: "nn.Module | None" = None, *
     if not entry.on_mean:
         return attack
     from advbnn.attacks.transfer import Transfer
-    from advbnn.bayes.protocol import posterior_mean
 
-    if model is None or posterior_mean(model) is None:
-        raise ArgumentError(f"attack {name!r} needs a Bayesian network, got {type(model).__name__}; leave it out")
     return Transfer.from_mean(model, attack)

@@ -43,9 +43,7 @@ class Square(BlackBox):
         if not 0 < self.p <= 1:
             raise ArgumentError(f"p must be a fraction of the pixels in (0, 1], got {self.p}")
         if not math.isfinite(self.threat.eps):
-            raise ArgumentError(
-                f"eps must be finite for Square, got {self.threat.eps}; for the whole box use its width"
-            )
+            raise ArgumentError("eps must be finite for Square; for the whole box use its width")
 
     def size(self, progress: float, height: int, width: int) -> tuple[int, int]:
         """Height and width of the square after a fraction `progress` of all proposals."""
@@ -128,9 +126,6 @@ class _Bumps:
         self.numbers = 5 + ball.x.shape[1]
         self._order = {"l2": 2, "l1": 1}[ball.threat.norm]
         self._wide = torch.promote_types(ball.x.dtype, torch.float32)
-        self._bumps = functools.cache(
-            functools.partial(_bumps, order=self._order, dtype=self._wide, device=ball.x.device)
-        )
 
     def start(self, oracle: Oracle) -> Tensor:
         """A grid of squares, five by five or a little more."""
@@ -171,16 +166,19 @@ class _Bumps:
             delta = self.ball.radius * self._unit(delta.flatten(1)).view_as(delta)
         return self.ball.project((self.ball.x + delta).to(self.ball.x.dtype))
 
+    def _bumps(self, *size: int) -> tuple[Tensor, Tensor]:
+        return _bumps(*size, self._order, self._wide, self.ball.x.device)
+
     def _unit(self, delta: Tensor) -> Tensor:
-        unit: Tensor = functional.normalize(delta, self._order, dim=-1, eps=torch.finfo(delta.dtype).tiny)
-        return unit
+        return functional.normalize(delta, self._order, dim=-1, eps=torch.finfo(delta.dtype).tiny)
 
     def _power(self, delta: Tensor) -> Tensor:
         """The norm to the power of its order, along the last dimension."""
         return delta.abs().pow(self._order).sum(-1, keepdim=True)
 
 
-def _bumps(height: int, width: int, *, order: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+@functools.lru_cache(64)
+def _bumps(height: int, width: int, order: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """Two bumps of opposite sign, one above the other and side by side, of norm 1."""
 
     def above(height: int, width: int) -> Tensor:
@@ -197,8 +195,7 @@ def bump(height: int, width: int, sharpness: int) -> Tensor:
     rows, columns = (torch.arange(side).sub(side // 2).abs() for side in (height, width))
     ring = torch.maximum(rows[:, None], columns)
     terms = torch.arange(1, max(height, width) // 2 + 2, dtype=torch.float64).pow(-sharpness)
-    tails: Tensor = terms.flip(0).cumsum(0).flip(0)
-    return tails[ring]
+    return terms.flip(0).cumsum(0).flip(0)[ring]
 
 
 def _image_shape(shape: torch.Size) -> tuple[int, int, int, int]:

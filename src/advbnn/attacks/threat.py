@@ -35,19 +35,12 @@ class Threat:
         if self.norm not in NORMS:
             raise unknown("norm", self.norm, NORMS)
         if not _is_number(self.eps):
-            raise ArgumentTypeError(
-                f"eps must be a number, a radius of 0 or more, got {self.eps!r} ({type(self.eps).__name__}); write "
-                "8/255 without quotes, or convert it with float(...)"
-            )
+            raise ArgumentTypeError(f"eps must be a number, got {self.eps!r}; use float(eps), 8/255 without quotes")
         if not self.eps >= 0:
             raise ArgumentError(f"eps must be a radius of 0 or more, got {self.eps}; for images in [0, 1] try 8/255")
-        if not (isinstance(self.bounds, Sequence) and len(self.bounds) == 2 and all(map(_is_number, self.bounds))):
-            raise ArgumentTypeError(
-                f"bounds must be two numbers, (low, high), got {self.bounds!r}; for images in [0, 1] leave them out"
-            )
-        low, high = self.bounds
-        if not low < high:
-            raise ArgumentError(f"bounds must be (low, high) with low < high, got {self.bounds}")
+        numbers = isinstance(self.bounds, Sequence) and all(map(_is_number, self.bounds))
+        if not numbers or len(self.bounds) != 2 or not self.bounds[0] < self.bounds[1]:
+            raise ArgumentError(f"bounds must be two numbers (low, high) with low < high, got {self.bounds!r}")
 
     def around(self, x: Tensor) -> "Ball":
         """The allowed set around the batch `x`."""
@@ -91,9 +84,7 @@ class Ball:
         """A random point for each example: uniform in the ball, projected into the box (linf: uniform in both)."""
         x, dtype = self.x, torch.promote_types(self.x.dtype, torch.float32)
         if math.isinf(self.threat.eps) and (self.threat.norm != "linf" or math.isinf(self.high - self.low)):
-            raise ArgumentError(
-                "a random start needs a finite eps (or, in linf, finite bounds); or use random_start=False"
-            )
+            raise ArgumentError("a random start needs a finite eps or, in linf, bounds; or use random_start=False")
         if self.threat.norm == "linf":
             share = torch.rand(x.shape, generator=generator, device=x.device, dtype=dtype)
             return self.project(self._lower + (share * (self._upper - self._lower)).to(x.dtype))
@@ -125,8 +116,7 @@ class Ball:
             flat = flat / flat.abs().amax(1, keepdim=True).clamp_min(tiny)
             return (flat / self._length(flat).clamp_min(tiny)).view_as(gradient)
         if at is not None:
-            here = _rows(at)
-            blocked = torch.where(flat > 0, here >= self.high, here <= self.low)
+            blocked = torch.where(flat > 0, _rows(at) >= self.high, _rows(at) <= self.low)
             flat = flat.masked_fill(blocked, 0)
         count = max(1, round(_SPARSITY * flat.shape[1]))
         largest = flat.abs().topk(count, dim=1).indices
@@ -150,8 +140,7 @@ class Ball:
             shorter = _project_l1(delta, _rows(torch.where(z > self.x, self.high - x, x - self.low)), self.radius)
         shorter = shorter * (self.radius / self._length(shorter).clamp_min(torch.finfo(x.dtype).tiny)).clamp_max(1)
         delta = torch.where(fits, delta, shorter).view_as(x)
-        nearest = (x + delta).to(self.x.dtype)
-        return _not_beyond(nearest, self.x, delta.abs()).clamp_(self.low, self.high)
+        return _not_beyond((x + delta).to(self.x.dtype), self.x, delta.abs()).clamp_(self.low, self.high)
 
     def _length(self, rows: Tensor) -> Tensor:
         lengths: Tensor = torch.linalg.vector_norm(rows, _ORDERS[self.threat.norm], dim=1, keepdim=True)
@@ -186,9 +175,7 @@ def _not_beyond(z: Tensor, x: Tensor, size: Tensor | float) -> Tensor:
 def _round_down(value: float, dtype: torch.dtype) -> float:
     """The largest number of `dtype` that is not above `value`."""
     nearest = torch.tensor(value, dtype=dtype)
-    if nearest.item() > value:
-        nearest = torch.nextafter(nearest, torch.zeros_like(nearest))
-    return nearest.item()
+    return (torch.nextafter(nearest, torch.zeros_like(nearest)) if nearest.item() > value else nearest).item()
 
 
 def _is_number(value: object) -> bool:

@@ -7,29 +7,23 @@ from torch import Tensor, nn
 from advbnn.attacks.base import Attack, AttackResult
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.protocol import posterior_mean
-from advbnn.errors import ArgumentTypeError
+from advbnn.errors import ArgumentError
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """An attack on `source` that is called on any target: `Transfer(source, attack)(target, x, y)`.
-
-    Args:
-        source: the network that the perturbations are crafted on.
-        attack: how it is attacked.
-    """
+    """An attack on `source` that is called on any target: `Transfer(source, attack)(target, x, y)`."""
 
     source: nn.Module = field(repr=False)
     attack: Attack
 
     @classmethod
-    def from_mean(cls, bnn: nn.Module, attack: Attack) -> "Transfer":
+    def from_mean(cls, bnn: nn.Module | None, attack: Attack) -> "Transfer":
         """Craft on the posterior-mean network, which is deterministic, so that noise cannot mask its gradients."""
-        mean = posterior_mean(bnn)
+        mean = None if bnn is None else posterior_mean(bnn)
         if mean is None:
-            raise ArgumentTypeError(
-                f"bnn must be a Bayesian network, got {type(bnn).__name__}; another source: Transfer(source, attack)"
-            )
+            came = type(bnn).__name__
+            raise ArgumentError(f"attack 'mean' needs a Bayesian network, got {came}; use Transfer(source, attack)")
         return cls(mean, attack)
 
     @property
@@ -43,6 +37,4 @@ class Transfer:
 
     def run(self, model: nn.Module, x: Tensor, y: Tensor, seed: int | None = None) -> AttackResult:
         """As calling it, with the queries to the source."""
-        if not isinstance(model, nn.Module):
-            raise ArgumentTypeError(f"model must be a torch.nn.Module that returns logits, got {type(model).__name__}")
         return self.attack.run(self.source, x, y, seed)

@@ -9,27 +9,22 @@ from advbnn.attacks import registry
 from advbnn.attacks.base import Attack
 from advbnn.attacks.threat import Threat
 from advbnn.attacks.transfer import Transfer
-from advbnn.errors import ArgumentError, unknown
+from advbnn.errors import ArgumentError
 
 
 def make_attack(
     name: str, model: nn.Module, threat: Threat, steps: int | None = None, eot: int = 1
 ) -> Attack | Transfer:
     """The attack of that name for a model; options that the attack does not take are left out."""
-    if name not in registry.ATTACKS:
-        raise unknown("attack", name, registry.ATTACKS)
+    options = registry.ATTACKS[name].options if name in registry.ATTACKS else ()
     given = {"eot": eot} if steps is None else {"steps": steps, "eot": eot}
-    taken = {option: value for option, value in given.items() if option in registry.ATTACKS[name].options}
-    return registry.make_attack(name, threat, model, **taken)
+    return registry.make_attack(name, threat, model, **{o: value for o, value in given.items() if o in options})
 
 
 def refuse_impossible(names: Sequence[str], norm: str, steps: int | None, eot: int) -> None:
     """Refuses attacks that fit no network or radius, and options that no attack takes, before a run is loaded."""
-    given = {"steps": steps} if steps is not None else {}
-    if eot != 1:
-        given["eot"] = eot
-    for option, value in given.items():
-        if names and not any(option in registry.ATTACKS[name].options for name in names):
+    for option, value, default in (("steps", steps, None), ("eot", eot, 1)):
+        if value != default and names and not any(option in registry.ATTACKS[name].options for name in names):
             raise typer.BadParameter(
                 f"--{option} {value} would change nothing: {' and '.join(names)} take no --{option}; use --attack pgd"
             )

@@ -1,54 +1,37 @@
 """advbnn uncertainty: calibration, selective prediction and detection of adversarial examples of a run."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from advbnn.cli.options import (
-    ATTACKS,
-    BatchSize,
-    Device,
-    Engine,
-    Eot,
-    Last,
-    Limit,
-    Norm,
-    Out,
-    Precision,
-    Radii,
-    Samples,
-    Seeds,
-    Steps,
-    named,
-    refuse_larger_than_images,
-)
+from advbnn.cli import options
 
 if TYPE_CHECKING:
     from advbnn.evaluation.records import Records
 
 
 def uncertainty(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    run: options.Run,
     attack: Annotated[
-        list[str] | None, named(ATTACKS, "As for evaluate. May be repeated; pgd and evasive if left out.")
+        list[str] | None,
+        options.named(options.ATTACKS, "As for evaluate. May be repeated; pgd and evasive by default."),
     ] = None,
-    eps: Radii = None,
-    norm: Norm = "linf",
-    steps: Steps = None,
-    eot: Eot = 1,
+    eps: options.Radii = None,
+    norm: options.Norm = "linf",
+    steps: options.Steps = None,
+    eot: options.Eot = 1,
     foreign: Annotated[
         list[str] | None, typer.Option(help="Another data set, by name or folder, to be detected. May be repeated.")
     ] = None,
-    samples: Samples = 20,
-    seeds: Seeds = 3,
-    limit: Limit = None,
-    batch_size: BatchSize = 250,
-    out: Out = None,
-    last: Last = False,
-    device: Device = None,
-    engine: Engine = "auto",
-    precision: Precision = "full",
+    samples: options.Samples = 20,
+    seeds: options.Seeds = 3,
+    limit: options.Limit = None,
+    batch_size: options.BatchSize = 250,
+    out: options.Out = None,
+    last: options.Last = False,
+    device: options.Device = None,
+    engine: options.Engine = "auto",
+    precision: options.Precision = "full",
 ) -> None:
     """Measure calibration, selective prediction and detection of adversarial examples, on clean and attacked images.
 
@@ -62,28 +45,17 @@ def uncertainty(
 
     names = attack or ["pgd", "evasive"]
     refuse_impossible(names, norm, steps, eot)
-    refuse_larger_than_images(norm, eps or ())
-    with open_run(
-        run,
-        device=device,
-        limit=limit,
-        out=out,
-        last=last,
-        samples=samples,
-        seeds=seeds,
-        batch_size=batch_size,
-        engine=engine,
-        precision=precision,
-    ) as (trained, test, options, leads):
-        radii = eps or [training_radius(trained)]
-        records = measure.uncertainty(trained.model, test, **options)
-        for radius in radii:
+    options.refuse_larger_than_images(norm, eps or ())
+    settings = {"samples": samples, "seeds": seeds, "batch_size": batch_size, "engine": engine, "precision": precision}
+    with open_run(run, device=device, limit=limit, out=out, last=last, **settings) as (trained, test, shared, leads):
+        records = measure.uncertainty(trained.model, test, **shared)
+        for radius in eps or [training_radius(trained)]:
             made = ((name, make_attack(name, trained.model, Threat(norm, radius), steps, eot)) for name in names)
             chosen = {title(name, one): one for name, one in made}
-            records += measure.uncertainty(trained.model, test, chosen, **options)
+            records += measure.uncertainty(trained.model, test, chosen, **shared)
         for source in foreign or ():
             others = (load(source) if source in NAMES else load(source, size=test.shape[-1])).test
-            records += measure.ood_detection(trained.model, test, {others.name: others}, **options)
+            records += measure.ood_detection(trained.model, test, {others.name: others}, **shared)
         if leads:
             _show(records)
 
@@ -104,6 +76,4 @@ def _show(records: "Records") -> None:
             cells = (f"{details['auroc'][name]['mean']:.3f}" for name in ("entropy", "mutual_information"))
             successes = details.get("auroc_of_successes")
             detected.add_row(record.name + radius, *cells, f"{successes['entropy']['mean']:.3f}" if successes else "-")
-    console = Console()
-    console.print(scores)
-    console.print(detected)
+    Console().print(scores, detected, sep="\n")

@@ -14,13 +14,7 @@ from advbnn.modules import device_of, dtype_of
 
 @dataclass(frozen=True)
 class Cutoff:
-    """The rule to abstain above an entropy.
-
-    Attributes:
-        entropy: the largest predictive entropy that is still classified, in nats.
-        coverage: the fraction of the reference images that is classified.
-        accuracy: the fraction of those that is classified correctly.
-    """
+    """The largest entropy that is still classified, in nats, the fraction of images classified, and their accuracy."""
 
     entropy: float
     coverage: float
@@ -28,25 +22,13 @@ class Cutoff:
 
 
 def cutoff(
-    model: nn.Module,
-    reference: Examples,
-    coverage: float = 0.9,
-    samples: int = 20,
-    seed: int = 0,
-    batch_size: int = 250,
+    model: nn.Module, images: Examples, coverage: float = 0.9, samples: int = 20, seed: int = 0, batch_size: int = 250
 ) -> Cutoff:
-    """The smallest entropy that covers at least a fraction `coverage` of the reference images.
+    """The smallest entropy that covers at least a fraction `coverage` of the images.
 
     It holds on average for images of the same distribution. It promises nothing about others, least of all about
-    attacked ones.
-
-    Args:
-        model: any module that returns logits.
-        reference: images that it was not trained on; only their entropy sets the cutoff, not their labels.
-        coverage: the fraction to classify.
-        samples: weight samples.
-        seed: of the weight samples; the one that predictions will use.
-        batch_size: images at a time.
+    attacked ones. The model must not have been trained on these images. Their labels do not set the cutoff. `samples`
+    and `seed` are those that predictions will use.
     """
 
     def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
@@ -54,11 +36,10 @@ def cutoff(
         prediction = predict(model, x, samples, seed)
         return {"entropy": prediction.entropy, "correct": prediction.label == y}
 
-    found = batchwise(work, reference, batch_size=batch_size).tensors
+    found = batchwise(work, images, batch_size=batch_size).tensors
     limit = threshold(found["entropy"], coverage)
     kept = found["entropy"] <= limit
-    accuracy = found["correct"][kept].double().mean().item()
-    return Cutoff(entropy=limit, coverage=kept.double().mean().item(), accuracy=accuracy)
+    return Cutoff(limit, kept.double().mean().item(), found["correct"][kept].double().mean().item())
 
 
 def threshold(uncertainty: Tensor, coverage: float) -> float:

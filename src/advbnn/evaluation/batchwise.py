@@ -25,16 +25,10 @@ _SECONDS = "seconds"
 
 
 class Batch:
-    """One batch, whose finished parts are kept on disk until it is complete.
+    """One batch, whose finished parts are kept in `folder` until it is complete; nowhere when None.
 
-    Args:
-        number: its index.
-        folder: where finished parts are kept; nowhere when None.
-        report: called with what is under way: the name of a part, and the progress of an attack.
-
-    Attributes:
-        number: its index.
-        earlier: seconds that the parts read from disk took when they were computed.
+    `report` is called with what is under way: the name of a part, and the progress of an attack. `earlier` is the time,
+    in seconds, that the parts read from disk took when they were computed.
     """
 
     def __init__(
@@ -44,13 +38,7 @@ class Batch:
         self._folder, self._report, self._part = folder, report, ""
 
     def part(self, name: str, inputs: Tensor, make: Callable[[], Tensor]) -> Tensor:
-        """The result of `make`, read from disk if it was computed from the same inputs before an interruption.
-
-        Args:
-            name: identifies this part of the batch.
-            inputs: what it is computed from.
-            make: computes it.
-        """
+        """The result of `make`, read from disk if it was computed from the same inputs before an interruption."""
         self._part = name
         self._report(name)
         if self._folder is None:
@@ -97,9 +85,7 @@ def batchwise(
     results. The batches do not depend on the number of processes, so neither do the results.
 
     Args:
-        work: called once per batch.
-        data: the examples; images are passed in [0, 1].
-        batch_size: examples per batch.
+        work: called once per batch, with images in [0, 1].
         rows: the examples to use, in this order; all when None.
         device: where to move the inputs; where the data is when None.
         store: a folder for this work only. Finished batches, and finished parts of a batch, are written there and
@@ -133,11 +119,9 @@ def batchwise(
 
 def gather(value: T) -> list[T]:
     """The values of all processes, in the order of their ranks."""
-    size = world().size
-    if size == 1:
-        return [value]
-    values: list[Any] = [None] * size
-    torch.distributed.all_gather_object(values, value)
+    values: list[Any] = [value] * world().size
+    if len(values) > 1:
+        torch.distributed.all_gather_object(values, value)
     return values
 
 
@@ -164,7 +148,5 @@ def _write(file: Path, tensors: dict[str, Tensor]) -> None:
 
 
 def _digest(name: str, inputs: Tensor) -> str:
-    values = inputs.detach().cpu().contiguous().view(-1).view(torch.uint8)
-    return hashlib.sha256(
-        f"{name} {inputs.dtype} {tuple(inputs.shape)}".encode() + values.numpy().tobytes()
-    ).hexdigest()
+    values = inputs.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+    return hashlib.sha256(f"{name} {inputs.dtype} {tuple(inputs.shape)}".encode() + values).hexdigest()

@@ -1,6 +1,6 @@
 """Accuracy as a function of the radius, the ensemble size, the attack's steps or its EOT samples (section 4)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any, Unpack
 
@@ -32,53 +32,38 @@ STEPS = (3, 4, 6, 9, 13, 18, 26, 38, 55, 78, 112, 162, 234, 336, 483, 695, 1000)
 EOT_SAMPLES = (1, 2, 5, 10, 20, 50)
 
 
+Varied = Attack | Transfer
+
+
+class CurveOptions(Options, total=False):
+    """The options of an evaluation, and the name in records; the attack's class by default."""
+
+    name: str | None
+
+
 def radius_curve(
-    model: nn.Module,
-    data: Examples,
-    attack: Attack | Transfer,
-    radii: Sequence[float] = RADII,
-    *,
-    name: str | None = None,
-    **options: Unpack[Options],
+    model: nn.Module, data: Examples, attack: Varied, radii: Sequence[float] = RADII, **options: Unpack[CurveOptions]
 ) -> Records:
     """Accuracy under the attack at each radius; at 0 the clean accuracy.
 
-    Args:
-        model: see `evaluate`.
-        data: see `evaluate`.
-        attack: its radius is replaced; an absolute `step_size` stays the same.
-        radii: the radii eps.
-        name: the name in records, to distinguish curves of several attacks; the attack's class when None.
-        options: see `Evaluation`.
+    The attack's radius is replaced; an absolute `step_size` stays the same. The other arguments are as for `evaluate`.
     """
     points = {eps: changed(attack, threat=replace(attack.threat, eps=eps)) for eps in radii}
-    return _curve("radius", name, model, data, points, options)
+    return _curve("radius", points, model, data, **options)
 
 
 def steps_curve(
-    model: nn.Module,
-    data: Examples,
-    attack: Attack | Transfer,
-    steps: Sequence[int] = STEPS,
-    *,
-    name: str | None = None,
-    **options: Unpack[Options],
+    model: nn.Module, data: Examples, attack: Varied, steps: Sequence[int] = STEPS, **options: Unpack[CurveOptions]
 ) -> Records:
     """Accuracy under the attack with each number of steps; arguments as for `radius_curve`."""
-    return _curve("steps", name, model, data, {count: changed(attack, steps=count) for count in steps}, options)
+    return _curve("steps", {count: changed(attack, steps=count) for count in steps}, model, data, **options)
 
 
 def eot_curve(
-    model: nn.Module,
-    data: Examples,
-    attack: Attack | Transfer,
-    eot: Sequence[int] = EOT_SAMPLES,
-    *,
-    name: str | None = None,
-    **options: Unpack[Options],
+    model: nn.Module, data: Examples, attack: Varied, eot: Sequence[int] = EOT_SAMPLES, **options: Unpack[CurveOptions]
 ) -> Records:
     """Accuracy under the attack with each number of EOT samples; arguments as for `radius_curve`."""
-    return _curve("eot", name, model, data, {count: changed(attack, eot=count) for count in eot}, options)
+    return _curve("eot", {count: changed(attack, eot=count) for count in eot}, model, data, **options)
 
 
 def ensemble_curve(
@@ -93,15 +78,7 @@ def ensemble_curve(
     """Accuracy of ensembles of each size on the same perturbed inputs.
 
     The largest ensemble is sampled once. Its first m samples are the ensemble of size m, the one that
-    `evaluate(samples=m)` uses.
-
-    Args:
-        model: see `evaluate`.
-        data: see `evaluate`.
-        attack: the attack, or None for clean inputs.
-        sizes: the numbers of weight samples.
-        name: as for `radius_curve`.
-        options: see `Evaluation`, without `samples`.
+    `evaluate(samples=m)` uses. Other arguments as for `radius_curve`, with None for clean inputs.
     """
     if "samples" in options:
         raise ArgumentError("ensemble_curve takes sizes=(...) instead of samples")
@@ -110,7 +87,6 @@ def ensemble_curve(
     evaluation = Evaluation(model, data, **options | {"samples": max(sizes)})
     title = name or (CLEAN if attack is None else type(attack).__name__)
     plans = [evaluation.planned(title, attack, samples=size, curve="ensemble", at=float(size)) for size in sizes]
-
     network = evaluation.fast
 
     def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
@@ -127,7 +103,7 @@ def ensemble_curve(
     return evaluation.measure(plans, work)
 
 
-def changed(attack: Attack | Transfer, **changes: Any) -> Attack | Transfer:
+def changed(attack: Varied, **changes: Any) -> Varied:
     """The attack with other settings; for a transfer, those of the attack on its source."""
     inner = attack.attack if isinstance(attack, Transfer) else attack
     for name in changes:
@@ -142,24 +118,18 @@ class _Replayed(nn.Module):
 
     def __init__(self, outputs: Sequence[Tensor]) -> None:
         super().__init__()
-        self._outputs: Iterator[Tensor] = iter(outputs)
+        self._outputs = iter(outputs)
 
     def forward(self, x: Tensor) -> Tensor:
         return next(self._outputs)
 
 
 def _curve(
-    curve: str,
-    name: str | None,
-    model: nn.Module,
-    data: Examples,
-    points: dict[float, Attack | Transfer],
-    options: Options,
+    curve: str, at: dict[float, Varied], model: nn.Module, data: Examples, name: str | None = None, **options: Any
 ) -> Records:
-    if not points:
+    if not at:
         raise ArgumentError(f"the curve over {curve} needs at least one point")
-    evaluation = Evaluation(model, data, **options)
-    records = Records()
-    for at, attack in points.items():
-        records += evaluation.accuracy(name or type(attack).__name__, attack, curve=curve, at=float(at))
+    evaluation, records = Evaluation(model, data, **options), Records()
+    for value, attack in at.items():
+        records += evaluation.accuracy(name or type(attack).__name__, attack, curve=curve, at=float(value))
     return records

@@ -8,7 +8,7 @@ from statistics import NormalDist
 import torch
 from torch import Tensor
 
-from advbnn.errors import ArgumentError, ArgumentTypeError
+from advbnn.errors import ArgumentError
 
 CONFIDENCE = 0.95
 
@@ -35,11 +35,8 @@ def accuracy_interval(correct: Sequence[int], n: int, confidence: float = CONFID
 
     Only images count as trials: pooling seeds would count the same images several times. The mean over seeds varies
     less between sets of images than the accuracy of one seed, so the interval of one seed, placed at the mean, is
-    conservative. A mean between two counts takes the outer ends of both intervals.
-
-    Args:
-        correct: the number of images classified correctly under each seed.
-        n: the number of images.
+    conservative. A mean between two counts takes the outer ends of both intervals. `correct` holds the number of images
+    classified correctly under each seed.
     """
     if not correct:
         raise ArgumentError("correct must hold the count of at least one seed, got none")
@@ -54,21 +51,18 @@ def paired_interval(first: Tensor, second: Tensor, confidence: float = CONFIDENC
     q = (c + 1) / (n + 2) the interval is p - q -+ z sqrt((p + q - (p - q)^2) / (n + 2)): the adjusted Wald interval
     (Bonett and Price, 2012, J. Educ. Behav. Stat. 37:479).
 
-    With several seeds, an image adds to b the fraction of pairs of seeds in which it is right in the first and wrong
-    in the second. The mean over seeds varies less, so the interval is conservative.
-
-    Args:
-        first: the fraction of seeds for which each image was right, in [0, 1], [n].
-        second: the same for the second accuracy, in the same order.
+    Both arguments are the fractions of seeds for which each image was right, [n]. With several seeds, an image adds to
+    b the fraction of pairs of seeds in which it is right in the first and wrong in the second. The mean over seeds
+    varies less, so the interval is conservative.
     """
-    _check_fractions("first", first)
-    _check_fractions("second", second)
+    for argument, fractions in (("first", first), ("second", second)):
+        outside = ~((fractions >= 0) & (fractions <= 1))  # NaN too
+        if bool(outside.any()):
+            came = fractions[outside][0].item()
+            raise ArgumentError(f"{argument} must hold fractions in [0, 1], got {came:g}; leave out missing images")
     if first.shape != second.shape or first.ndim != 1 or len(first) == 0:
-        raise ArgumentError(
-            f"first and second must be of the same images, got shapes {tuple(first.shape)}, {tuple(second.shape)}"
-        )
-    if not 0 < confidence < 1:
-        raise ArgumentError(f"confidence must lie in (0, 1), got {confidence}; 0.95 is usual")
+        shapes = f"{tuple(first.shape)}, {tuple(second.shape)}"
+        raise ArgumentError(f"first and second must be of the same images, got shapes {shapes}")
     first, second, n = first.double(), second.double(), len(first)
     p, q = ((1 + (a * (1 - b)).sum().item()) / (n + 2) for a, b in ((first, second), (second, first)))
     half = NormalDist().inv_cdf((1 + confidence) / 2) * math.sqrt((p + q - (p - q) ** 2) / (n + 2))
@@ -87,19 +81,6 @@ def mean_interval(values: Tensor, confidence: float = CONFIDENCE) -> tuple[float
     std, mean = torch.std_mean(values.double())
     reach = NormalDist().inv_cdf((1 + confidence) / 2) * float(std) / math.sqrt(len(values))
     return float(mean) - reach, float(mean) + reach
-
-
-def _check_fractions(argument: str, fractions: Tensor) -> None:
-    if not isinstance(fractions, Tensor):
-        raise ArgumentTypeError(
-            f"{argument} must be a tensor of fractions in [0, 1], got {type(fractions).__name__}; use torch.as_tensor"
-        )
-    outside = ~((fractions >= 0) & (fractions <= 1))  # NaN too
-    if bool(outside.any()):
-        raise ArgumentError(
-            f"{argument} must hold fractions in [0, 1], one per image, got {fractions[outside][0].item():g}; "
-            "leave out images that were not evaluated"
-        )
 
 
 def _solve(n: int, counts: range, tail: float, rising: bool) -> float:

@@ -34,15 +34,8 @@ def local_lipschitz(
     - gamma * E_w |grad_x loss|: the mean increase if each weight sample is known. It is at least as large, and much
       larger if the gradients of the samples are nearly uncorrelated.
 
-    Both are equal for a deterministic network.
-
-    Args:
-        model: any module that returns logits; it runs in evaluation mode.
-        x: inputs.
-        y: their labels.
-        threat: the norm and the radius gamma.
-        samples: weight samples.
-        seed: makes the weight samples reproducible.
+    Both are equal for a deterministic network. The model returns logits and runs in evaluation mode; the seed makes the
+    weight samples reproducible.
     """
     first_order, per_sample = _slopes(model, x, y, threat, samples, seed)
     return first_order.mean(1), per_sample.mean(1)
@@ -63,11 +56,8 @@ def lipschitz_records(
     All images share the same few weight samples. So the standard error `se` has two parts: `se_images` from the choice
     of images, and `se_samples` from the weight samples, which more images do not reduce.
 
-    Args:
-        model: see `evaluate`.
-        data: data sets by name; for `Splits` the training and the test set.
-        attack: crafts the perturbation of eq. 14; its threat gives the norm and gamma.
-        options: see `Evaluation`.
+    `data` may be data sets by name; of `Splits` the training and the test set are used. The attack crafts the
+    perturbation of eq. 14, and its threat gives the norm and gamma. The other arguments are as for `evaluate`.
     """
     if isinstance(data, Splits):
         data = {"train": data.train, "test": data.test}
@@ -77,24 +67,26 @@ def lipschitz_records(
     for name, examples in data.items():
         evaluation = Evaluation(model, examples, **options)
         plan = evaluation.planned(name, attack, kind="lipschitz")
-        records += evaluation.measure([plan], _work(evaluation, attack), _summary)
+        records += evaluation.measure(
+            [plan], _work(evaluation, attack), lambda results: [{n: _mean_and_errors(v) for n, v in results.items()}]
+        )
     return records
 
 
 def _work(evaluation: Evaluation, attack: Perturbation) -> Work:
     model, samples = evaluation.fast, evaluation.samples
 
-    def values(x: Tensor, y: Tensor, seed: int, batch: Batch) -> dict[str, Tensor]:
-        x_adv, weights_seed = evaluation.craft(attack, x, y, seed, batch), scoring_seed(seed)
-        first_order, per_sample = _slopes(model, x, y, attack.threat, samples, weights_seed)
-        loss = _losses(model, x, y, samples, weights_seed)
-        increase = _losses(model, x_adv, y, samples, weights_seed) - loss
-        return {"first_order": first_order, "per_sample": per_sample, "loss": loss, "increase": increase}
-
     def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
         x, y = evaluation.prepared(x, y)
-        of_seeds = [values(x, y, seed, batch) for seed in evaluation.seed_list]
-        return {name: torch.stack([found[name] for found in of_seeds], 1) for name in of_seeds[0]}
+        of_seeds = []
+        for seed in evaluation.seed_list:
+            x_adv, weights_seed = evaluation.craft(attack, x, y, seed, batch), scoring_seed(seed)
+            first_order, per_sample = _slopes(model, x, y, attack.threat, samples, weights_seed)
+            loss = _losses(model, x, y, samples, weights_seed)
+            increase = _losses(model, x_adv, y, samples, weights_seed) - loss
+            of_seeds.append((first_order, per_sample, loss, increase))
+        names = ("first_order", "per_sample", "loss", "increase")
+        return {name: torch.stack(found, 1) for name, found in zip(names, zip(*of_seeds, strict=True), strict=True)}
 
     return work
 
@@ -122,10 +114,6 @@ def _losses(model: nn.Module, x: Tensor, y: Tensor, samples: int, seed: int | No
     """The cross-entropy under each weight sample, [n, samples]."""
     with evaluating(model), seeded(seed, x.device):
         return torch.stack([cross_entropy(model(x), y) for _ in range(samples)], 1)
-
-
-def _summary(results: dict[str, Tensor]) -> list[dict[str, Any]]:
-    return [{name: _mean_and_errors(values) for name, values in results.items()}]
 
 
 def _mean_and_errors(values: Tensor) -> dict[str, float]:

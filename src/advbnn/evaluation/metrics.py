@@ -39,13 +39,8 @@ def expected_calibration_error(probs: Tensor, labels: Tensor, bins: int = BINS) 
 
 @dataclass(frozen=True)
 class Reliability:
-    """The bars of a reliability diagram, one entry per bin of confidence, from low to high.
-
-    Attributes:
-        edges: the ends of the bins, one more than there are bins.
-        count: predictions in each bin.
-        confidence: their mean confidence, None in an empty bin.
-        accuracy: their accuracy, None in an empty bin.
+    """The bars of a reliability diagram, from low to high: the ends of the bins, and per bin the number of predictions,
+    their mean confidence and their accuracy, None in an empty bin.
     """
 
     edges: list[float]
@@ -74,20 +69,13 @@ def reliability(probs: Tensor, labels: Tensor, bins: int = BINS) -> Reliability:
 
 
 def risk_coverage(uncertainty: Tensor, correct: Tensor) -> tuple[Tensor, Tensor]:
-    """The error rate among the k most certain predictions, for k = 1, ..., n; ties share their mean error.
+    """The coverage k / n, and the error rate among the k most certain predictions, for k = 1, ..., n, in float64.
 
-    Args:
-        uncertainty: one number per prediction, larger for those to reject first, [n].
-        correct: which predictions are right, bool, [n].
-
-    Returns:
-        the coverage k / n and the risk, [n] each, in float64.
+    Ties share their mean error. Predictions with larger uncertainty are rejected first.
     """
     if correct.dtype != torch.bool or correct.ndim != 1 or correct.shape != uncertainty.shape or len(correct) == 0:
-        raise ArgumentError(
-            f"expected uncertainty [n] and correct, bool, [n], with n at least 1; got {list(uncertainty.shape)} and "
-            f"{correct.dtype} {list(correct.shape)}"
-        )
+        came = f"{list(uncertainty.shape)} and {correct.dtype} {list(correct.shape)}"
+        raise ArgumentError(f"expected uncertainty [n] and correct, bool, [n], n at least 1; got {came}")
     if bool(uncertainty.isnan().any()):
         raise ArgumentError("uncertainty holds NaN; check the predictions")
     values, group = uncertainty.unique(sorted=True, return_inverse=True)
@@ -120,10 +108,8 @@ def auroc(negative: Tensor, positive: Tensor) -> float:
 def _of_labels(probs: Tensor, labels: Tensor) -> Tensor:
     """The probability of each label, after checking both arguments."""
     if probs.ndim != 2 or labels.shape != probs.shape[:1] or len(labels) == 0:
-        raise ArgumentError(
-            f"expected probs [n, classes] and labels [n] with n at least 1, got {list(probs.shape)} and "
-            f"{list(labels.shape)}"
-        )
+        shapes = f"{list(probs.shape)} and {list(labels.shape)}"
+        raise ArgumentError(f"expected probs [n, classes] and labels [n], n at least 1, got {shapes}")
     if bool((probs < 0).any()) or not bool(((probs.sum(1) - 1).abs() <= _ROUNDING).all()):
         raise ArgumentError("probs must be non-negative rows that sum to 1; for logits use softmax(1)")
     if labels.dtype != torch.int64 or not bool(((labels >= 0) & (labels < probs.shape[1])).all()):

@@ -7,21 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from advbnn import modules
 from advbnn.bayes.likelihoods import Gaussian
 from advbnn.data.imageset import Examples
 from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole
 from advbnn.evaluation.batchwise import Batch, batchwise
 from advbnn.evaluation.checks import Perturbation, check_allowed, check_attack, check_model_and_examples
 from advbnn.evaluation.intervals import mean_interval
-from advbnn.modules import (
-    all_finite,
-    device_of,
-    dtype_of,
-    evaluating,
-    explain_input_errors,
-    not_finite_error,
-    without_parameter_gradients,
-)
 from advbnn.randomness import crafting_seed, scoring_seed, seeded
 
 
@@ -44,12 +36,7 @@ class Regression:
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over examples.
-
-    Attributes:
-        value: the mean.
-        interval: its 95 % confidence interval; see `mean_interval`.
-    """
+    """A mean over examples, and its 95 % confidence interval; see `mean_interval`."""
 
     value: float
     interval: tuple[float, float]
@@ -85,19 +72,17 @@ def regress(
 
     Args:
         model: any network that returns one row of numbers, [n, ...], per input.
-        x: a batch of finite inputs.
-        samples: the number of weight samples, m.
         seed: makes the prediction reproducible and leaves torch's random state unchanged.
         noise_std: sigma of the `Gaussian` likelihood; a learned one is `FitResult.noise_std` or
             `load_trained(...).noise_std`. With 0 the prediction is of the function, not of an observation.
     """
     _check_noise(noise_std)
     outputs = _sampled_outputs(model, x, positive_whole("samples", samples), seed)
-    if not bool(all_finite(x)):
-        raise not_finite_error(x)
+    if not bool(modules.all_finite(x)):
+        raise modules.not_finite_error(x)
     weights_std, mean = torch.std_mean(outputs, 0, correction=0)
     noise = torch.full_like(mean, noise_std)
-    return Regression(mean=mean, weights_std=weights_std, noise_std=noise, std=torch.hypot(weights_std, noise))
+    return Regression(mean, weights_std, noise, std=torch.hypot(weights_std, noise))
 
 
 def score_regression(
@@ -120,26 +105,29 @@ def score_regression(
         model: any network whose outputs have the shape of the targets.
         data: examples with real targets, such as `advbnn.data.from_tensors(x, y)`.
         attack: perturbs the inputs, with `loss="nll"`; None for clean inputs.
-        samples: the number of weight samples, m.
-        seed: of the weight samples, both of the attack and of the evaluation.
         noise_std: sigma, see `regress`; with 0 there is no likelihood.
-        batch_size: examples attacked at a time.
     """
     _check_noise(noise_std)
     check_model_and_examples(model, data, "real numbers")
     if not data.targets.is_floating_point():
-        raise ArgumentError(
-            f"data must have real targets, and {data.name!r} has class labels; for classifiers use advbnn.evaluate"
-        )
-    _check_loss(attack)
-    samples, device, dtype = positive_whole("samples", samples), device_of(model, data.device), dtype_of(model)
+        raise ArgumentError(f"data must have real targets, {data.name!r} has class labels; use advbnn.evaluate")
+    if attack is not None:
+        check_attack(type(attack).__name__, attack)
+        loss = getattr(getattr(attack, "attack", attack), "loss", "nll")
+        if loss != "nll":
+            raise ArgumentError(f"attack must maximise the squared error, got loss={loss!r}; use loss='nll'")
+    samples, device, dtype = (
+        positive_whole("samples", samples),
+        modules.device_of(model, data.device),
+        modules.dtype_of(model),
+    )
     likelihood = Gaussian(noise_std=noise_std or 1.0)
 
     def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
         x, y = x.to(dtype), y.to(dtype)
         if attack is not None and attack.threat.eps > 0:
             # on copies: an attack that works in place would be checked against its own output
-            with evaluating(model), without_parameter_gradients(model):
+            with modules.evaluating(model), modules.without_parameter_gradients(model):
                 x_adv = attack(model, x.clone(), y.clone(), seed=crafting_seed(seed, batch.number))
             check_allowed(attack, x_adv, x)
             x = x_adv
@@ -150,54 +138,28 @@ def score_regression(
             nll = math.log(samples) - log_likelihood.logsumexp(0)
             return {"squared": likelihood.score(outputs.mean(0), y), "nll": nll}
 
-    batch_size = positive_whole("batch_size", batch_size)
-    with explain_input_errors(model, "data", (min(len(data), batch_size), *data.shape), dtype):
+    with modules.explain_input_errors(model, "data", (min(len(data), batch_size), *data.shape), dtype):
         results, _ = batchwise(work, data, batch_size=batch_size, device=device)
     if not bool(results["squared"].isfinite().all()):
         raise ArgumentError("model returned NaN or infinite outputs; check its weights and its precision")
-    low, high = mean_interval(results["squared"])
-    return RegressionScore(
-        mse=Mean(float(results["squared"].double().mean()), (max(low, 0.0), high)),
-        nll=Mean(float(results["nll"].double().mean()), mean_interval(results["nll"])) if noise_std else None,
-        examples=len(data),
-    )
+    mse, nll = (Mean(float(results[name].double().mean()), mean_interval(results[name])) for name in ("squared", "nll"))
+    mse = Mean(mse.value, (max(mse.interval[0], 0.0), mse.interval[1]))
+    return RegressionScore(mse, nll if noise_std else None, len(data))
 
 
 def _sampled_outputs(model: nn.Module, x: Tensor, samples: int, seed: int | None) -> Tensor:
     """The outputs under `samples` weight samples, in float32 at least, [samples, n, ...]."""
     if not isinstance(x, Tensor):
         raise ArgumentTypeError(f"x must be a tensor, got {type(x).__name__}; use torch.as_tensor")
-    with evaluating(model), seeded(seed, x.device), explain_input_errors(model, "x", x.shape, x.dtype):
-        outputs = torch.stack([_real_outputs(model, x) for _ in range(samples)])
-    return outputs.to(torch.promote_types(outputs.dtype, torch.float32))
-
-
-def _real_outputs(model: nn.Module, x: Tensor) -> Tensor:
-    outputs: Any = model(x)
-    if not isinstance(outputs, Tensor) or not outputs.is_floating_point() or outputs.shape[:1] != x.shape[:1]:
-        is_tensor = isinstance(outputs, Tensor)
-        came = f"{outputs.dtype} of shape {list(outputs.shape)}" if is_tensor else type(outputs).__name__
-        raise ArgumentError(
-            f"model must return one tensor of real numbers, a row for each of the {len(x)} inputs, got {came}; wrap "
-            "the model"
-        )
-    return outputs
+    with modules.evaluating(model), seeded(seed, x.device), modules.explain_input_errors(model, "x", x.shape, x.dtype):
+        outputs: list[Any] = [model(x) for _ in range(samples)]
+    first = outputs[0]
+    if not isinstance(first, Tensor) or not first.is_floating_point() or first.shape[:1] != x.shape[:1]:
+        came = f"{first.dtype} {list(first.shape)}" if isinstance(first, Tensor) else type(first).__name__
+        raise ArgumentError(f"model must return one tensor of real numbers with {len(x)} rows, got {came}")
+    return torch.stack(outputs).to(torch.promote_types(first.dtype, torch.float32))
 
 
 def _check_noise(noise_std: float) -> None:
     if noise_std is None or not 0 <= noise_std < math.inf:
-        raise ArgumentError(
-            f"noise_std must be a standard deviation of 0 or more, got {noise_std}; use the one of the Gaussian "
-            "likelihood, or if it was learned FitResult.noise_std or load_trained(...).noise_std"
-        )
-
-
-def _check_loss(attack: Perturbation | None) -> None:
-    if attack is None:
-        return
-    check_attack(type(attack).__name__, attack)
-    loss = getattr(getattr(attack, "attack", attack), "loss", "nll")
-    if loss != "nll":
-        raise ArgumentError(
-            f"attack must maximise the squared error, got loss={loss!r} for classifiers; use loss='nll'"
-        )
+        raise ArgumentError(f"noise_std must be 0 or more, got {noise_std}; a learned one is FitResult.noise_std")

@@ -22,20 +22,11 @@ def transfer_matrix(
 
     Each source is attacked once, and the result is scored on every target. The record of a pair names the target in
     `model` and the source in `source`, with `kind="transfer"`; the records of one target share their weight samples.
-
-    Args:
-        models: two or more models by name.
-        data: see `evaluate`.
-        attack: how each source is attacked; not a `Transfer`, which has its own source.
-        options: see `Evaluation`, without `label`.
     """
     if len(models) < 2:
         raise ArgumentError(f"models must be two or more models by name, got {list(models)}")
     if isinstance(attack, Transfer):
-        raise ArgumentError(
-            f"attack must be one that is crafted on each model in turn, got {attack!r}; give its inner attack, and add "
-            "its source to the models"
-        )
+        raise ArgumentError("attack must not be a Transfer; give its inner attack, and add its source to the models")
     if "label" in options:
         raise ArgumentError("transfer_matrix takes the labels from the names of the models; leave out label")
     evaluations = {name: Evaluation(model, data, **options | {"label": name}) for name, model in models.items()}
@@ -56,10 +47,8 @@ def affinity(records: Records) -> dict[str, dict[str, float | None]]:
 
     1 means that the source's examples hurt the target as much as its own, 0 that they do nothing. A value above 1 is a
     sign of masked gradients: the transferred attack is stronger than the white-box one. None where the target's own
-    attack does not lower its accuracy, and where a record is missing.
-
-    Args:
-        records: includes the records of `transfer_matrix` for one attack at one radius.
+    attack does not lower its accuracy, and where a record is missing. The records must include those of
+    `transfer_matrix` for one attack at one radius.
     """
     crossed = [(r.source.label, r.model.label, r) for r in records.where(kind="transfer", curve="") if r.source]
     names = list(dict.fromkeys(target for _, target, _ in crossed))
@@ -70,38 +59,31 @@ def affinity(records: Records) -> dict[str, dict[str, float | None]]:
     # after the checks, as the later of two records of one pair would replace the other
     pairs = {(source, target): record for source, target, record in crossed}
     sources = list(dict.fromkeys(source for source, _ in pairs))
-    return {
-        source: {
-            target: _rho(clean[target], pairs.get((source, target)), pairs.get((target, target))) for target in names
-        }
-        for source in sources
-    }
+
+    def rho(source: str, target: str) -> float | None:
+        across, own = pairs.get((source, target)), pairs.get((target, target))
+        if across is None or own is None:
+            return None
+        # counts, so that the difference of equal accuracies is exactly 0
+        lost, lost_to_itself = (sum(clean[target].correct) - sum(record.correct) for record in (across, own))
+        return lost / lost_to_itself if lost_to_itself > 0 else None
+
+    return {source: {target: rho(source, target) for target in names} for source in sources}
 
 
 def _work(source: Evaluation, targets: Sequence[Evaluation], attack: Perturbation) -> Work:
     """Attacks the source and evaluates every target."""
-
-    def right(target: Evaluation, x_adv: Tensor, y: Tensor, seed: int) -> Tensor:
-        x_adv, y = target.prepared(x_adv, y)
-        return (target.classify(x_adv, seed).label == y).cpu()
 
     def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
         x, y = source.prepared(x, y)
         correct = []
         for seed in source.seed_list:
             x_adv = source.craft(attack, x, y, seed, batch)
-            correct.append(torch.stack([right(target, x_adv, y, seed) for target in targets], 1))
+            labels = [target.classify(target.prepared(x_adv, y)[0], seed).label.cpu() for target in targets]
+            correct.append(torch.stack(labels, 1) == y.cpu()[:, None])
         return {"correct": torch.stack(correct, 2)}
 
     return work
-
-
-def _rho(clean: Record, across: Record | None, own: Record | None) -> float | None:
-    if across is None or own is None:
-        return None
-    # counts, so that the difference of equal accuracies is exactly 0
-    lost, lost_to_itself = (sum(clean.correct) - sum(record.correct) for record in (across, own))
-    return lost / lost_to_itself if lost_to_itself > 0 else None
 
 
 def _check_comparable(records: list[Record], fields: tuple[str, ...]) -> None:

@@ -10,18 +10,10 @@ from torch import Tensor, nn
 from advbnn.bayes.prediction import Prediction
 from advbnn.data.imageset import Examples
 from advbnn.errors import ArgumentError
+from advbnn.evaluation import metrics
 from advbnn.evaluation.accuracy import Attacks, Evaluation, Options, Perturbation, by_name
 from advbnn.evaluation.batchwise import Batch, Work, batchwise
 from advbnn.evaluation.identity import DataIdentity
-from advbnn.evaluation.metrics import (
-    aurc,
-    auroc,
-    brier_score,
-    expected_calibration_error,
-    negative_log_likelihood,
-    reliability,
-    risk_coverage,
-)
 from advbnn.evaluation.records import Records, Spread
 
 COVERAGES = tuple(k / 20 for k in range(1, 21))
@@ -39,16 +31,9 @@ def uncertainty(model: nn.Module, data: Examples, attacks: Attacks = None, **opt
     For each attack there is also a record of kind `"detection"`: `auroc`, how well each of the `SCORES` separates the
     attacked from the clean images, with its spread over the seeds; and `auroc_of_successes`, for the misclassified
     attacked images only, None if there are none. A detector should be measured against an adaptive attack: include an
-    `EvasivePGD`.
-
-    Args:
-        model: see `evaluate`.
-        data: see `evaluate`.
-        attacks: one attack, or attacks by name; None or `"clean"` for the clean images.
-        options: see `Evaluation`.
+    `EvasivePGD`. Arguments as for `evaluate`.
     """
-    evaluation = Evaluation(model, data, **options)
-    records = Records()
+    evaluation, records = Evaluation(model, data, **options), Records()
     for name, attack in by_name(attacks).items():
         kinds = ("uncertainty",) if attack is None else ("uncertainty", "detection")
         plans = [evaluation.planned(name, attack, kind=kind) for kind in kinds]
@@ -61,20 +46,12 @@ def ood_detection(
 ) -> Records:
     """How well each of the `SCORES` separates images of other data sets from those of `data`: `auroc`, by score.
 
-    Args:
-        model: see `evaluate`.
-        data: in-distribution images; the accuracy of the records is measured on these.
-        foreign: other data sets by name.
-        options: see `Evaluation`.
+    The accuracy in the records is measured on `data`.
     """
-    evaluation = Evaluation(model, data, **options)
-    records = Records()
+    evaluation, records = Evaluation(model, data, **options), Records()
     for name, others in foreign.items():
         if len(others) == 0 or others.shape != data.shape:
-            raise ArgumentError(
-                f"{name!r} must hold images of shape {data.shape}, as {data.name!r} does; got {len(others)} of shape "
-                f"{others.shape}"
-            )
+            raise ArgumentError(f"{name!r} must hold images of shape {data.shape}, got {len(others)} of {others.shape}")
         plan = replace(evaluation.plan, kind="detection", name=name, against=DataIdentity.of(others))
 
         def summary(results: Mapping[str, Tensor], others: Examples = others) -> Sequence[Mapping[str, Any]]:
@@ -113,16 +90,16 @@ def _summary(results: Mapping[str, Tensor]) -> Sequence[Mapping[str, Any]]:
     labels, correct, probs, scores = (results[name] for name in ("labels", "correct", "probs", "scores"))
     correct, entropy, seeds = correct[:, 0], scores[:, 0], range(probs.shape[2])
     details: dict[str, Any] = {
-        "nll": _spread(negative_log_likelihood(probs[..., seed], labels) for seed in seeds),
-        "brier": _spread(brier_score(probs[..., seed], labels) for seed in seeds),
-        "ece": _spread(expected_calibration_error(probs[..., seed], labels) for seed in seeds),
-        "aurc": _spread(aurc(entropy[:, seed], correct[:, seed]) for seed in seeds),
+        "nll": _spread(metrics.negative_log_likelihood(probs[..., seed], labels) for seed in seeds),
+        "brier": _spread(metrics.brier_score(probs[..., seed], labels) for seed in seeds),
+        "ece": _spread(metrics.expected_calibration_error(probs[..., seed], labels) for seed in seeds),
+        "aurc": _spread(metrics.aurc(entropy[:, seed], correct[:, seed]) for seed in seeds),
     }
     for i, name in enumerate(SCORES[:3]):
         details[name] = _spread(scores[:, i].double().mean(0).tolist())
     of_all_seeds = probs.transpose(1, 2).flatten(0, 1)
-    details["reliability"] = asdict(reliability(of_all_seeds, labels.repeat_interleave(len(seeds))))
-    coverage, risk = risk_coverage(entropy.flatten(), correct.flatten())
+    details["reliability"] = asdict(metrics.reliability(of_all_seeds, labels.repeat_interleave(len(seeds))))
+    coverage, risk = metrics.risk_coverage(entropy.flatten(), correct.flatten())
     at = torch.searchsorted(coverage, torch.tensor(COVERAGES, dtype=coverage.dtype)).clamp_max(len(coverage) - 1)
     details["risk_coverage"] = {"coverage": list(COVERAGES), "risk": risk[at].tolist()}
     if "clean" not in results:
@@ -139,7 +116,7 @@ def _aurocs(negative: Tensor, positive: Tensor, chosen: Tensor | None = None) ->
     if not seeds:
         return None
     return {
-        name: _spread(auroc(negative[:, i, seed], positive[chosen[:, seed], i, seed]) for seed in seeds)
+        name: _spread(metrics.auroc(negative[:, i, seed], positive[chosen[:, seed], i, seed]) for seed in seeds)
         for i, name in enumerate(SCORES)
     }
 
