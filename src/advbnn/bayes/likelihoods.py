@@ -98,8 +98,6 @@ Likelihood = Categorical | Gaussian
 
 def _same_shape(outputs: Tensor, y: Tensor) -> Tensor:
     if outputs.shape != y.shape:
-        raise ArgumentError(
-            f"a Gaussian likelihood compares y with the network's output: y has shape {tuple(y.shape)}, the output "
-            f"{tuple(outputs.shape)}; give both the same shape, for example y[:, None]"
-        )
+        found = f"y has shape {tuple(y.shape)}, the output {tuple(outputs.shape)}"
+        raise ArgumentError(f"y must have the shape of the network's output: {found}; for example y[:, None]")
     return y

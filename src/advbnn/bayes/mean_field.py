@@ -17,7 +17,7 @@ from advbnn.bayes.functional import module_tree
 from advbnn.bayes.priors import GaussianPrior, PerParameter, Prior, check_names, std_for
 from advbnn.bayes.protocol import Choice, RandomNetwork, Weights, check_plain
 from advbnn.bayes.sampling import Workspace, sample_all, split_like
-from advbnn.errors import ArgumentError, ArgumentTypeError
+from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole
 
 _RANDOM_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -37,12 +37,7 @@ def bayesianize(
         net: the network. It is wrapped, not copied: its weights become the posterior means.
         prior: the prior over the random weights.
         init_std: initial posterior standard deviation exp(s), a number or one per parameter.
-        where: chooses the random parameters by `where(name, parameter)`; the others stay deterministic. All
-            floating-point parameters when None.
-
-    Raises:
-        ArgumentError: a mapping, `init_std` or one in the prior, names a parameter that `net` does not have; or
-            `net` is random already, or says that it uses activation checkpointing.
+        where: chooses the random parameters by `where(name, parameter)`; all floating-point ones when None.
     """
     check_plain(net)
     check_names(net, prior, init_std)
@@ -58,7 +53,6 @@ class Bayesian(RandomNetwork):
         prior: the prior.
     """
 
-    log_std: nn.Module
     prior: Prior
 
     def __init__(
@@ -71,9 +65,7 @@ class Bayesian(RandomNetwork):
     ) -> None:
         super().__init__(net)
         if not isinstance(prior, Prior):
-            raise ArgumentTypeError(
-                f"prior must have a method kl(name, mu, log_std), such as GaussianPrior(std=0.05); got {prior!r}"
-            )
+            raise ArgumentTypeError(f"prior must have a method kl, such as GaussianPrior(std=0.05); got {prior!r}")
         chosen = _choose_parameters(net, where)
         self.log_std = _mirror(chosen, init_std)
         self.prior = prior
@@ -87,18 +79,15 @@ class Bayesian(RandomNetwork):
 
     @property
     def posterior_mean(self) -> nn.Module:
-        """`net`, whose weights are the posterior means."""
         return self.net
 
     @property
     def scratch(self) -> object:
-        """The noise vector that `sample` refills."""
         return self._workspace
 
     def posterior(self) -> Iterator[tuple[str, nn.Parameter, nn.Parameter]]:
         """(name, mu, s) for every random parameter, in the order of the noise vector."""
-        means = dict(self.net.named_parameters())
-        log_stds = dict(self.log_std.named_parameters())
+        means, log_stds = dict(self.net.named_parameters()), dict(self.log_std.named_parameters())
         for name in self._names:
             yield name, means[name], log_stds[name]
 
@@ -110,18 +99,16 @@ class Bayesian(RandomNetwork):
         """
         names, means, log_stds = zip(*self.posterior(), strict=True)
         if eps is None and not torch.compiler.is_compiling() and not _in_function_transform():
-            workspace = self._workspace
-            if workspace is None or not workspace.fits(means):
-                workspace = self._workspace = Workspace(means) if _uniform(means) else None
-            if workspace is not None:
-                return dict(zip(names, sample_all(means, log_stds, workspace), strict=True))
+            if self._workspace is None or not self._workspace.fits(means):
+                uniform = len({(mu.device, mu.dtype) for mu in means}) == 1
+                self._workspace = Workspace(means) if uniform else None
+            if self._workspace is not None:
+                return dict(zip(names, sample_all(means, log_stds, self._workspace), strict=True))
         if eps is None:
             eps = torch.randn(self.noise_size, dtype=torch.float32, device=means[0].device)
         elif eps.numel() != self.noise_size:
-            raise ArgumentError(
-                f"eps must hold one number for each of the {self.noise_size} random weights, got shape "
-                f"{tuple(eps.shape)}; bnn.noise() makes such vectors, one per row"
-            )
+            expected = f"one number for each of the {self.noise_size} random weights, as a row of bnn.noise()"
+            raise ArgumentError(f"eps must hold {expected}, got shape {tuple(eps.shape)}")
         pieces = split_like(eps.reshape(-1), means)
         return {
             name: mu + s.exp() * piece.to(mu.device, mu.dtype)
@@ -135,25 +122,21 @@ class Bayesian(RandomNetwork):
 
         Args:
             k: the number of rows.
-            seed: uses a separate generator with this seed; torch's default generator when None.
+            seed: of a separate generator; torch's default generator when None.
             antithetic: rows come in pairs eps, -eps, so that their mean is exactly zero; `k` must be even.
         """
-        if k < 1:
-            raise ArgumentError(f"k must be at least 1, got {k}")
-        if antithetic and k % 2:
+        count = positive_whole("k", k)
+        if antithetic and count % 2:
             raise ArgumentError(f"k must be even for antithetic pairs, got {k}")
         device = next(self.log_std.parameters()).device
         generator = None if seed is None else torch.Generator(device).manual_seed(seed)
-        rows = [
-            torch.randn(self.noise_size, dtype=torch.float32, device=device, generator=generator)
-            for _ in range(k // 2 if antithetic else k)
-        ]
-        if antithetic:
-            rows = [row for eps in rows for row in (eps, -eps)]
+        rows: list[Tensor] = []
+        while len(rows) < count:
+            eps = torch.randn(self.noise_size, dtype=torch.float32, device=device, generator=generator)
+            rows += [eps, -eps] if antithetic else [eps]
         return torch.stack(rows)
 
     def extra_repr(self) -> str:
-        """The prior and the number of random weights, for `print`."""
         return f"prior={self.prior!r}, random_weights={self.noise_size:,}"
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Bayesian":
@@ -174,19 +157,16 @@ def _choose_parameters(net: nn.Module, where: Choice | None) -> dict[str, nn.Par
         if isinstance(parameter, nn.UninitializedParameter):
             raise ArgumentError(f"parameter {name!r} has no shape yet: run the lazy network once, then convert it")
     chosen = {n: p for n, p in parameters.items() if where is None or where(n, p)}
-    unsuited = {n: p.dtype for n, p in chosen.items() if p.dtype not in _RANDOM_DTYPES}
+    unsuited = {n: str(p.dtype).removeprefix("torch.") for n, p in chosen.items() if p.dtype not in _RANDOM_DTYPES}
     if unsuited:
-        listed = ", ".join(f"{name} ({str(dtype).removeprefix('torch.')})" for name, dtype in unsuited.items())
+        listed = ", ".join(f"{name} ({dtype})" for name, dtype in unsuited.items())
         warnings.warn(f"left deterministic, not being real floating-point parameters: {listed}", stacklevel=4)
     chosen = {n: p for n, p in chosen.items() if n not in unsuited}
     if not chosen:
         raise ArgumentError(f"no parameter is chosen to be random; net has {', '.join(parameters)}")
     for name, parameter in chosen.items():
         if not torch.isfinite(parameter).all():
-            raise ArgumentError(
-                f"parameter {name!r} of net holds NaN or infinite values, which cannot be posterior means; "
-                "load a sound checkpoint or re-initialise the network"
-            )
+            raise ArgumentError(f"parameter {name!r} of net holds NaN or infinity; load another checkpoint")
     return chosen
 
 
@@ -200,11 +180,6 @@ def _mirror(parameters: dict[str, nn.Parameter], init_std: PerParameter) -> nn.M
         return nn.Parameter(s, requires_grad=mu.requires_grad)
 
     return module_tree((name, log_std(name, mu)) for name, mu in parameters.items())
-
-
-def _uniform(parameters: tuple[Tensor, ...]) -> bool:
-    first = parameters[0]
-    return all(p.device == first.device and p.dtype == first.dtype for p in parameters)
 
 
 def _in_function_transform() -> bool:

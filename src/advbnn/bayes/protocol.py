@@ -6,14 +6,15 @@ evaluation and the fast passes use the methods of this file alone.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
-from advbnn.bayes.functional import call_with, parameter_paths
+from advbnn.bayes.functional import parameter_paths
 from advbnn.bayes.priors import Prior
 from advbnn.errors import ArgumentError, ArgumentTypeError
 from advbnn.modules import device_of, explain_input_errors
@@ -41,14 +42,11 @@ class RandomNetwork(nn.Module, ABC):
         prior: the prior of the weights in `posterior()`; None for a family that is not trained by a KL.
     """
 
-    net: nn.Module
-    prior: Prior | None
-
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
         check_plain(net)
         self.net = net
-        self.prior = None
+        self.prior: Prior | None = None
         self.training = net.training
         self._paths = parameter_paths(net)
         self._frozen: Weights | None = None
@@ -59,8 +57,12 @@ class RandomNetwork(nn.Module, ABC):
 
     def run(self, weights: Weights, *args: Any, **kwargs: Any) -> Any:
         """The network's output with the given weights, such as those of `sample`; works under `torch.func.vmap`."""
-        with _explained(self.net, (*args, *kwargs.values())):
-            return call_with(self.net, weights, self._paths, args, kwargs)
+        placed = {path: weight for name, weight in weights.items() for path in self._paths[name]}
+        x = next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), None)
+        if x is None or torch.compiler.is_compiling():  # a compiler cannot trace the handling of errors
+            return functional_call(self.net, placed, args, kwargs, tie_weights=False)
+        with explain_input_errors(self.net, "input", x.shape, x.dtype, x.device):
+            return functional_call(self.net, placed, args, kwargs, tie_weights=False)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The network's output with a fresh weight sample, or with the sample of the enclosing `frozen` block."""
@@ -103,10 +105,7 @@ class RandomNetwork(nn.Module, ABC):
         return None
 
     def posterior(self) -> Iterator[tuple[str, nn.Parameter, nn.Parameter]]:
-        """(name, mu, s) of every parameter with a trainable posterior N(mu, exp(s)^2); nothing for other families.
-
-        KL, training and the fast training step work on these.
-        """
+        """(name, mu, s) of every parameter with a trainable posterior N(mu, exp(s)^2); nothing for other families."""
         return iter(())
 
     def __getstate__(self) -> dict[str, Any]:
@@ -116,20 +115,13 @@ class RandomNetwork(nn.Module, ABC):
 
 @dataclass(frozen=True)
 class GaussianParameter:
-    """A random parameter with posterior N(mu, exp(log_std)^2).
-
-    Attributes:
-        name: its name in the model.
-        local_name: its name in its own random network.
-        owner: the module that holds the mean.
-        prior: its prior.
-    """
+    """A random parameter with posterior N(mu, exp(log_std)^2)."""
 
     name: str
-    local_name: str
+    local_name: str  # in its own random network
     mu: nn.Parameter
     log_std: nn.Parameter
-    owner: nn.Module
+    owner: nn.Module  # holds the mean
     prior: Prior
 
     def kl(self) -> Tensor:
@@ -139,14 +131,14 @@ class GaussianParameter:
 
 def gaussian_parameters(model: nn.Module) -> list[GaussianParameter]:
     """The parameters with a trainable Gaussian posterior in every random network that `model` contains."""
-    return [
-        GaussianParameter(
-            f"{path}.{name}" if path else name, name, mu, s, part.net.get_submodule(name.rpartition(".")[0]), part.prior
-        )
-        for path, part in random_parts(model)
-        if part.prior is not None
-        for name, mu, s in part.posterior()
-    ]
+    found = []
+    for path, part in random_parts(model):
+        if part.prior is None:
+            continue
+        for name, mu, s in part.posterior():
+            owner = part.net.get_submodule(name.rpartition(".")[0])
+            found.append(GaussianParameter(f"{path}.{name}".lstrip("."), name, mu, s, owner, part.prior))
+    return found
 
 
 def random_parts(model: nn.Module) -> list[tuple[str, RandomNetwork]]:
@@ -171,20 +163,8 @@ def check_plain(net: nn.Module) -> None:
     for path, part in net.named_modules():
         place = f"its part {path!r}" if path else "it"
         if isinstance(part, RandomNetwork):
-            raise ArgumentError(
-                f"net is converted already: {place} is a {type(part).__name__}; convert a plain network once"
-            )
+            raise ArgumentError(f"net is converted already: {place} is a {type(part).__name__}")
         for attribute in _CHECKPOINTING:
             if getattr(part, attribute, False) is True:
-                raise ArgumentError(
-                    f"net uses activation checkpointing: {place} has {attribute}=True. Its second run during the "
-                    "backward pass would not see the sampled weights; switch it off in the network, and checkpoint "
-                    "the whole random network: checkpoint(bnn, x, use_reentrant=False)"
-                )
-
-
-def _explained(net: nn.Module, inputs: tuple[Any, ...]) -> AbstractContextManager[None]:
-    x = next((value for value in inputs if isinstance(value, Tensor)), None)
-    if x is None or torch.compiler.is_compiling():  # a compiler cannot trace the handling of errors
-        return nullcontext()
-    return explain_input_errors(net, "input", x.shape, x.dtype, x.device)
+                remedy = "switch it off, and checkpoint the whole network: checkpoint(bnn, x, use_reentrant=False)"
+                raise ArgumentError(f"net uses activation checkpointing: {place} has {attribute}=True; {remedy}")

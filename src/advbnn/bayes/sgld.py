@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, ParamsT
 
-from advbnn.bayes.priors import GaussianPrior, choose, std_for
-from advbnn.errors import ArgumentError, ArgumentTypeError
+from advbnn.bayes.priors import GaussianPrior, at_least_float32, choose, std_for
+from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole
 
 
 class SGLD(Optimizer):
@@ -41,18 +41,10 @@ class SGLD(Optimizer):
     """
 
     def __init__(self, params: ParamsT, lr: float, *, data_size: int, temperature: float = 1.0) -> None:
-        """Langevin dynamics of `params`.
-
-        Args:
-            params: parameters or parameter groups.
-            lr: step size, as for SGD on the mean loss.
-            data_size: N, the number of training examples.
-            temperature: 1 samples the posterior, a smaller value a sharper ("cold") one, 0 is plain descent.
-        """
+        """`data_size` is N, the number of training examples; a `temperature` below 1 gives a "cold" posterior."""
+        positive_whole("data_size", data_size)
         if not 0 < lr < math.inf:
             raise ArgumentError(f"lr must be positive and finite, got {lr}")
-        if data_size < 1:
-            raise ArgumentError(f"data_size must be the number of training examples, at least 1; got {data_size}")
         if not 0 <= temperature < math.inf:
             raise ArgumentError(f"temperature must be finite and not negative, got {temperature}; 1 is the posterior")
         super().__init__(params, {"lr": lr, "data_size": data_size, "temperature": temperature})
@@ -104,14 +96,10 @@ class PSGLD(SGLD):
         alpha: float = 0.99,
         eps: float = 1e-5,
     ) -> None:
-        """Preconditioned Langevin dynamics of `params`.
+        """Arguments as for `SGLD`, and those of the preconditioner.
 
         Args:
-            params: parameters or parameter groups.
-            lr: step size, as for RMSprop on the mean loss.
-            data_size: N, the number of training examples.
             burn_in: updates during which the preconditioner adapts; keep samples only after them. None: always.
-            temperature: 1 samples the posterior, a smaller value a sharper ("cold") one, 0 is plain descent.
             alpha: decay of V, an average over about 1 / (1 - alpha) updates.
             eps: bounds the preconditioner by 1 / eps; lambda in the paper.
         """
@@ -155,10 +143,8 @@ class PSGLD(SGLD):
 
 def keep(step: int, *, burn_in: int, every: int) -> bool:
     """Whether the state after `step` updates is a sample: every `every`-th one after the first `burn_in`."""
-    if burn_in < 0:
-        raise ArgumentError(f"burn_in must be zero or more updates, got {burn_in}")
-    if every < 1:
-        raise ArgumentError(f"every must be at least 1 update, got {every}")
+    if burn_in < 0 or every < 1:
+        raise ArgumentError(f"burn_in must be at least 0 and every at least 1 update, got {burn_in} and {every}")
     return step > burn_in and (step - burn_in) % every == 0
 
 
@@ -170,9 +156,7 @@ def negative_log_prior(net: nn.Module, prior: GaussianPrior) -> Tensor:
     for name, weight in net.named_parameters():
         if weight.requires_grad:
             std, mean = std_for("prior std", prior.std, name, weight), choose(prior.mean, name, weight, default=0.0)
-            # a half-precision sum over millions of terms is useless
-            precise = weight.to(torch.promote_types(weight.dtype, torch.float32))
-            terms.append((((precise - mean) / std) ** 2).sum() / 2)
+            terms.append((((at_least_float32(weight) - mean) / std) ** 2).sum() / 2)
     if not terms:
         raise ArgumentError("net has no trainable parameter, so no prior; see net.requires_grad_()")
     return torch.stack([term.to(terms[0].device) for term in terms]).sum()

@@ -73,12 +73,7 @@ def engine_of(model: nn.Module) -> str:
 
 
 class Accelerated(nn.Module):
-    """The result of `accelerate`.
-
-    Attributes:
-        model: the model.
-        precision: see `accelerate`.
-    """
+    """The result of `accelerate`."""
 
     def __init__(self, model: nn.Module, engine: str, precision: str = "full") -> None:
         super().__init__()
@@ -103,7 +98,6 @@ class Accelerated(nn.Module):
         return self._fast(x)
 
     def extra_repr(self) -> str:
-        """Engine and precision, for `print`."""
         return f"engine={self._requested_engine!r}, precision={self.precision!r}"
 
     def __getstate__(self) -> dict[str, Any]:
@@ -204,15 +198,14 @@ class _FastPasses:
 
     def _capture(self, x: Tensor) -> Forward:
         check_capturable(self._fused, x)
-        with without_parameter_gradients(self._model):
-            differentiable = _wants_gradient(x)
-            return GraphedForward(
-                self._fused, self._fused.arrange(x), differentiable=differentiable, memory=self._scratch
-            )
 
-    def _scratch(self) -> list[object]:
-        """Memory for noise, which a model may release while a captured graph still uses it."""
-        return [part.scratch for _, part in random_parts(self._model)]
+        def scratch() -> list[object]:
+            """Memory for noise, which a model may release while a captured graph still uses it."""
+            return [part.scratch for _, part in random_parts(self._model)]
+
+        with without_parameter_gradients(self._model):
+            example = self._fused.arrange(x)
+            return GraphedForward(self._fused, example, differentiable=_wants_gradient(x), memory=scratch)
 
     def _compile(self) -> Forward:
         if len(self.passes) == _MAX_PASSES:

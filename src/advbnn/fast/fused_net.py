@@ -58,13 +58,7 @@ class FusedNet:
         return placed
 
     def __call__(self, tensors: Mapping[str, Tensor], x: Tensor, folded: bool = False) -> Tensor:
-        """The network's output in float32.
-
-        Args:
-            tensors: parameters and buffers by name.
-            x: the inputs.
-            folded: `tensors` are folded already, as by `fold`.
-        """
+        """The network's output in float32, with these parameters and buffers; `folded` if by `fold` already."""
         half = self.precision != torch.float32
         with torch.autocast(x.device.type, self.precision, enabled=half, cache_enabled=False):
             placed = {**tensors} if folded else self.fold(tensors)

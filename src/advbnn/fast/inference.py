@@ -21,10 +21,6 @@ class FusedForward:
 
     Attributes:
         channels_last: bring images and weights into the memory format that is fastest for convolutions on a GPU.
-
-    Args:
-        model: the network; it is not changed.
-        bf16: matrix products in bfloat16.
     """
 
     def __init__(self, model: nn.Module, bf16: bool) -> None:

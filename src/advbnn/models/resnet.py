@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from advbnn.models.blocks import classify
+from advbnn.models.plain import classify
 
-STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))  # width and first stride; two blocks each
+STAGES = ((64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2))  # inputs, width, first stride; two blocks each
 
 
 def resnet18(*, classes: int, image_size: int, channels: int) -> nn.Sequential:
@@ -58,10 +58,8 @@ class PreActResidual(nn.Module):
 
 def _blocks(block: type[Residual] | type[PreActResidual]) -> list[nn.Module]:
     blocks: list[nn.Module] = []
-    inputs = 64
-    for width, stride in STAGES:
+    for inputs, width, stride in STAGES:
         blocks += [block(inputs, width, stride), block(width, width, 1)]
-        inputs = width
     return blocks
 
 
