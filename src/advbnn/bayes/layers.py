@@ -33,7 +33,7 @@ class VariationalLayer(Bayesian):
         self,
         *args: Any,
         estimator: str = "weight",
-        prior: Prior = GaussianPrior(std=0.05),
+        prior: Prior = GaussianPrior(),
         init_std: PerParameter = 0.05,
         **kwargs: Any,
     ) -> None:

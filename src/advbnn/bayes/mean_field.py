@@ -23,11 +23,7 @@ _RANDOM_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def bayesianize(
-    net: nn.Module,
-    *,
-    prior: Prior = GaussianPrior(std=0.05),
-    init_std: PerParameter = 0.05,
-    where: Choice | None = None,
+    net: nn.Module, *, prior: Prior = GaussianPrior(), init_std: PerParameter = 0.05, where: Choice | None = None
 ) -> "Bayesian":
     """Turn any module into a Bayesian network with a factorised Gaussian posterior (eq. 5).
 
@@ -47,10 +43,8 @@ def bayesianize(
 class Bayesian(RandomNetwork):
     """A network whose weights are sampled from q(w) = N(mu, exp(s)^2) at every call.
 
-    Attributes:
-        net: the posterior-mean network: the wrapped module, still a plain module on the same storage.
-        log_std: the parameters `s`, under the names that their means have in `net`.
-        prior: the prior.
+    `net` is the posterior-mean network: the wrapped module, still a plain module on the same storage. `log_std` holds
+    the parameters `s`, under the names that their means have in `net`.
     """
 
     prior: Prior
@@ -59,7 +53,7 @@ class Bayesian(RandomNetwork):
         self,
         net: nn.Module,
         *,
-        prior: Prior = GaussianPrior(std=0.05),
+        prior: Prior = GaussianPrior(),
         init_std: PerParameter = 0.05,
         where: Choice | None = None,
     ) -> None:
@@ -67,7 +61,7 @@ class Bayesian(RandomNetwork):
         if not isinstance(prior, Prior):
             raise ArgumentTypeError(f"prior must have a method kl, such as GaussianPrior(std=0.05); got {prior!r}")
         chosen = _choose_parameters(net, where)
-        self.log_std = _mirror(chosen, init_std)
+        self.log_std = module_tree((name, _initial_log_std(init_std, name, mu)) for name, mu in chosen.items())
         self.prior = prior
         self._names = tuple(chosen)
         self._workspace: Workspace | None = None
@@ -92,11 +86,7 @@ class Bayesian(RandomNetwork):
             yield name, means[name], log_stds[name]
 
     def sample(self, eps: Tensor | None = None) -> Weights:
-        """One weight sample w = mu + exp(s) * eps, differentiable in mu and s.
-
-        Args:
-            eps: noise of length P (a row of `noise`); fresh noise when None.
-        """
+        """One weight sample w = mu + exp(s) * eps, differentiable in mu and s; `eps` has length P, fresh when None."""
         names, means, log_stds = zip(*self.posterior(), strict=True)
         if eps is None and not torch.compiler.is_compiling() and not _in_function_transform():
             if self._workspace is None or not self._workspace.fits(means):
@@ -118,12 +108,8 @@ class Bayesian(RandomNetwork):
     def noise(self, k: int = 1, seed: int | None = None, antithetic: bool = False) -> Tensor:
         """`k` vectors of standard normal noise, as rows of a [k, P] float32 tensor.
 
-        Row i is the same for every k, and is the noise of the i-th forward pass after seeding torch with `seed`.
-
-        Args:
-            k: the number of rows.
-            seed: of a separate generator; torch's default generator when None.
-            antithetic: rows come in pairs eps, -eps, so that their mean is exactly zero; `k` must be even.
+        Row i is the same for every k, and is the noise of the i-th forward pass after seeding torch with `seed`;
+        without a seed, torch's default generator is used. Antithetic rows come in pairs eps, -eps, for an even `k`.
         """
         count = positive_whole("k", k)
         if antithetic and count % 2:
@@ -170,16 +156,11 @@ def _choose_parameters(net: nn.Module, where: Choice | None) -> dict[str, nn.Par
     return chosen
 
 
-def _mirror(parameters: dict[str, nn.Parameter], init_std: PerParameter) -> nn.Module:
-    """A tree with a parameter s = log(init_std) at the place of every given parameter."""
-
-    def log_std(name: str, mu: nn.Parameter) -> nn.Parameter:
-        std = std_for("init_std", init_std, name, mu)
-        value = std.log().to(mu) if isinstance(std, Tensor) else torch.tensor(math.log(std))
-        s = torch.empty_like(mu, requires_grad=False).copy_(value)  # in the memory format of mu
-        return nn.Parameter(s, requires_grad=mu.requires_grad)
-
-    return module_tree((name, log_std(name, mu)) for name, mu in parameters.items())
+def _initial_log_std(init_std: PerParameter, name: str, mu: nn.Parameter) -> nn.Parameter:
+    std = std_for("init_std", init_std, name, mu)
+    value = std.log().to(mu) if isinstance(std, Tensor) else torch.tensor(math.log(std))
+    s = torch.empty_like(mu, requires_grad=False).copy_(value)  # in the memory format of mu
+    return nn.Parameter(s, requires_grad=mu.requires_grad)
 
 
 def _in_function_transform() -> bool:

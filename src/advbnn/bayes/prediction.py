@@ -37,9 +37,7 @@ class Prediction:
 def predict(
     model: nn.Module, x: Tensor, samples: int = 20, seed: int | None = None, rule: str = "probability"
 ) -> Prediction:
-    """Classify `x` with `samples` weight samples of the network.
-
-    The model runs in evaluation mode; its mode is restored afterwards.
+    """Classify `x` with `samples` weight samples of the network, in evaluation mode.
 
     Args:
         model: any network that returns logits [n, classes]; it need not be random.

@@ -70,13 +70,9 @@ class RandomNetwork(nn.Module, ABC):
 
     @contextmanager
     def frozen(self, seed: int | None = None, *, weights: Weights | None = None) -> Iterator[Self]:
-        """Within the block every forward pass uses one weight sample: a deterministic network.
+        """Within the block every forward pass uses one weight sample, without gradient: a deterministic network.
 
-        The sample is taken on entry and carries no gradient.
-
-        Args:
-            seed: use the sample of the first forward pass after seeding torch with it; a fresh one when None.
-            weights: use these weights, such as those of `sample`, instead of a seed.
+        It is the sample of the first forward pass after seeding torch with `seed`, the given one, or a fresh one.
         """
         if seed is not None and weights is not None:
             raise ArgumentError("frozen takes a seed or weights, not both")

@@ -96,13 +96,7 @@ class PSGLD(SGLD):
         alpha: float = 0.99,
         eps: float = 1e-5,
     ) -> None:
-        """Arguments as for `SGLD`, and those of the preconditioner.
-
-        Args:
-            burn_in: updates during which the preconditioner adapts; keep samples only after them. None: always.
-            alpha: decay of V, an average over about 1 / (1 - alpha) updates.
-            eps: bounds the preconditioner by 1 / eps; lambda in the paper.
-        """
+        """`burn_in`: updates during which the preconditioner adapts; keep samples only after them. None: always."""
         if burn_in is not None and burn_in < 1:
             raise ArgumentError(f"burn_in must be at least 1, or None to adapt always; got {burn_in}")
         if not 0 <= alpha < 1:

@@ -125,13 +125,9 @@ whether BatchNorm is folded in already, an argument of `FusedNet.__call__`.
 def attack_weights(
     weights: FixedWeights | SampledWeights, fused_net: FusedNet, buffers: Mapping[str, Tensor], compiled: bool
 ) -> AttackWeights:
-    """The weights of an attack in the fastest form that applies.
+    """The weights of an attack in the fastest form that applies, for a network in evaluation mode and its `buffers`.
 
-    Args:
-        weights: the weights of the step.
-        fused_net: the network in evaluation mode.
-        buffers: its running statistics, by name.
-        compiled: compile the small computations in between.
+    If `compiled`, the small computations in between are.
     """
     if isinstance(weights, FixedWeights):
         return _FoldedFixedWeights(weights, fused_net, buffers)

@@ -23,13 +23,10 @@ class FusedNet:
 
     In evaluation mode, BatchNorm and the ReLU after it are fused into the convolution before it. In training mode, a
     bias that BatchNorm cancels is not added to the activations but to the running mean directly, so its gradient is
-    exactly zero. Both are exact up to rounding.
+    exactly zero. Both are exact up to rounding. `net` is not changed and not kept.
 
-    Args:
-        net: the network; it is not changed and not kept.
-        precision: type of the matrix products. BatchNorm, losses and the like stay in float32, by the rules of
-            torch's autocast.
-        training: use batch statistics, and update the running statistics that are passed in.
+    `precision` is the type of matrix products. BatchNorm, losses and the like stay in float32, by the rules of torch's
+    autocast. In training mode, the running statistics that are passed in are updated.
     """
 
     def __init__(self, net: nn.Module, precision: torch.dtype, training: bool) -> None:

@@ -23,9 +23,8 @@ def build(name: str, *, classes: int = 10, image_size: int = 32, channels: int =
     """A network with initial weights from torch's default generator.
 
     Args:
-        name: "vgg11", "vgg13", "vgg16", "vgg19", "model_a" (the authors' network for STL-10),
-            "model_a_playground" (the network that the paper's footnote names), "resnet18",
-            "preact_resnet18", "small_cnn" or "mlp".
+        name: "vgg11", "vgg13", "vgg16", "vgg19", "model_a" (the authors' network for STL-10), "model_a_playground" (the
+            one in the paper's footnote), "resnet18", "preact_resnet18", "small_cnn" or "mlp".
         classes: number of logits.
         image_size: height and width of the images, in pixels.
         channels: 3 for colour, 1 for grey.
