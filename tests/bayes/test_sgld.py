@@ -283,9 +283,6 @@ def test_bad_settings_are_refused(argument: str, value: float) -> None:
     parameters, settings = [torch.zeros(1, requires_grad=True)], {"lr": 0.1, "data_size": 10, argument: value}
     with pytest.raises(ValueError, match=argument):
         PSGLD(parameters, **{"burn_in": 5, **settings})
-    if argument in ("lr", "data_size", "temperature"):
-        with pytest.raises(ValueError, match=argument):
-            SGLD(parameters, **settings)
 
 
 @given(burn_in=st.integers(0, 30), every=st.integers(1, 10), total=st.integers(1, 60))
@@ -295,10 +292,9 @@ def test_thinning_keeps_every_nth_state_after_the_burn_in(burn_in: int, every: i
 
 
 def test_bad_thinning_is_refused() -> None:
-    with pytest.raises(ValueError, match="burn_in"):
-        keep(1, burn_in=-1, every=1)
-    with pytest.raises(ValueError, match="every"):
-        keep(1, burn_in=0, every=0)
+    for thinning in ({"burn_in": -1, "every": 1}, {"burn_in": 0, "every": 0}):
+        with pytest.raises(ValueError, match="burn_in.*every"):
+            keep(1, **thinning)
 
 
 def test_the_prior_is_the_log_density_up_to_a_constant() -> None:

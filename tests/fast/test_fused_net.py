@@ -10,6 +10,7 @@ from torch.nn.utils import prune
 
 from advbnn import models
 from advbnn.fast.fused_net import FusedConv2d, FusedNet, dense_convolution
+from small_nets import ConvNorm, skips_when_evaluated, with_statistics
 
 NETS = [("small_cnn", 8), ("resnet18", 16), ("preact_resnet18", 16), ("model_a_playground", 96), ("mlp", 8)]
 
@@ -17,12 +18,7 @@ NETS = [("small_cnn", 8), ("resnet18", 16), ("preact_resnet18", 16), ("model_a_p
 def trained(name: str, size: int) -> nn.Module:
     """A network in double precision whose running statistics are not the initial ones."""
     torch.manual_seed(0)
-    net = models.build(name, image_size=size).double()
-    for module in net.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            module.running_mean.normal_(0, 0.1)
-            module.running_var.uniform_(0.5, 2)
-    return net
+    return with_statistics(models.build(name, image_size=size).double())
 
 
 def tensors(net: nn.Module) -> dict[str, torch.Tensor]:
@@ -65,20 +61,8 @@ def test_a_weight_that_a_hook_computes_is_not_folded() -> None:
     assert assert_equal_in_evaluation_mode(net, torch.rand(2, 1, 4, 4)).folds == []
 
 
-class Skipping(nn.Module):
-    """Adds its convolution to its BatchNorm, in evaluation mode only."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.norm = nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        z = self.conv(x)
-        return self.norm(z) if self.training else z + self.norm(z)
-
-
 def test_its_structure_depends_on_its_own_mode_and_not_on_the_networks() -> None:
-    net = Skipping().train()
+    net = ConvNorm(skips_when_evaluated).train()
     net.norm.running_mean.add_(0.5)
     assert_equal_in_evaluation_mode(net, torch.rand(2, 1, 4, 4))
 
