@@ -16,8 +16,7 @@ _AS_TRAINED = "use inputs like those it was trained on"
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode within the block; every submodule gets its own flag back afterwards.
 
-    A model in evaluation mode is left as it is, including submodules kept in training mode, such as dropout at test
-    time.
+    A model in evaluation mode is left as it is, including submodules in training mode, such as dropout at test time.
     """
     with _modes_restored(model):
         if model.training:

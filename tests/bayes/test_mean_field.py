@@ -28,8 +28,7 @@ def test_any_network_converts_and_is_random(kind: str) -> None:
     net, x = case.net(), case.x()
     before = {name: (p, p.detach().clone()) for name, p in net.named_parameters(remove_duplicate=False)}
     bnn = bayesianize(net)
-    assert bnn.net is net
-    assert bnn.noise_size == sum(p.numel() for p in net.parameters())
+    assert bnn.net is net and bnn.noise_size == sum(p.numel() for p in net.parameters())
     assert bnn(x).shape == net(x).shape
     assert not torch.equal(bnn(x), bnn(x))
     for name, p in net.named_parameters(remove_duplicate=False):  # a pass leaves the network as it was

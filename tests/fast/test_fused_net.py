@@ -9,7 +9,7 @@ from torch.nn import functional
 from torch.nn.utils import prune
 
 from advbnn import models
-from advbnn.fast.fused_net import FusedConv2d, FusedNet, dense_convolution
+from advbnn.fast.fused_net import FusedConv2d, FusedNet, conv_relu, dense_convolution
 from small_nets import ConvNorm, skips_when_evaluated, with_statistics
 
 NETS = [("small_cnn", 8), ("resnet18", 16), ("preact_resnet18", 16), ("model_a_playground", 96), ("mlp", 8)]
@@ -88,3 +88,16 @@ def test_images_keep_their_precision_in_the_first_convolution() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         assert functional.conv2d(x, edge.weight).item() == 0
         assert edge(x).item() == 2.0**-12
+
+
+def test_a_fused_convolution_and_relu_has_the_outputs_and_input_gradients_of_the_two() -> None:
+    torch.manual_seed(0)
+    weight, bias = torch.randn(4, 3, 3, 3).double(), torch.randn(4).double()
+    x = torch.randn(2, 3, 7, 7, dtype=torch.float64, requires_grad=True)
+
+    def fused(z: torch.Tensor) -> torch.Tensor:
+        return conv_relu(z, weight, bias, (2, 2), (1, 1), (1, 1), 1)
+
+    torch.testing.assert_close(fused(x), functional.conv2d(x, weight, bias, stride=2, padding=1).relu())
+    assert torch.autograd.gradcheck(fused, x)
+    torch.library.opcheck(conv_relu, (x.detach(), weight, bias, [1, 1], [1, 1], [1, 1], 1), test_utils="test_schema")

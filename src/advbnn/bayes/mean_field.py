@@ -1,8 +1,7 @@
 """A mean-field Bayesian network: a plain network and a vector of noise (eq. 5), w = mu + exp(s) * eps.
 
-The network's own parameters are the means `mu`. A mirrored tree of parameters holds `s`, the logarithms of the
-standard deviations. The only randomness is `eps`. The network itself is never changed: a forward pass runs it with
-the sampled weights in place of its own.
+The network's own parameters are the means `mu`, a mirrored tree holds `s`. The only randomness is `eps`. The network is
+never changed: a forward pass runs it with the sampled weights in place of its own.
 """
 
 import math
@@ -31,7 +30,6 @@ def bayesianize(
 
     Args:
         net: the network. It is wrapped, not copied: its weights become the posterior means.
-        prior: the prior over the random weights.
         init_std: initial posterior standard deviation exp(s), a number or one per parameter.
         where: chooses the random parameters by `where(name, parameter)`; all floating-point ones when None.
     """
@@ -48,6 +46,7 @@ class Bayesian(RandomNetwork):
     """
 
     prior: Prior
+    scratch: Workspace | None = None
 
     def __init__(
         self,
@@ -64,7 +63,6 @@ class Bayesian(RandomNetwork):
         self.log_std = module_tree((name, _initial_log_std(init_std, name, mu)) for name, mu in chosen.items())
         self.prior = prior
         self._names = tuple(chosen)
-        self._workspace: Workspace | None = None
 
     @property
     def noise_size(self) -> int:
@@ -74,10 +72,6 @@ class Bayesian(RandomNetwork):
     @property
     def posterior_mean(self) -> nn.Module:
         return self.net
-
-    @property
-    def scratch(self) -> object:
-        return self._workspace
 
     def posterior(self) -> Iterator[tuple[str, nn.Parameter, nn.Parameter]]:
         """(name, mu, s) for every random parameter, in the order of the noise vector."""
@@ -89,11 +83,11 @@ class Bayesian(RandomNetwork):
         """One weight sample w = mu + exp(s) * eps, differentiable in mu and s; `eps` has length P, fresh when None."""
         names, means, log_stds = zip(*self.posterior(), strict=True)
         if eps is None and not torch.compiler.is_compiling() and not _in_function_transform():
-            if self._workspace is None or not self._workspace.fits(means):
+            if self.scratch is None or not self.scratch.fits(means):
                 uniform = len({(mu.device, mu.dtype) for mu in means}) == 1
-                self._workspace = Workspace(means) if uniform else None
-            if self._workspace is not None:
-                return dict(zip(names, sample_all(means, log_stds, self._workspace), strict=True))
+                self.scratch = Workspace(means) if uniform else None
+            if self.scratch is not None:
+                return dict(zip(names, sample_all(means, log_stds, self.scratch), strict=True))
         if eps is None:
             eps = torch.randn(self.noise_size, dtype=torch.float32, device=means[0].device)
         elif eps.numel() != self.noise_size:
@@ -126,13 +120,13 @@ class Bayesian(RandomNetwork):
         return f"prior={self.prior!r}, random_weights={self.noise_size:,}"
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Bayesian":
-        self._workspace = None
+        self.scratch = None
         super()._apply(fn, recurse)
         return self
 
     def __getstate__(self) -> dict[str, Any]:
         # scratch memory does not belong to a copy
-        return {**super().__getstate__(), "_workspace": None}
+        return {**super().__getstate__(), "scratch": None}
 
 
 def _choose_parameters(net: nn.Module, where: Choice | None) -> dict[str, nn.Parameter]:

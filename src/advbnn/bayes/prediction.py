@@ -41,7 +41,6 @@ def predict(
 
     Args:
         model: any network that returns logits [n, classes]; it need not be random.
-        x: a batch of finite inputs.
         samples: the number of weight samples, m in eq. 18.
         seed: makes the prediction repeatable and leaves torch's random state unchanged.
         rule: how the samples give a label: `"probability"`, the largest mean probability (eq. 18); `"loss"`, the

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from advbnn.errors import ArgumentError, did_you_mean, positive_whole
 
 PerParameter = float | Mapping[str, float] | Callable[[str, Tensor], float | Tensor]
-"""A number for all parameters, or one chosen per parameter: a mapping from parameter names
-(with `"*"` for those it does not name), or a function of the name and the parameter."""
+"""A number for all parameters, a mapping from their names (`"*"` for the rest), or a function of name and parameter."""
 
 
 @runtime_checkable
@@ -114,10 +113,7 @@ def unit_norm_scales(net: nn.Module) -> dict[str, float]:
     With mean 0 and sigma_0 = 0.05 the BatchNorm scales of VGG16, a small fraction of its weights, make up most of
     the initial KL, and training pulls them to zero. `GaussianPrior(mean=unit_norm_scales(net))` avoids that.
     """
-    norms = (
-        nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.LayerNorm, nn.GroupNorm,
-        nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d, nn.RMSNorm,
-    )  # fmt: skip
+    norms = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
     return {
         f"{path}.weight" if path else "weight": 1.0
         for path, module in net.named_modules()

@@ -1,8 +1,4 @@
-"""What every network with random weights offers, whatever its posterior.
-
-A new posterior family is one file: a subclass of `RandomNetwork` that defines `sample`. Prediction, attacks,
-evaluation and the fast passes use the methods of this file alone.
-"""
+"""What every network with random weights offers: a posterior family is a subclass of `RandomNetwork` with `sample`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -40,7 +36,11 @@ class RandomNetwork(nn.Module, ABC):
     Attributes:
         net: the network whose weights are replaced by samples. It is wrapped, not copied.
         prior: the prior of the weights in `posterior()`; None for a family that is not trained by a KL.
+        frozen_sample: the weight sample of the enclosing `frozen` block; None outside of one.
+        scratch: memory that `sample` writes to and may replace; a CUDA graph that captures `sample` must keep it alive.
     """
+
+    scratch: object = None
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class RandomNetwork(nn.Module, ABC):
         self.prior: Prior | None = None
         self.training = net.training
         self._paths = parameter_paths(net)
-        self._frozen: Weights | None = None
+        self.frozen_sample: Weights | None = None
 
     @abstractmethod
     def sample(self) -> Weights:
@@ -66,7 +66,7 @@ class RandomNetwork(nn.Module, ABC):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The network's output with a fresh weight sample, or with the sample of the enclosing `frozen` block."""
-        return self.run(self.sample() if self._frozen is None else self._frozen, *args, **kwargs)
+        return self.run(self.sample() if self.frozen_sample is None else self.frozen_sample, *args, **kwargs)
 
     @contextmanager
     def frozen(self, seed: int | None = None, *, weights: Weights | None = None) -> Iterator[Self]:
@@ -79,25 +79,15 @@ class RandomNetwork(nn.Module, ABC):
         if weights is None:
             with torch.no_grad(), seeded(seed, device_of(self, torch.device("cpu"))):
                 weights = self.sample()
-        outer, self._frozen = self._frozen, {name: weight.detach() for name, weight in weights.items()}
+        outer, self.frozen_sample = self.frozen_sample, {name: weight.detach() for name, weight in weights.items()}
         try:
             yield self
         finally:
-            self._frozen = outer
-
-    @property
-    def frozen_sample(self) -> Weights | None:
-        """The weight sample of the enclosing `frozen` block; None outside of one."""
-        return self._frozen
+            self.frozen_sample = outer
 
     @property
     def posterior_mean(self) -> nn.Module | None:
         """The deterministic network with the posterior-mean weights; None for a family that does not hold one."""
-        return None
-
-    @property
-    def scratch(self) -> object:
-        """Memory that `sample` writes to and may replace; a CUDA graph that captures `sample` must keep it alive."""
         return None
 
     def posterior(self) -> Iterator[tuple[str, nn.Parameter, nn.Parameter]]:
@@ -106,7 +96,7 @@ class RandomNetwork(nn.Module, ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         # a copy is not inside the `frozen` block
-        return {**self.__dict__, "_frozen": None}
+        return {**self.__dict__, "frozen_sample": None}
 
 
 @dataclass(frozen=True)

@@ -28,10 +28,7 @@ class SampleBank(RandomNetwork):
         return len(self.samples)
 
     def add(self, net: nn.Module | None = None) -> None:
-        """Store a copy of the weights and persistent buffers (BatchNorm's statistics) of a network.
-
-        By default the bank's own; or one built like it, such as that of another chain.
-        """
+        """Store a copy of the weights and statistics of the bank's network, or of one that is built like it."""
         tensors = _tensors(self.net if net is None else net)
         differences = _signatures(tensors) ^ _signatures(_tensors(self.net))
         if differences:

@@ -63,8 +63,7 @@ class _RandLayer(torch.autograd.Function):
 class Workspace:
     """One noise vector on the device with a view of it in the shape of every parameter.
 
-    Making the views costs an operation per parameter and sample, so they are made once and the vector is refilled.
-    Nothing refers to it after the sample is taken: what a backward pass needs is saved separately.
+    Views cost an operation per parameter, so they are made once. What a backward pass needs is saved separately.
     """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
@@ -81,7 +80,6 @@ class Workspace:
         return all(p.device == v.device and p.dtype == v.dtype and p.shape == v.shape for p, v in pairs)
 
     def fill(self) -> None:
-        """Refill with fresh noise from the default generator."""
         self.flat.normal_()
         if self.cast is not self.flat:
             self.cast.copy_(self.flat)

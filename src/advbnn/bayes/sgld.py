@@ -66,7 +66,7 @@ class SGLD(Optimizer):
     def _update(self, group: dict[str, Any], parameters: list[Tensor], grads: list[Tensor], noise_scale: float) -> None:
         torch._foreach_add_(parameters, grads, alpha=-group["lr"])
         if noise_scale > 0:
-            torch._foreach_add_(parameters, _noise_like(parameters), alpha=noise_scale)
+            torch._foreach_add_(parameters, [torch.randn_like(p) for p in parameters], alpha=noise_scale)
 
 
 class PSGLD(SGLD):
@@ -110,17 +110,9 @@ class PSGLD(SGLD):
             group.update({**own, **group})
 
     def _update(self, group: dict[str, Any], parameters: list[Tensor], grads: list[Tensor], noise_scale: float) -> None:
-        self._adapt(group["burn_in"], group["alpha"], parameters, grads)
-        roots = torch._foreach_sqrt([self.state[p]["square_avg"] for p in parameters])
-        torch._foreach_add_(roots, group["eps"])
-        torch._foreach_addcdiv_(parameters, grads, roots, value=-group["lr"])
-        if noise_scale > 0:
-            torch._foreach_sqrt_(roots)
-            torch._foreach_addcdiv_(parameters, _noise_like(parameters), roots, value=noise_scale)
-
-    def _adapt(self, burn_in: int | None, alpha: float, parameters: list[Tensor], gradients: list[Tensor]) -> None:
+        burn_in, alpha = group["burn_in"], group["alpha"]
         adapting = []
-        for parameter, gradient in zip(parameters, gradients, strict=True):
+        for parameter, gradient in zip(parameters, grads, strict=True):
             # counted per parameter: one whose first gradient comes late still adapts
             state = self.state[parameter]
             if not state:
@@ -133,6 +125,12 @@ class PSGLD(SGLD):
             squares, latest = zip(*adapting, strict=True)
             torch._foreach_mul_(squares, alpha)
             torch._foreach_addcmul_(squares, latest, latest, value=1 - alpha)
+        roots = torch._foreach_sqrt([self.state[p]["square_avg"] for p in parameters])
+        torch._foreach_add_(roots, group["eps"])
+        torch._foreach_addcdiv_(parameters, grads, roots, value=-group["lr"])
+        if noise_scale > 0:
+            torch._foreach_sqrt_(roots)
+            torch._foreach_addcdiv_(parameters, [torch.randn_like(p) for p in parameters], roots, value=noise_scale)
 
 
 def keep(step: int, *, burn_in: int, every: int) -> bool:
@@ -154,7 +152,3 @@ def negative_log_prior(net: nn.Module, prior: GaussianPrior) -> Tensor:
     if not terms:
         raise ArgumentError("net has no trainable parameter, so no prior; see net.requires_grad_()")
     return torch.stack([term.to(terms[0].device) for term in terms]).sum()
-
-
-def _noise_like(parameters: list[Tensor]) -> list[Tensor]:
-    return [torch.randn_like(p) for p in parameters]

@@ -1,8 +1,4 @@
-"""Faster attacks and predictions: a model whose forward passes are compiled, or captured as CUDA graphs.
-
-`accelerate(model)` behaves like the model in evaluation mode: the same outputs and the same gradients of the input, up
-to rounding. For the same seed it uses the same noise, since the random numbers come from the same calls.
-"""
+"""Faster attacks and predictions: a model whose forward passes are compiled, or captured as CUDA graphs."""
 
 import logging
 import warnings
@@ -36,10 +32,11 @@ log = logging.getLogger("advbnn")
 def accelerate(model: nn.Module, engine: str = "auto", precision: str = "full") -> nn.Module:
     """The model in evaluation mode, run by `engine`; for attacks, `predict`, `Ensemble` and the like.
 
-    Its outputs differ from the model's by rounding alone. It computes gradients of the input, never of weights. The
-    model itself runs where a fast pass cannot be built, and the log says why: if the network waits for the device,
-    uses random numbers of the CPU, or is not repeatable under a seed. It also runs in training mode and within
-    `frozen` and `torch.autocast` blocks. The model is not changed, and changes of its weights take effect.
+    For the same seed its outputs differ from the model's by rounding alone, since the random numbers come from the same
+    calls. It computes gradients of the input, never of weights. The model itself runs where a fast pass cannot be
+    built, and the log says why: if the network waits for the device, uses random numbers of the CPU, or is not
+    repeatable under a seed. It also runs in training mode and within `frozen` and `torch.autocast` blocks. The model is
+    not changed, and changes of its weights take effect.
 
     Args:
         model: any module that returns logits; an accelerated one is returned as it is.

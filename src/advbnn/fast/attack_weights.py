@@ -27,7 +27,6 @@ class UnfoldedWeights:
         """Nothing to do."""
 
     def sample(self, seed: Tensor, stream: int) -> dict[str, Tensor]:
-        """One weight sample and the statistics."""
         return {**self._weights.sample(seed, stream), **self._buffers}
 
 
@@ -87,14 +86,12 @@ class FoldedSamples:
             self._fold, self._round = compile_separately(_scale_and_shift), compile_separately(_rounded)
 
     def refresh(self) -> None:
-        """Follow parameters and statistics after an update."""
         self._mean = torch.cat([self._buffers[f"{fold.norm}.running_mean"] for fold in self._folds])
         variances = [self._buffers[f"{fold.norm}.running_var"] + fold.eps for fold in self._folds]
         self._inverse_std = torch.cat(variances).rsqrt()
         self._matrices.prepare_scaled_samples(self._first_scale, self._round)
 
     def sample(self, seed: Tensor, stream: int) -> dict[str, Tensor]:
-        """One weight sample, for a `FusedNet` that is called with `folded=True`."""
         vectors = self._vectors.sample_flat(seed, stream)
         scale, shift = self._fold(
             vectors, self._gamma, self._beta, self._bias, self._mean, self._inverse_std, self._matrices.dtype
@@ -115,11 +112,8 @@ class FoldedSamples:
 
 
 AttackWeights = UnfoldedWeights | _FoldedFixedWeights | FoldedSamples
-"""Weights and statistics for the passes of an attack.
-
-`refresh` follows an update, after the step's own weights. `sample` returns all tensors of one pass. `folded` says
-whether BatchNorm is folded in already, an argument of `FusedNet.__call__`.
-"""
+"""`sample` returns all tensors of one pass, and `folded` is an argument of `FusedNet.__call__`. `refresh` follows an
+update, after the step's own weights."""
 
 
 def attack_weights(

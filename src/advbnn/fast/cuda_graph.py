@@ -13,8 +13,7 @@ from advbnn.randomness import seeded
 
 Forward = Callable[[Tensor], Tensor]
 
-_WARM_UP = 2
-_STEP_WARM_UP = 3
+_WARM_UP, _STEP_WARM_UP = 2, 3
 _CAPTURE: dict[str, Any] = {"capture_error_mode": "thread_local"}
 """Other threads, such as those of torch.distributed, must not fail the capture."""
 

@@ -37,7 +37,6 @@ class FixedWeights:
         }
 
     def sample(self, seed: Tensor, stream: int) -> dict[str, Tensor]:
-        """The weights, the same for every seed and stream."""
         return dict(self.values)
 
     def backward(self, grads: Mapping[str, Tensor], seed: Tensor, stream: int, factor: Tensor, first: bool) -> None:

@@ -25,9 +25,7 @@ def build(name: str, *, classes: int = 10, image_size: int = 32, channels: int =
     Args:
         name: "vgg11", "vgg13", "vgg16", "vgg19", "model_a" (the authors' network for STL-10), "model_a_playground" (the
             one in the paper's footnote), "resnet18", "preact_resnet18", "small_cnn" or "mlp".
-        classes: number of logits.
         image_size: height and width of the images, in pixels.
-        channels: 3 for colour, 1 for grey.
     """
     builders: dict[str, Callable[..., nn.Sequential]] = {
         **{f"vgg{depth}": partial(plain.vgg, depth) for depth in plain.CONVOLUTIONS_PER_STAGE},
