@@ -18,8 +18,7 @@ class Categorical:
     label_smoothing: float = 0.0
     attack_loss: ClassVar[str] = "ce"
     score_name: ClassVar[str] = "accuracy"
-    better: ClassVar[int] = 1
-    """The sign of a better score."""
+    better: ClassVar[int] = 1  # the sign of a better score
 
     def __post_init__(self) -> None:
         if not 0 <= self.label_smoothing < 1:

@@ -16,11 +16,8 @@ from advbnn.errors import ArgumentError, ArgumentTypeError
 from advbnn.modules import device_of, explain_input_errors
 from advbnn.randomness import seeded
 
-Weights = dict[str, Tensor]
-"""One weight sample: tensors by the names they have in `net`."""
-
-Choice = Callable[[str, nn.Parameter], bool]
-"""A predicate that chooses parameters by name and value."""
+Weights = dict[str, Tensor]  # one weight sample, by the names that the tensors have in `net`
+Choice = Callable[[str, nn.Parameter], bool]  # chooses parameters by name and value
 
 _CHECKPOINTING = ("gradient_checkpointing", "grad_checkpointing", "use_checkpoint", "with_cp", "memory_efficient")
 """Attributes by which transformers, timm, torchvision and others switch on activation checkpointing."""
