@@ -55,7 +55,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def outputs_and_gradients(model: nn.Module, x: Tensor, y: Tensor) -> list[Tensor]:
+def results(model: nn.Module, x: Tensor, y: Tensor) -> list[Tensor]:
     """Outputs with and without a gradient, and the gradient, for some seeds."""
     found: list[Tensor] = []
     for seed in range(CALLS):
@@ -69,7 +69,7 @@ def outputs_and_gradients(model: nn.Module, x: Tensor, y: Tensor) -> list[Tensor
 
 
 def pairs(fast: nn.Module, model: nn.Module, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    return zip(outputs_and_gradients(fast, x, y), outputs_and_gradients(model, x, y), strict=True)
+    return zip(results(fast, x, y), results(model, x, y), strict=True)
 
 
 def assert_same(model: nn.Module, fast: nn.Module, x: Tensor, y: Tensor) -> None:

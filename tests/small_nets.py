@@ -1,10 +1,13 @@
 """Tiny networks, and images for them."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
+
+from advbnn.bayes.sample_bank import SampleBank
 
 
 def conv_net() -> nn.Module:
@@ -45,3 +48,15 @@ def skips_when_evaluated(net: ConvNorm, x: torch.Tensor) -> torch.Tensor:
     """The output of the convolution is used twice, in evaluation mode only."""
     z = net.conv(x)
     return net.norm(z) if net.training else z + net.norm(z)
+
+
+def filled_bank(net: nn.Module, size: int = 3) -> tuple[SampleBank, list[nn.Module]]:
+    """A bank and, as plain networks, the samples in it; the network itself has other weights."""
+    bank, nets = SampleBank(net), []
+    for sample in range(size + 1):
+        for tensor in (*net.parameters(), *(b for b in net.buffers() if b.is_floating_point())):
+            tensor.data = torch.rand_like(tensor) + 0.1
+        if sample < size:
+            bank.add()
+            nets.append(copy.deepcopy(net))
+    return bank, nets

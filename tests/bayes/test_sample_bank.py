@@ -1,32 +1,13 @@
 """The bank of weight samples as a random network."""
 
-import copy
-
 import pytest
 import torch
 from torch import nn
 
 from advbnn.bayes.sample_bank import SampleBank
 from advbnn.randomness import seeded
-from small_nets import dense_net
+from small_nets import dense_net, filled_bank
 from zoo import ZOO
-
-
-def randomise(net: nn.Module) -> None:
-    with torch.no_grad():
-        for tensor in (*net.parameters(), *(b for b in net.buffers() if b.is_floating_point())):
-            tensor.copy_(torch.rand_like(tensor) + 0.1)
-
-
-def filled_bank(net: nn.Module, size: int = 3) -> tuple[SampleBank, list[nn.Module]]:
-    """A bank and, as plain networks, the samples in it."""
-    bank, nets = SampleBank(net), []
-    for _ in range(size):
-        randomise(net)
-        bank.add()
-        nets.append(copy.deepcopy(net))
-    randomise(net)
-    return bank, nets
 
 
 @pytest.mark.parametrize("kind", ZOO)

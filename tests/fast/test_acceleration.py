@@ -11,17 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from accelerated_nets import (
-    ATTACK,
-    CALLS,
-    NETWORKS,
-    DataDependent,
-    assert_same,
-    batch,
-    network,
-    outputs_and_gradients,
-    pairs,
-)
+from accelerated_nets import ATTACK, CALLS, NETWORKS, DataDependent, assert_same, batch, network, pairs, results
 from advbnn.attacks import Transfer
 from advbnn.bayes.mean_field import bayesianize
 from advbnn.defenses.rse import add_noise
@@ -79,7 +69,7 @@ def test_the_real_compiler_uses_the_same_random_numbers(tmp_path, monkeypatch: p
 def test_compiled_backward_passes_compute_no_weight_gradients(kind: str, traced: list) -> None:
     fast = accelerate(NETWORKS[kind]().eval(), "compile")
     x, y = batch()
-    outputs_and_gradients(fast, x, y)
+    results(fast, x, y)
 
     masks = set()
 
@@ -117,7 +107,7 @@ def test_modes_frozen_blocks_and_changed_weights_take_effect(traced: list) -> No
     model = bayesianize(network(), init_std=0.1).eval()
     fast = accelerate(model, "compile")
     x, y = batch()
-    outputs_and_gradients(fast, x, y)
+    results(fast, x, y)
     with torch.no_grad():
         with model.frozen(seed=1):
             assert torch.equal(fast(x), model(x)) and torch.equal(fast(x), fast(x))
@@ -146,7 +136,7 @@ def test_copies_are_independent_and_empty_batches_run(traced: list) -> None:
     fast = accelerate(network().eval(), "compile")
     x, y = batch()
     assert fast(x[:0]).shape == (0, 10)  # an empty batch changes nothing
-    outputs_and_gradients(fast, x, y)
+    results(fast, x, y)
     assert fast.engine == "compile"
     other = copy.deepcopy(fast)
     with torch.no_grad():

@@ -9,17 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from accelerated_nets import (
-    ATTACK,
-    CALLS,
-    NETWORKS,
-    DataDependent,
-    assert_same,
-    batch,
-    network,
-    outputs_and_gradients,
-    pairs,
-)
+from accelerated_nets import ATTACK, CALLS, NETWORKS, DataDependent, assert_same, batch, network, pairs, results
 from advbnn.attacks import APGD
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.prediction import Ensemble
@@ -91,7 +81,7 @@ def test_graphs_follow_weights_and_survive_released_scratch_memory(exact: None) 
     model = NETWORKS["bayesian"]().eval().cuda()
     x, y = (t.cuda() for t in batch())
     fast = accelerate(model)
-    outputs_and_gradients(fast, x, y)
+    results(fast, x, y)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.1)
