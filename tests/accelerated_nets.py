@@ -1,7 +1,7 @@
 """Networks of every kind, and comparisons of an accelerated network with the network itself."""
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -32,12 +32,8 @@ def network() -> nn.Sequential:
     return nn.Sequential(OrderedDict(features=features, classifier=nn.Linear(72, 10)))
 
 
-class Dropping(nn.Module):
+class Dropping(Wrapped):
     """Dropout in evaluation mode too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = network()
 
     def forward(self, x: Tensor) -> Tensor:
         return self.net(functional.dropout(x, 0.3, training=True))
@@ -54,29 +50,32 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "plain": network,
     "bayesian": lambda: bayesianize(network(), init_std=0.1),
     "noisy": lambda: add_noise(network()),
-    "dropout": Dropping,
+    "dropout": lambda: Dropping(network()),
     "partly bayesian": lambda: nn.Sequential(nn.Identity(), bayesianize(network(), init_std=0.1)),
 }
 
 
-def outputs_and_gradients(model: nn.Module, x: Tensor, y: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
+def results(model: nn.Module, x: Tensor, y: Tensor) -> list[Tensor]:
     """Outputs with and without a gradient, and the gradient, for some seeds."""
-    found = []
+    found: list[Tensor] = []
     for seed in range(CALLS):
         with seeded(seed, x.device):
             leaf = x.clone().requires_grad_()
             logits = model(leaf)
             (gradient,) = torch.autograd.grad(functional.cross_entropy(logits, y, reduction="sum"), leaf)
             with torch.no_grad():
-                found.append((logits.detach(), gradient, model(x)))
+                found += [logits.detach(), gradient, model(x)]
     return found
+
+
+def pairs(fast: nn.Module, model: nn.Module, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    return zip(results(fast, x, y), results(model, x, y), strict=True)
 
 
 def assert_same(model: nn.Module, fast: nn.Module, x: Tensor, y: Tensor) -> None:
     state = torch.get_rng_state()
-    for ours, theirs in zip(outputs_and_gradients(fast, x, y), outputs_and_gradients(model, x, y), strict=True):
-        for a, b in zip(ours, theirs, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4 * float(b.abs().amax()))
+    for a, b in pairs(fast, model, x, y):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4 * float(b.abs().amax()))
     torch.testing.assert_close(*(predict(one, x, 5, seed=0).probs for one in (fast, model)), rtol=0, atol=1e-4)
     moved = (ATTACK(fast, x, y, seed=0) - ATTACK(model, x, y, seed=0)).abs()
     # rounding decides the sign of a gradient near zero

@@ -16,8 +16,7 @@ _AS_TRAINED = "use inputs like those it was trained on"
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode within the block; every submodule gets its own flag back afterwards.
 
-    A model in evaluation mode is left as it is, including submodules kept in training mode, such as dropout at test
-    time.
+    A model in evaluation mode is left as it is, including submodules in training mode, such as dropout at test time.
     """
     with _modes_restored(model):
         if model.training:
@@ -78,22 +77,14 @@ def explain_input_errors(
 ) -> Iterator[None]:
     """Within the block, an error of torch becomes an `InputError` if the inputs do not fit the network.
 
-    Nothing is checked before: a network may change its inputs before its first layer.
-
-    Args:
-        model: the network.
-        argument: the caller's name for the inputs.
-        shape: shape of the inputs, with the batch dimension.
-        dtype: their type.
-        device: their device; not checked when None.
+    Nothing is checked before: a network may change its inputs before its first layer. `argument` is the caller's name
+    for the inputs; `shape` has the batch dimension.
     """
     try:
         yield
     except (RuntimeError, InputError) as error:
-        reason = (
-            None if isinstance(error, torch.OutOfMemoryError) else _mismatch(model, shape, dtype, device, str(error))
-        )
-        if reason is None:
+        reason = _mismatch(model, shape, dtype, device, str(error))
+        if reason is None or isinstance(error, torch.OutOfMemoryError):
             raise
         raise InputError(f"{argument} must {reason}") from (error.__cause__ or error)
 
@@ -107,10 +98,7 @@ def all_finite(x: Tensor) -> Tensor:
 def not_finite_error(x: Tensor) -> ArgumentError:
     """The error for inputs that hold NaN or infinity."""
     bad = int((~x.isfinite()).reshape(len(x), -1).any(1).sum())
-    return InputError(
-        f"x must hold finite numbers, got NaN or infinity in {bad} of {len(x)} inputs; leave these out, or look for "
-        "their cause, such as a division by zero"
-    )
+    return InputError(f"x must hold finite numbers, got NaN or infinity in {bad} of {len(x)} inputs; leave these out")
 
 
 def _mismatch(
@@ -120,9 +108,7 @@ def _mismatch(
     # the message decides, since token ids rightly have another type than the weights
     weights_device = device_of(model, torch.device("cpu") if device is None else device)
     if device is not None and device != weights_device and "device" in message:
-        return (
-            f"be on the device of the weights, {weights_device}, got {device}; move it: x.to({str(weights_device)!r})"
-        )
+        return f"be on the device of the weights, {weights_device}, got {device}; use .to({str(weights_device)!r})"
     weights_dtype = dtype_of(model)
     if dtype != weights_dtype and "type" in message:
         scaled = " / 255, for images of 0 to 255" if dtype == torch.uint8 else ""

@@ -39,13 +39,7 @@ def seeded(seed: int | None, device: torch.device | str = "cpu") -> Iterator[Non
 
 
 def derive_seed(seed: int, purpose: str, index: int = 0) -> int:
-    """A seed in [0, 2^63) for every (seed, purpose, index), by hashing the three.
-
-    Args:
-        seed: the evaluation seed.
-        purpose: what the seed is used for.
-        index: distinguishes uses with the same purpose, such as batches.
-    """
+    """A seed in [0, 2^63) for every (seed, purpose, index), by hashing the three; `index` may be that of a batch."""
     key = hashlib.blake2b(f"{purpose} {seed} {index}".encode(), digest_size=8).digest()
     return int.from_bytes(key, "big") >> 1
 

@@ -2,7 +2,6 @@
 
 import copy
 import math
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -29,8 +28,7 @@ def test_any_network_converts_and_is_random(kind: str) -> None:
     net, x = case.net(), case.x()
     before = {name: (p, p.detach().clone()) for name, p in net.named_parameters(remove_duplicate=False)}
     bnn = bayesianize(net)
-    assert bnn.net is net
-    assert bnn.noise_size == sum(p.numel() for p in net.parameters())
+    assert bnn.net is net and bnn.noise_size == sum(p.numel() for p in net.parameters())
     assert bnn(x).shape == net(x).shape
     assert not torch.equal(bnn(x), bnn(x))
     for name, p in net.named_parameters(remove_duplicate=False):  # a pass leaves the network as it was
@@ -38,13 +36,16 @@ def test_any_network_converts_and_is_random(kind: str) -> None:
 
 
 @zoo
-def test_with_zero_std_it_equals_the_plain_network_bit_for_bit(kind: str) -> None:
+@pytest.mark.parametrize("training", [True, False])
+def test_with_zero_std_it_equals_the_plain_network_bit_for_bit(kind: str, training: bool) -> None:
     case = ZOO[kind]
     # torch uses other recurrent kernels for weights that require gradients
-    bnn, x = bayesianize(case.net()).eval().requires_grad_(False), case.x()
+    bnn, x = bayesianize(case.net()).train(training).requires_grad_(False), case.x()
+    plain = copy.deepcopy(bnn.net)
     for log_std in bnn.log_std.parameters():
         log_std.fill_(-math.inf)
-    assert torch.equal(bnn(x), bnn.net(x))
+    assert torch.equal(bnn(x), plain(x))
+    assert all(torch.equal(a, b) for a, b in zip(bnn.buffers(), plain.buffers(), strict=True))  # running statistics
 
 
 @zoo
@@ -52,12 +53,8 @@ def test_all_ways_to_use_a_noise_vector_give_the_same_bits(kind: str) -> None:
     case = ZOO[kind]
     bnn, x = bayesianize(case.net()).eval(), case.x()
     eps = bnn.noise(seed=3)[0]
-    with torch.no_grad():
-        first = bnn.run(bnn.sample(eps), x)
-        with bnn.frozen(seed=3):
-            assert torch.equal(bnn(x), first)
-        with seeded(3):
-            assert torch.equal(bnn(x), first)
+    with torch.no_grad(), seeded(3):
+        assert torch.equal(bnn(x), bnn.run(bnn.sample(eps), x))
     with seeded(3):
         differentiable = bnn.sample()
     with seeded(3), without_parameter_gradients(bnn):
@@ -84,26 +81,6 @@ def test_initial_std_may_differ_between_parameters() -> None:
     torch.testing.assert_close(s.exp(), 0.01 + 0.1 * mu.abs())
 
 
-def test_a_deterministic_checkpoint_loads_strictly_as_the_means() -> None:
-    torch.manual_seed(9)
-    trained = conv_net().state_dict()
-    bnn = bayesianize(conv_net())
-    bnn.net.load_state_dict(trained, strict=True)
-    assert all(torch.equal(mu, trained[name]) for name, mu, _ in bnn.posterior())
-
-
-def test_training_mode_updates_batchnorm_statistics_as_a_plain_network_does() -> None:
-    bnn = bayesianize(conv_net()).train()
-    plain = copy.deepcopy(bnn.net)
-    with torch.no_grad():
-        for s in bnn.log_std.parameters():
-            s.fill_(-math.inf)
-    bnn(images())
-    plain(images())
-    assert torch.equal(bnn.net[1].running_mean, plain[1].running_mean)
-    assert bnn.net[1].num_batches_tracked == 1
-
-
 def test_samples_have_the_posterior_mean_and_std_and_are_independent() -> None:
     n = 2000
     bnn = bayesianize(conv_net(), init_std=0.3)
@@ -116,8 +93,8 @@ def test_samples_have_the_posterior_mean_and_std_and_are_independent() -> None:
     assert (torch.corrcoef(flat.T[:60]) - torch.eye(60)).abs().max() < 6 / math.sqrt(n)
 
 
-@pytest.mark.parametrize("passes", [2, 30])
-def test_many_forward_passes_before_one_backward_give_exact_gradients(passes: int) -> None:
+def test_many_forward_passes_before_one_backward_give_exact_gradients() -> None:
+    passes = 20
     bnn, x = bayesianize(nn.Linear(3, 2, dtype=torch.float64)), torch.rand(4, 3, dtype=torch.float64)
     with seeded(7):
         torch.stack([bnn(x).square().sum() for _ in range(passes)]).mean().backward()
@@ -220,8 +197,6 @@ def test_noise_of_another_length_is_refused() -> None:
     bnn = bayesianize(nn.Linear(2, 2))
     with pytest.raises(ValueError, match=r"eps.*6 random weights.*\(5,\)"):
         bnn.sample(torch.zeros(5))
-    with pytest.raises(ValueError, match="k must be at least 1"):
-        bnn.noise(0)
     with pytest.raises(ValueError, match="even"):
         bnn.noise(3, antithetic=True)
 
@@ -233,14 +208,6 @@ def test_vmap_over_noise_equals_the_loop() -> None:
     torch.testing.assert_close(at_once, torch.stack([bnn.run(bnn.sample(e), x) for e in eps]), rtol=1e-12, atol=1e-12)
     fresh = vmap(lambda _: bnn(x), randomness="different")(torch.arange(3))
     assert not torch.equal(fresh[0], fresh[1])
-
-
-def test_function_transforms_differentiate_the_input() -> None:
-    bnn, x = bayesianize(conv_net().double()), images().double()
-    with bnn.frozen(seed=0):
-        by_transform = torch.func.grad(lambda z: bnn(z).square().sum())(x)
-        leaf = x.clone().requires_grad_()
-        torch.testing.assert_close(by_transform, torch.autograd.grad(bnn(leaf).square().sum(), leaf)[0])
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -258,12 +225,10 @@ def test_compiles_into_one_graph(training: bool) -> None:
 class CountOps(TorchDispatchMode):
     """Counts all operations of torch."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts: Counter[str] = Counter()
+    count = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.counts[func.name()] += 1
+        self.count += 1
         return func(*args, **(kwargs or {}))
 
 
@@ -272,7 +237,7 @@ def attack_iteration(model: nn.Module) -> int:
     with CountOps() as ops:
         loss = functional.cross_entropy(model(x), torch.zeros(1, dtype=torch.long), reduction="sum")
         torch.autograd.grad(loss, x)
-    return ops.counts.total()
+    return ops.count
 
 
 def test_an_attack_iteration_costs_few_operations_more_than_the_plain_network() -> None:

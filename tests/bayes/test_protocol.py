@@ -21,20 +21,8 @@ from advbnn.errors import ArgumentError, InputError
 from advbnn.evaluation.identity import ModelIdentity
 from advbnn.fast.acceleration import accelerate
 from advbnn.randomness import seeded
-from small_nets import conv_net, images
+from small_nets import conv_net, filled_bank, images
 from zoo import ZOO
-
-
-def bank(net: nn.Module) -> SampleBank:
-    """Several samples that differ in every weight."""
-    made = SampleBank(net)
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(5):
-        with torch.no_grad():
-            for parameter in net.parameters():
-                parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype))
-        made.add()
-    return made
 
 
 class RandomScale(RandomNetwork):
@@ -47,7 +35,7 @@ class RandomScale(RandomNetwork):
 
 FAMILIES: dict[str, Callable[[nn.Module], RandomNetwork]] = {
     "mean-field": bayesianize,
-    "bank": bank,
+    "bank": lambda net: filled_bank(net, size=5)[0],
     "new": RandomScale,
 }
 families = pytest.mark.parametrize("family", FAMILIES)
@@ -138,8 +126,8 @@ def test_every_family_is_predicted_attacked_identified_and_accelerated(
 def test_capabilities_of_the_families() -> None:
     bnn = bayesianize(conv_net())
     assert posterior_mean(bnn) is bnn.net
-    assert posterior_mean(bank(conv_net())) is posterior_mean(conv_net()) is None
-    model = nn.ModuleDict({"a": bnn, "b": bank(conv_net()), "c": conv_net()})
+    assert posterior_mean(filled_bank(conv_net())[0]) is posterior_mean(conv_net()) is None
+    model = nn.ModuleDict({"a": bnn, "b": filled_bank(conv_net())[0], "c": conv_net()})
     assert random_parts(model) == [("a", model["a"]), ("b", model["b"])]
     assert [p.name for p in gaussian_parameters(model)] == [f"a.{name}" for name, _, _ in bnn.posterior()]
 

@@ -1,33 +1,13 @@
 """The bank of weight samples as a random network."""
 
-import copy
-
 import pytest
 import torch
 from torch import nn
 
-from advbnn.bayes.prediction import predict
 from advbnn.bayes.sample_bank import SampleBank
 from advbnn.randomness import seeded
-from small_nets import dense_net
+from small_nets import dense_net, filled_bank
 from zoo import ZOO
-
-
-def randomise(net: nn.Module) -> None:
-    with torch.no_grad():
-        for tensor in (*net.parameters(), *(b for b in net.buffers() if b.is_floating_point())):
-            tensor.copy_(torch.rand_like(tensor) + 0.1)
-
-
-def filled_bank(net: nn.Module, size: int = 3) -> tuple[SampleBank, list[nn.Module]]:
-    """A bank and, as plain networks, the samples in it."""
-    bank, nets = SampleBank(net), []
-    for _ in range(size):
-        randomise(net)
-        bank.add()
-        nets.append(copy.deepcopy(net))
-    randomise(net)
-    return bank, nets
 
 
 @pytest.mark.parametrize("kind", ZOO)
@@ -54,15 +34,6 @@ def test_every_call_chooses_uniformly_with_the_default_generator() -> None:
     assert chosen.sum(0).min() > 100 - 5 * (400 * 0.25 * 0.75) ** 0.5  # within 5 standard errors
 
 
-def test_predictions_average_over_the_samples() -> None:
-    bank, nets = filled_bank(dense_net(), size=3)
-    x, n = torch.rand(6, 4), 500
-    probs = torch.stack([net.eval()(x).softmax(-1) for net in nets])
-    found = predict(bank, x, samples=n, seed=0).probs
-    assert ((found - probs.mean(0)).abs() <= 5 * probs.std(0, correction=0) / n**0.5 + 1e-6).all()
-    assert bank.training and bank.net[1].training
-
-
 def test_input_gradients_are_those_of_the_sample_and_weights_get_none() -> None:
     bank, nets = filled_bank(dense_net().eval())
     x = torch.rand(2, 4, requires_grad=True)
@@ -76,6 +47,7 @@ def test_input_gradients_are_those_of_the_sample_and_weights_get_none() -> None:
 
 def test_training_mode_uses_the_batch_and_leaves_stored_statistics_alone() -> None:
     bank, nets = filled_bank(dense_net())
+    assert all(part.training for part in bank.modules())
     before = {name: value.clone() for name, value in bank.state_dict().items()}
     x = torch.rand(8, 4)
     torch.testing.assert_close(bank.run(bank.sample(2), x), nets[2].train()(x))
@@ -101,19 +73,10 @@ def test_a_bank_follows_its_type_and_takes_samples_of_other_networks() -> None:
     assert torch.equal(bank.run(bank.sample(3), x), other(x))
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_a_new_sample_is_in_the_mode_of_the_bank(training: bool) -> None:
-    bank = SampleBank(nn.Sequential(nn.Linear(2, 2), nn.Tanh())).train(training)
-    bank.add()
-    assert all(part.training is training for part in bank.modules())
-
-
 def test_missing_samples_and_other_networks_are_refused() -> None:
     bank = SampleBank(dense_net())
     with pytest.raises(ValueError, match=r"no sample.*bank\.add"):
         bank(torch.rand(2, 4))
-    with pytest.raises(ValueError, match="no sample"), bank.frozen(0):
-        pass
     with pytest.raises(ValueError, match=r"net.*'1\.bias'"):
         bank.add(dense_net(norm=False))
     bank.add()

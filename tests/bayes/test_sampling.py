@@ -74,11 +74,6 @@ def test_a_training_step_equals_a_step_on_the_objective() -> None:
         torch.testing.assert_close(ours, theirs)
 
 
-def test_with_weight_zero_there_is_no_kl_gradient() -> None:
-    mu, s, eps = parameters()
-    torch.autograd.gradcheck(lambda m, t: rand_layer(m, t, eps, prior_std=1.0, weight=0.0), (mu, s))
-
-
 def test_two_samples_before_one_backward_use_their_own_noise() -> None:
     mu, s, eps = parameters()
     first = rand_layer(mu, s, eps, prior_std=1.0, weight=0.0)
@@ -90,8 +85,7 @@ def test_two_samples_before_one_backward_use_their_own_noise() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"s": torch.zeros(2, 3)}, "mu and s"),
-        ({"eps": torch.zeros(2, 3)}, "eps"),
+        ({"eps": torch.zeros(2, 3)}, "eps.*shape"),
         ({"prior_std": 0.0}, "prior_std"),
         ({"weight": -1.0}, "weight.*alpha / N"),
     ],

@@ -104,47 +104,20 @@ def test_chains_sample_the_posterior_as_the_step_shrinks(
     assert_gaussian(states, regression.mean(), regression.precision().inverse(), bias=0.05)
 
 
-def stationary_run(
-    curvature: Tensor, optimizer: Callable[[list[Tensor]], Optimizer], steps: int
-) -> tuple[Tensor, Tensor]:
-    """States of 1000 chains on N(0, 1 / curvature) after half and all of the steps, in standard deviations.
-
-    The chains start in the target, so there is no burn-in.
-    """
-    with seeded(2):
-        std = curvature.rsqrt()
-        w = (torch.randn(1000, len(curvature)) * std).requires_grad_()
-        dynamics, states = optimizer([w]), []
-        for step in range(1, steps + 1):
-            w.grad = (w * curvature).detach()
-            dynamics.step()
-            if step in (steps // 2, steps):
-                states.append(w.detach() / std)
-    return states[0], states[1]
-
-
-def test_psgld_mixes_better_on_a_badly_scaled_target() -> None:
-    """The widest coordinate's autocorrelation over 1000 updates, for standard deviations 1 and 0.01.
-
-    Both step sizes move the narrowest coordinate by a tenth of the way to its mean per update.
-    """
-    curvature = torch.tensor([1.0, 1e4])
-
-    def autocorrelation(optimizer: Callable[[list[Tensor]], Optimizer]) -> float:
-        earlier, later = stationary_run(curvature, optimizer, steps=2000)
-        return torch.corrcoef(torch.stack([earlier[:, 0], later[:, 0]]))[0, 1].item()
-
-    assert autocorrelation(lambda w: SGLD(w, 1e-5, data_size=1)) > 0.95  # in theory 0.99
-    assert autocorrelation(lambda w: PSGLD(w, 1e-3, data_size=1, burn_in=1000)) < 0.7
-
-
 def test_a_constant_preconditioner_is_right_where_one_that_always_adapts_is_not() -> None:
     """Without its correction a preconditioner 1 / |g| gives the density |w| exp(-w^2 / 2), of variance 2."""
-    slow = torch.ones(4)
-    _, constant = stationary_run(slow, lambda w: PSGLD(w, 2e-3, data_size=1, burn_in=300), steps=2000)
-    _, adapting = stationary_run(slow, lambda w: PSGLD(w, 2e-3, data_size=1, burn_in=None), steps=2000)
-    assert abs(constant.square().mean().item() - 1) < 0.12
-    assert 1.4 < adapting.square().mean() < 2.2
+
+    def variance(burn_in: int | None) -> float:
+        with seeded(2):
+            w = torch.randn(1000, 4).requires_grad_()  # starts in the target N(0, 1)
+            dynamics = PSGLD([w], 2e-3, data_size=1, burn_in=burn_in)
+            for _ in range(2000):
+                w.grad = w.detach().clone()
+                dynamics.step()
+        return w.square().mean().item()
+
+    assert abs(variance(burn_in=300) - 1) < 0.12
+    assert 1.4 < variance(burn_in=None) < 2.2
 
 
 def test_a_chain_fills_a_bank_that_predicts_the_posterior(regression: Regression) -> None:
@@ -181,8 +154,6 @@ def train(net: nn.Module, optimizer: Optimizer, steps: int) -> list[Tensor]:
 @pytest.mark.parametrize("kind", ["sgld", "psgld"])
 def test_at_temperature_zero_it_is_plain_descent(kind: str) -> None:
     cold, plain = dense_net(), dense_net()
-    langevin: Optimizer
-    descent: Optimizer
     if kind == "sgld":
         langevin = SGLD(cold.parameters(), 0.1, data_size=10, temperature=0.0)
         descent = SGD(plain.parameters(), 0.1)
@@ -283,9 +254,6 @@ def test_bad_settings_are_refused(argument: str, value: float) -> None:
     parameters, settings = [torch.zeros(1, requires_grad=True)], {"lr": 0.1, "data_size": 10, argument: value}
     with pytest.raises(ValueError, match=argument):
         PSGLD(parameters, **{"burn_in": 5, **settings})
-    if argument in ("lr", "data_size", "temperature"):
-        with pytest.raises(ValueError, match=argument):
-            SGLD(parameters, **settings)
 
 
 @given(burn_in=st.integers(0, 30), every=st.integers(1, 10), total=st.integers(1, 60))
@@ -295,10 +263,9 @@ def test_thinning_keeps_every_nth_state_after_the_burn_in(burn_in: int, every: i
 
 
 def test_bad_thinning_is_refused() -> None:
-    with pytest.raises(ValueError, match="burn_in"):
-        keep(1, burn_in=-1, every=1)
-    with pytest.raises(ValueError, match="every"):
-        keep(1, burn_in=0, every=0)
+    for thinning in ({"burn_in": -1, "every": 1}, {"burn_in": 0, "every": 0}):
+        with pytest.raises(ValueError, match="burn_in.*every"):
+            keep(1, **thinning)
 
 
 def test_the_prior_is_the_log_density_up_to_a_constant() -> None:

@@ -9,17 +9,9 @@ from advbnn.bayes.mean_field import bayesianize
 from advbnn.fast.attack_weights import AttackWeights, FoldedSamples, attack_weights
 from advbnn.fast.fused_net import FusedNet
 from advbnn.fast.weights import FixedWeights, SampledWeights
+from small_nets import with_statistics
 
 SEED = torch.tensor([5])
-
-
-def with_statistics(net: nn.Module) -> nn.Module:
-    """The network with running statistics that are not the initial ones."""
-    for module in net.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            module.running_mean.normal_(0, 0.1)
-            module.running_var.uniform_(0.5, 2)
-    return net
 
 
 def made_for(net: nn.Module, weights: FixedWeights | SampledWeights) -> tuple[AttackWeights, FusedNet]:

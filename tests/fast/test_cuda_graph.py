@@ -9,16 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from accelerated_nets import (
-    ATTACK,
-    CALLS,
-    NETWORKS,
-    DataDependent,
-    assert_same,
-    batch,
-    network,
-    outputs_and_gradients,
-)
+from accelerated_nets import ATTACK, CALLS, NETWORKS, DataDependent, assert_same, batch, network, pairs, results
 from advbnn.attacks import APGD
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.prediction import Ensemble
@@ -38,12 +29,16 @@ def exact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 
+def on_gpu(kind: str, precision: str = "full") -> tuple[nn.Module, nn.Module, torch.Tensor, torch.Tensor]:
+    """A network, its accelerated form, and a batch."""
+    model, (x, y) = NETWORKS[kind]().eval().cuda(), batch()
+    return model, accelerate(model, precision=precision), x.cuda(), y.cuda()
+
+
 @needs_gpu
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_captured_equals_eager_for_the_same_noise(kind: str, exact: None) -> None:
-    model = NETWORKS[kind]().eval().cuda()
-    x, y = (t.cuda() for t in batch())
-    fast = accelerate(model)
+    model, fast, x, y = on_gpu(kind)
     state = torch.cuda.get_rng_state()
     assert_same(model, fast, x, y)
     assert torch.equal(torch.cuda.get_rng_state(), state)
@@ -53,9 +48,7 @@ def test_captured_equals_eager_for_the_same_noise(kind: str, exact: None) -> Non
 
 @needs_gpu
 def test_a_replay_advances_the_generator_as_a_pass_does() -> None:
-    model = NETWORKS["bayesian"]().eval().cuda()
-    x = batch()[0].cuda()
-    fast = accelerate(model)
+    model, fast, x, _ = on_gpu("bayesian")
     with torch.no_grad():
         ends = []
         for network_ in (model, fast):
@@ -71,9 +64,7 @@ def test_a_replay_advances_the_generator_as_a_pass_does() -> None:
 
 @needs_gpu
 def test_backward_passes_may_come_late_and_in_any_order(exact: None) -> None:
-    model = NETWORKS["bayesian"]().eval().cuda()
-    x, y = (t.cuda() for t in batch())
-    fast = accelerate(model)
+    model, fast, x, y = on_gpu("bayesian")
     for _ in range(CALLS):
         fast(x.clone().requires_grad_())
     gradients = []
@@ -87,10 +78,8 @@ def test_backward_passes_may_come_late_and_in_any_order(exact: None) -> None:
 
 @needs_gpu
 def test_graphs_follow_weights_and_survive_released_scratch_memory(exact: None) -> None:
-    model = NETWORKS["bayesian"]().eval().cuda()
-    x, y = (t.cuda() for t in batch())
-    fast = accelerate(model)
-    outputs_and_gradients(fast, x, y)
+    model, fast, x, y = on_gpu("bayesian")
+    results(fast, x, y)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.1)
@@ -135,10 +124,7 @@ def test_evaluations_on_a_gpu_agree_between_engines(exact: None) -> None:
 
 @needs_gpu
 def test_bfloat16_is_captured_and_close() -> None:
-    model = NETWORKS["bayesian"]().eval().cuda()
-    x, y = (t.cuda() for t in batch())
-    fast = accelerate(model, precision="bf16")
-    for ours, theirs in zip(outputs_and_gradients(fast, x, y), outputs_and_gradients(model, x, y), strict=True):
-        for a, b in zip(ours, theirs, strict=True):
-            assert (a - b).norm() / b.norm() < 0.25
+    model, fast, x, y = on_gpu("bayesian", precision="bf16")
+    for a, b in pairs(fast, model, x, y):
+        assert (a - b).norm() / b.norm() < 0.25
     assert fast.engine == "graph"

@@ -9,7 +9,8 @@ from torch.nn import functional
 from torch.nn.utils import prune
 
 from advbnn import models
-from advbnn.fast.fused_net import FusedConv2d, FusedNet, dense_convolution
+from advbnn.fast.fused_net import FusedConv2d, FusedNet, conv_relu, dense_convolution
+from small_nets import ConvNorm, skips_when_evaluated, with_statistics
 
 NETS = [("small_cnn", 8), ("resnet18", 16), ("preact_resnet18", 16), ("model_a_playground", 96), ("mlp", 8)]
 
@@ -17,12 +18,7 @@ NETS = [("small_cnn", 8), ("resnet18", 16), ("preact_resnet18", 16), ("model_a_p
 def trained(name: str, size: int) -> nn.Module:
     """A network in double precision whose running statistics are not the initial ones."""
     torch.manual_seed(0)
-    net = models.build(name, image_size=size).double()
-    for module in net.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            module.running_mean.normal_(0, 0.1)
-            module.running_var.uniform_(0.5, 2)
-    return net
+    return with_statistics(models.build(name, image_size=size).double())
 
 
 def tensors(net: nn.Module) -> dict[str, torch.Tensor]:
@@ -65,20 +61,8 @@ def test_a_weight_that_a_hook_computes_is_not_folded() -> None:
     assert assert_equal_in_evaluation_mode(net, torch.rand(2, 1, 4, 4)).folds == []
 
 
-class Skipping(nn.Module):
-    """Adds its convolution to its BatchNorm, in evaluation mode only."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.norm = nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        z = self.conv(x)
-        return self.norm(z) if self.training else z + self.norm(z)
-
-
 def test_its_structure_depends_on_its_own_mode_and_not_on_the_networks() -> None:
-    net = Skipping().train()
+    net = ConvNorm(skips_when_evaluated).train()
     net.norm.running_mean.add_(0.5)
     assert_equal_in_evaluation_mode(net, torch.rand(2, 1, 4, 4))
 
@@ -104,3 +88,16 @@ def test_images_keep_their_precision_in_the_first_convolution() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         assert functional.conv2d(x, edge.weight).item() == 0
         assert edge(x).item() == 2.0**-12
+
+
+def test_a_fused_convolution_and_relu_has_the_outputs_and_input_gradients_of_the_two() -> None:
+    torch.manual_seed(0)
+    weight, bias = torch.randn(4, 3, 3, 3).double(), torch.randn(4).double()
+    x = torch.randn(2, 3, 7, 7, dtype=torch.float64, requires_grad=True)
+
+    def fused(z: torch.Tensor) -> torch.Tensor:
+        return conv_relu(z, weight, bias, (2, 2), (1, 1), (1, 1), 1)
+
+    torch.testing.assert_close(fused(x), functional.conv2d(x, weight, bias, stride=2, padding=1).relu())
+    assert torch.autograd.gradcheck(fused, x)
+    torch.library.opcheck(conv_relu, (x.detach(), weight, bias, [1, 1], [1, 1], [1, 1], 1), test_utils="test_schema")

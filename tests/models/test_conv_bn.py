@@ -1,5 +1,7 @@
 """Pairs of convolution and BatchNorm: found by tracing, and folded exactly."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -8,50 +10,7 @@ from torch.nn import functional
 from advbnn import models
 from advbnn.defenses.rse import add_noise
 from advbnn.models.conv_bn import ConvBN, conv_bn_pairs, fold
-
-
-class Branching(nn.Module):
-    """The output of its convolution is used twice."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.norm = nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        z = self.conv(x)
-        return z + self.norm(z)
-
-
-class Repeating(Branching):
-    """Its pair is used twice, on different inputs."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.norm(self.conv(x)) + self.norm(self.conv(2 * x))
-
-
-class DataDependent(Branching):
-    """It branches on its data."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.norm(self.conv(x)) if x.sum() > 0 else x
-
-
-class Remembering(Branching):
-    """It stores its activations and uses a random number."""
-
-    seen: Tensor | None = None
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.seen = self.conv(x)
-        return torch.rand(()) * self.norm(self.seen)
-
-
-class Skipping(Branching):
-    """The output of its convolution is used twice in evaluation mode."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        z = self.conv(x)
-        return self.norm(z) if self.training else z + self.norm(z)
+from small_nets import ConvNorm, skips_when_evaluated
 
 
 @pytest.mark.parametrize(
@@ -79,29 +38,34 @@ def test_a_pre_hook_is_no_obstacle_and_a_forward_hook_is() -> None:
     assert conv_bn_pairs(net, training=False) == []
 
 
-class Reading(Branching):
-    """It uses the convolution's bias a second time."""
+OTHER_USES: dict[str, Callable[[ConvNorm, Tensor], Tensor]] = {
+    "the output of the convolution is used twice": lambda net, x: (z := net.conv(x)) + net.norm(z),
+    "so is the pair": lambda net, x: net.norm(net.conv(x)) + net.norm(net.conv(2 * x)),
+    "the network branches on its data": lambda net, x: net.norm(net.conv(x)) if x.sum() > 0 else x,
+    "the bias is used a second time": lambda net, x: net.norm(net.conv(x)) + net.conv.bias.sum(),
+}
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.norm(self.conv(x)) + self.conv.bias.sum()
 
-
-@pytest.mark.parametrize("kind", [Branching, Repeating, DataDependent, Reading])
-def test_other_uses_of_a_convolution_are_no_pair(kind: type[nn.Module]) -> None:
-    assert conv_bn_pairs(kind(), training=True) == []
+@pytest.mark.parametrize("use", OTHER_USES)
+def test_other_uses_of_a_convolution_are_no_pair(use: str) -> None:
+    assert conv_bn_pairs(ConvNorm(OTHER_USES[use]), training=True) == []
 
 
 @pytest.mark.parametrize("training", [True, False])
 def test_code_may_depend_on_the_mode(training: bool) -> None:
-    net = Skipping().train(not training)
+    net = ConvNorm(skips_when_evaluated).train(not training)
     assert len(conv_bn_pairs(net, training=training)) == training
     assert net.training is not training
 
 
 def test_tracing_changes_neither_the_network_nor_the_random_state() -> None:
-    net, before = Remembering(), torch.get_rng_state()
+    def remember(net: ConvNorm, x: Tensor) -> Tensor:
+        net.seen = net.conv(x)
+        return torch.rand(()) * net.norm(net.seen)
+
+    net, before = ConvNorm(remember), torch.get_rng_state()
     assert len(conv_bn_pairs(net, training=True)) == 1
-    assert net.seen is None
+    assert not hasattr(net, "seen")
     assert torch.equal(torch.get_rng_state(), before)
 
 

@@ -2,12 +2,8 @@
 
 Contract: every family is a `RandomNetwork`: an `nn.Module` around a plain network `net` with
 `sample() -> weights`, `run(weights, *inputs)` and `frozen(seed)`. A call uses a fresh weight sample; inside a `frozen`
-block, one sample. Other packages use this protocol alone, so a new family is one file here.
-
-- Families: `Bayesian` (mean field, made by `bayesianize`), `SampleBank` (stored samples, such as those of `SGLD`).
-- Layers with other gradient estimators: `advbnn.bayes.layers`.
-- Training: priors, likelihoods, `kl_divergence`, `rand_layer`, `SGLD`, `PSGLD`.
-- Prediction: `predict`, `Ensemble`.
+block, one sample. Other packages use this protocol alone, so a new family is one file here. The families are
+`Bayesian` (mean field, made by `bayesianize`) and `SampleBank` (stored samples, such as those of `SGLD`).
 """
 
 from advbnn.bayes import layers as layers

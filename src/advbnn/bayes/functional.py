@@ -1,13 +1,8 @@
-"""Running a network with other tensors in place of its own."""
+"""The names of a network's tensors: all paths to each of them, and a tree of modules from names."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from torch import Tensor, nn
-from torch.func import functional_call
-
-Paths = Mapping[str, tuple[str, ...]]
-"""All paths to a tensor, by its name."""
 
 
 def parameter_paths(net: nn.Module) -> dict[str, tuple[str, ...]]:
@@ -23,12 +18,6 @@ def parameter_paths(net: nn.Module) -> dict[str, tuple[str, ...]]:
             if id(tensor) in paths:
                 paths[id(tensor)].append(f"{prefix}.{attribute}" if prefix else attribute)
     return {name: tuple(paths[id(tensor)]) for name, tensor in tensors.items()}
-
-
-def call_with(net: nn.Module, tensors: Mapping[str, Tensor], paths: Paths, args: Any, kwargs: Any) -> Any:
-    """The network's output with `tensors`, by name, in place of its own."""
-    placed = {path: tensor for name, tensor in tensors.items() for path in paths[name]}
-    return functional_call(net, placed, args, kwargs, tie_weights=False)
 
 
 def module_tree(tensors: Iterable[tuple[str, Tensor]]) -> nn.Module:

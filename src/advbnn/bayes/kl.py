@@ -28,10 +28,10 @@ def _in_scope(model: nn.Module, scope: str | Choice) -> list[GaussianParameter]:
     parameters = gaussian_parameters(model)
     if not parameters:
         raise ArgumentError("model has no Bayesian part, so no KL; convert it with advbnn.bayesianize(net)")
+    if scope == "all":
+        return parameters
     if callable(scope):
         chosen = [p for p in parameters if scope(p.name, p.mu)]
-    elif scope == "all":
-        chosen = parameters
     elif scope == "classifier":
         linear = [p for p in parameters if isinstance(p.owner, nn.Linear)]
         classifier = (linear or parameters)[-1].owner

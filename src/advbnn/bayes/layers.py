@@ -9,18 +9,15 @@ A network of such layers and one converted by `bayesianize` have the same poster
 noise, the same outputs.
 """
 
-from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from advbnn.bayes.mean_field import Bayesian
 from advbnn.bayes.priors import GaussianPrior, PerParameter, Prior
-from advbnn.errors import ArgumentError, unknown
-
-ESTIMATORS = ("weight", "local", "flipout")
+from advbnn.bayes.protocol import Weights
+from advbnn.errors import unknown
 
 
 class VariationalLayer(Bayesian):
@@ -36,71 +33,60 @@ class VariationalLayer(Bayesian):
         self,
         *args: Any,
         estimator: str = "weight",
-        prior: Prior = GaussianPrior(std=0.05),
+        prior: Prior = GaussianPrior(),
         init_std: PerParameter = 0.05,
         **kwargs: Any,
     ) -> None:
-        if estimator not in ESTIMATORS:
-            raise unknown("estimator", estimator, ESTIMATORS)
         if estimator not in self.estimators:
-            raise ArgumentError(
-                f"estimator={estimator!r} does not apply to {type(self).__name__}, which multiplies each channel by "
-                "one weight; use estimator='weight'"
-            )
+            raise unknown(f"{type(self).__name__}: estimator", estimator, self.estimators)
         super().__init__(self.plain(*args, **kwargs), prior=prior, init_std=init_std)
         self.estimator = estimator
 
     def extra_repr(self) -> str:
-        """The prior, the number of random weights and the estimator, for `print`."""
         return f"{super().extra_repr()}, estimator={self.estimator!r}"
 
 
-class _Product(VariationalLayer, ABC):
+class _Product(VariationalLayer):
     """A layer whose output is linear in its weights, so all three estimators apply."""
 
-    estimators = ESTIMATORS
+    estimators = ("weight", "local", "flipout")
 
     def forward(self, x: Tensor) -> Tensor:
         """The layer's output for fresh noise."""
         if self.estimator == "weight" or self.frozen_sample is not None:
             output: Tensor = super().forward(x)
             return output
-        mean, std = self._moments()
-        return self._local(x, mean, std) if self.estimator == "local" else self._flipout(x, mean, std)
+        location: Tensor = self.run({name: mu for name, mu, _ in self.posterior()}, x)
+        std = {name: s.exp() for name, _, s in self.posterior()}
+        return self._local(x, location, std) if self.estimator == "local" else self._flipout(x, location, std)
 
-    def _moments(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        means: dict[str, Tensor] = {name: mu for name, mu, _ in self.posterior()}
-        return means, {name: s.exp() for name, _, s in self.posterior()}
-
-    def _local(self, x: Tensor, mean: dict[str, Tensor], std: dict[str, Tensor]) -> Tensor:
+    def _local(self, x: Tensor, location: Tensor, std: Weights) -> Tensor:
         """y ~ N(W_mu x, W_sigma^2 x^2), independent for every element of the output.
 
         For a convolution this ignores the correlation between positions that share a weight.
         """
-        location = self._operation(x, mean)
-        variance = self._operation(x**2, {name: value**2 for name, value in std.items()})
+        variance = self.run({name: value**2 for name, value in std.items()}, x**2)
         # for an input of zeros the slope of the square root is infinite: no noise and no gradient there
         positive = variance > 0
         scale = torch.where(positive, torch.where(positive, variance, 1.0).sqrt(), 0.0)
         return location + scale * torch.randn_like(location)
 
-    def _flipout(self, x: Tensor, mean: dict[str, Tensor], std: dict[str, Tensor]) -> Tensor:
+    def _flipout(self, x: Tensor, location: Tensor, std: Weights) -> Tensor:
         """y = W_mu x + r_out * ((sigma * eps) (r_in * x)) with signs r per example.
 
         Only the deviation from the mean is flipped. Flipping the sampled weight would flip the mean too.
         """
         deviation = {name: value * torch.randn_like(value) for name, value in std.items()}
-        location = self._operation(x, mean)
-        perturbation = self._operation(x * self._signs(x), deviation)
+        perturbation: Tensor = self.run(deviation, x * self._signs(x))
         return location + self._signs(location) * perturbation
 
-    @abstractmethod
-    def _operation(self, x: Tensor, weights: dict[str, Tensor]) -> Tensor:
-        """The output of torch's layer with these weights."""
-
-    @abstractmethod
     def _signs(self, like: Tensor) -> Tensor:
-        """Random signs, one for each example and channel."""
+        """Random signs per example and channel; all positions of an image or a sequence share them."""
+        spatial = len(getattr(self.net, "kernel_size", ()))
+        shape = list(like.shape)
+        for position in range(-spatial, 0) if spatial else range(1, like.dim() - 1):
+            shape[position] = 1
+        return torch.randint(0, 2, shape, device=like.device).to(like.dtype) * 2 - 1
 
 
 class Linear(_Product):
@@ -108,40 +94,20 @@ class Linear(_Product):
 
     plain = nn.Linear
 
-    def _operation(self, x: Tensor, weights: dict[str, Tensor]) -> Tensor:
-        return functional.linear(x, weights["weight"], weights.get("bias"))
 
-    def _signs(self, like: Tensor) -> Tensor:
-        # all positions of a sequence share the signs of their example
-        shape = (like.shape[0], *[1] * (like.dim() - 2), like.shape[-1]) if like.dim() > 1 else like.shape
-        return _random_signs(like, shape)
-
-
-class _Convolution(_Product):
-    net: nn.Conv1d | nn.Conv2d | nn.Conv3d
-
-    def _operation(self, x: Tensor, weights: dict[str, Tensor]) -> Tensor:
-        output: Tensor = self.net._conv_forward(x, weights["weight"], weights.get("bias"))
-        return output
-
-    def _signs(self, like: Tensor) -> Tensor:
-        spatial = len(self.net.kernel_size)
-        return _random_signs(like, (*like.shape[:-spatial], *[1] * spatial))
-
-
-class Conv1d(_Convolution):
+class Conv1d(_Product):
     """Variational `nn.Conv1d`."""
 
     plain = nn.Conv1d
 
 
-class Conv2d(_Convolution):
+class Conv2d(_Product):
     """Variational `nn.Conv2d`."""
 
     plain = nn.Conv2d
 
 
-class Conv3d(_Convolution):
+class Conv3d(_Product):
     """Variational `nn.Conv3d`."""
 
     plain = nn.Conv3d
@@ -154,16 +120,12 @@ class BatchNorm1d(VariationalLayer):
 
 
 class BatchNorm2d(VariationalLayer):
-    """Variational `nn.BatchNorm2d`: random scale and shift, the usual running statistics."""
+    """Variational `nn.BatchNorm2d`."""
 
     plain = nn.BatchNorm2d
 
 
 class BatchNorm3d(VariationalLayer):
-    """Variational `nn.BatchNorm3d`: random scale and shift, the usual running statistics."""
+    """Variational `nn.BatchNorm3d`."""
 
     plain = nn.BatchNorm3d
-
-
-def _random_signs(like: Tensor, shape: tuple[int, ...] | torch.Size) -> Tensor:
-    return torch.randint(0, 2, shape, device=like.device).to(like.dtype) * 2 - 1

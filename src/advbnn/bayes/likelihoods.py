@@ -13,18 +13,12 @@ from advbnn.errors import ArgumentError
 
 @dataclass(frozen=True, kw_only=True)
 class Categorical:
-    """p(y | x, w) = softmax(f(x; w))[y]: classification.
-
-    Args:
-        label_smoothing: the probability mass that is spread evenly over all classes.
-    """
+    """p(y | x, w) = softmax(f(x; w))[y]: classification, with `label_smoothing` spread evenly over all classes."""
 
     label_smoothing: float = 0.0
-
     attack_loss: ClassVar[str] = "ce"
     score_name: ClassVar[str] = "accuracy"
-    better: ClassVar[int] = 1
-    """The sign of a better score."""
+    better: ClassVar[int] = 1  # the sign of a better score
 
     def __post_init__(self) -> None:
         if not 0 <= self.label_smoothing < 1:
@@ -52,14 +46,11 @@ class Categorical:
 class Gaussian:
     """y = f(x; w) + zeta with zeta ~ N(0, noise_std^2), the same for all inputs: regression.
 
-    Args:
-        noise_std: the standard deviation of the noise, or its initial value if it is learned.
-        learned: fit its logarithm together with the weights.
+    If `learned`, `noise_std` is the initial value, and its logarithm is fitted together with the weights.
     """
 
     noise_std: float = 1.0
     learned: bool = False
-
     attack_loss: ClassVar[str] = "nll"
     score_name: ClassVar[str] = "mse"
     better: ClassVar[int] = -1
@@ -98,8 +89,6 @@ Likelihood = Categorical | Gaussian
 
 def _same_shape(outputs: Tensor, y: Tensor) -> Tensor:
     if outputs.shape != y.shape:
-        raise ArgumentError(
-            f"a Gaussian likelihood compares y with the network's output: y has shape {tuple(y.shape)}, the output "
-            f"{tuple(outputs.shape)}; give both the same shape, for example y[:, None]"
-        )
+        found = f"y has shape {tuple(y.shape)}, the output {tuple(outputs.shape)}"
+        raise ArgumentError(f"y must have the shape of the network's output: {found}; for example y[:, None]")
     return y

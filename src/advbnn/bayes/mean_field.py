@@ -1,8 +1,7 @@
 """A mean-field Bayesian network: a plain network and a vector of noise (eq. 5), w = mu + exp(s) * eps.
 
-The network's own parameters are the means `mu`. A mirrored tree of parameters holds `s`, the logarithms of the
-standard deviations. The only randomness is `eps`. The network itself is never changed: a forward pass runs it with
-the sampled weights in place of its own.
+The network's own parameters are the means `mu`, a mirrored tree holds `s`. The only randomness is `eps`. The network is
+never changed: a forward pass runs it with the sampled weights in place of its own.
 """
 
 import math
@@ -17,17 +16,13 @@ from advbnn.bayes.functional import module_tree
 from advbnn.bayes.priors import GaussianPrior, PerParameter, Prior, check_names, std_for
 from advbnn.bayes.protocol import Choice, RandomNetwork, Weights, check_plain
 from advbnn.bayes.sampling import Workspace, sample_all, split_like
-from advbnn.errors import ArgumentError, ArgumentTypeError
+from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole
 
 _RANDOM_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def bayesianize(
-    net: nn.Module,
-    *,
-    prior: Prior = GaussianPrior(std=0.05),
-    init_std: PerParameter = 0.05,
-    where: Choice | None = None,
+    net: nn.Module, *, prior: Prior = GaussianPrior(), init_std: PerParameter = 0.05, where: Choice | None = None
 ) -> "Bayesian":
     """Turn any module into a Bayesian network with a factorised Gaussian posterior (eq. 5).
 
@@ -35,14 +30,8 @@ def bayesianize(
 
     Args:
         net: the network. It is wrapped, not copied: its weights become the posterior means.
-        prior: the prior over the random weights.
         init_std: initial posterior standard deviation exp(s), a number or one per parameter.
-        where: chooses the random parameters by `where(name, parameter)`; the others stay deterministic. All
-            floating-point parameters when None.
-
-    Raises:
-        ArgumentError: a mapping, `init_std` or one in the prior, names a parameter that `net` does not have; or
-            `net` is random already, or says that it uses activation checkpointing.
+        where: chooses the random parameters by `where(name, parameter)`; all floating-point ones when None.
     """
     check_plain(net)
     check_names(net, prior, init_std)
@@ -52,33 +41,28 @@ def bayesianize(
 class Bayesian(RandomNetwork):
     """A network whose weights are sampled from q(w) = N(mu, exp(s)^2) at every call.
 
-    Attributes:
-        net: the posterior-mean network: the wrapped module, still a plain module on the same storage.
-        log_std: the parameters `s`, under the names that their means have in `net`.
-        prior: the prior.
+    `net` is the posterior-mean network: the wrapped module, still a plain module on the same storage. `log_std` holds
+    the parameters `s`, under the names that their means have in `net`.
     """
 
-    log_std: nn.Module
     prior: Prior
+    scratch: Workspace | None = None
 
     def __init__(
         self,
         net: nn.Module,
         *,
-        prior: Prior = GaussianPrior(std=0.05),
+        prior: Prior = GaussianPrior(),
         init_std: PerParameter = 0.05,
         where: Choice | None = None,
     ) -> None:
         super().__init__(net)
         if not isinstance(prior, Prior):
-            raise ArgumentTypeError(
-                f"prior must have a method kl(name, mu, log_std), such as GaussianPrior(std=0.05); got {prior!r}"
-            )
+            raise ArgumentTypeError(f"prior must have a method kl, such as GaussianPrior(std=0.05); got {prior!r}")
         chosen = _choose_parameters(net, where)
-        self.log_std = _mirror(chosen, init_std)
+        self.log_std = module_tree((name, _initial_log_std(init_std, name, mu)) for name, mu in chosen.items())
         self.prior = prior
         self._names = tuple(chosen)
-        self._workspace: Workspace | None = None
 
     @property
     def noise_size(self) -> int:
@@ -87,41 +71,28 @@ class Bayesian(RandomNetwork):
 
     @property
     def posterior_mean(self) -> nn.Module:
-        """`net`, whose weights are the posterior means."""
         return self.net
-
-    @property
-    def scratch(self) -> object:
-        """The noise vector that `sample` refills."""
-        return self._workspace
 
     def posterior(self) -> Iterator[tuple[str, nn.Parameter, nn.Parameter]]:
         """(name, mu, s) for every random parameter, in the order of the noise vector."""
-        means = dict(self.net.named_parameters())
-        log_stds = dict(self.log_std.named_parameters())
+        means, log_stds = dict(self.net.named_parameters()), dict(self.log_std.named_parameters())
         for name in self._names:
             yield name, means[name], log_stds[name]
 
     def sample(self, eps: Tensor | None = None) -> Weights:
-        """One weight sample w = mu + exp(s) * eps, differentiable in mu and s.
-
-        Args:
-            eps: noise of length P (a row of `noise`); fresh noise when None.
-        """
+        """One weight sample w = mu + exp(s) * eps, differentiable in mu and s; `eps` has length P, fresh when None."""
         names, means, log_stds = zip(*self.posterior(), strict=True)
         if eps is None and not torch.compiler.is_compiling() and not _in_function_transform():
-            workspace = self._workspace
-            if workspace is None or not workspace.fits(means):
-                workspace = self._workspace = Workspace(means) if _uniform(means) else None
-            if workspace is not None:
-                return dict(zip(names, sample_all(means, log_stds, workspace), strict=True))
+            if self.scratch is None or not self.scratch.fits(means):
+                uniform = len({(mu.device, mu.dtype) for mu in means}) == 1
+                self.scratch = Workspace(means) if uniform else None
+            if self.scratch is not None:
+                return dict(zip(names, sample_all(means, log_stds, self.scratch), strict=True))
         if eps is None:
             eps = torch.randn(self.noise_size, dtype=torch.float32, device=means[0].device)
         elif eps.numel() != self.noise_size:
-            raise ArgumentError(
-                f"eps must hold one number for each of the {self.noise_size} random weights, got shape "
-                f"{tuple(eps.shape)}; bnn.noise() makes such vectors, one per row"
-            )
+            expected = f"one number for each of the {self.noise_size} random weights, as a row of bnn.noise()"
+            raise ArgumentError(f"eps must hold {expected}, got shape {tuple(eps.shape)}")
         pieces = split_like(eps.reshape(-1), means)
         return {
             name: mu + s.exp() * piece.to(mu.device, mu.dtype)
@@ -131,39 +102,31 @@ class Bayesian(RandomNetwork):
     def noise(self, k: int = 1, seed: int | None = None, antithetic: bool = False) -> Tensor:
         """`k` vectors of standard normal noise, as rows of a [k, P] float32 tensor.
 
-        Row i is the same for every k, and is the noise of the i-th forward pass after seeding torch with `seed`.
-
-        Args:
-            k: the number of rows.
-            seed: uses a separate generator with this seed; torch's default generator when None.
-            antithetic: rows come in pairs eps, -eps, so that their mean is exactly zero; `k` must be even.
+        Row i is the same for every k, and is the noise of the i-th forward pass after seeding torch with `seed`;
+        without a seed, torch's default generator is used. Antithetic rows come in pairs eps, -eps, for an even `k`.
         """
-        if k < 1:
-            raise ArgumentError(f"k must be at least 1, got {k}")
-        if antithetic and k % 2:
+        count = positive_whole("k", k)
+        if antithetic and count % 2:
             raise ArgumentError(f"k must be even for antithetic pairs, got {k}")
         device = next(self.log_std.parameters()).device
         generator = None if seed is None else torch.Generator(device).manual_seed(seed)
-        rows = [
-            torch.randn(self.noise_size, dtype=torch.float32, device=device, generator=generator)
-            for _ in range(k // 2 if antithetic else k)
-        ]
-        if antithetic:
-            rows = [row for eps in rows for row in (eps, -eps)]
+        rows: list[Tensor] = []
+        while len(rows) < count:
+            eps = torch.randn(self.noise_size, dtype=torch.float32, device=device, generator=generator)
+            rows += [eps, -eps] if antithetic else [eps]
         return torch.stack(rows)
 
     def extra_repr(self) -> str:
-        """The prior and the number of random weights, for `print`."""
         return f"prior={self.prior!r}, random_weights={self.noise_size:,}"
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Bayesian":
-        self._workspace = None
+        self.scratch = None
         super()._apply(fn, recurse)
         return self
 
     def __getstate__(self) -> dict[str, Any]:
         # scratch memory does not belong to a copy
-        return {**super().__getstate__(), "_workspace": None}
+        return {**super().__getstate__(), "scratch": None}
 
 
 def _choose_parameters(net: nn.Module, where: Choice | None) -> dict[str, nn.Parameter]:
@@ -174,37 +137,24 @@ def _choose_parameters(net: nn.Module, where: Choice | None) -> dict[str, nn.Par
         if isinstance(parameter, nn.UninitializedParameter):
             raise ArgumentError(f"parameter {name!r} has no shape yet: run the lazy network once, then convert it")
     chosen = {n: p for n, p in parameters.items() if where is None or where(n, p)}
-    unsuited = {n: p.dtype for n, p in chosen.items() if p.dtype not in _RANDOM_DTYPES}
+    unsuited = {n: str(p.dtype).removeprefix("torch.") for n, p in chosen.items() if p.dtype not in _RANDOM_DTYPES}
     if unsuited:
-        listed = ", ".join(f"{name} ({str(dtype).removeprefix('torch.')})" for name, dtype in unsuited.items())
+        listed = ", ".join(f"{name} ({dtype})" for name, dtype in unsuited.items())
         warnings.warn(f"left deterministic, not being real floating-point parameters: {listed}", stacklevel=4)
     chosen = {n: p for n, p in chosen.items() if n not in unsuited}
     if not chosen:
         raise ArgumentError(f"no parameter is chosen to be random; net has {', '.join(parameters)}")
     for name, parameter in chosen.items():
         if not torch.isfinite(parameter).all():
-            raise ArgumentError(
-                f"parameter {name!r} of net holds NaN or infinite values, which cannot be posterior means; "
-                "load a sound checkpoint or re-initialise the network"
-            )
+            raise ArgumentError(f"parameter {name!r} of net holds NaN or infinity; load another checkpoint")
     return chosen
 
 
-def _mirror(parameters: dict[str, nn.Parameter], init_std: PerParameter) -> nn.Module:
-    """A tree with a parameter s = log(init_std) at the place of every given parameter."""
-
-    def log_std(name: str, mu: nn.Parameter) -> nn.Parameter:
-        std = std_for("init_std", init_std, name, mu)
-        value = std.log().to(mu) if isinstance(std, Tensor) else torch.tensor(math.log(std))
-        s = torch.empty_like(mu, requires_grad=False).copy_(value)  # in the memory format of mu
-        return nn.Parameter(s, requires_grad=mu.requires_grad)
-
-    return module_tree((name, log_std(name, mu)) for name, mu in parameters.items())
-
-
-def _uniform(parameters: tuple[Tensor, ...]) -> bool:
-    first = parameters[0]
-    return all(p.device == first.device and p.dtype == first.dtype for p in parameters)
+def _initial_log_std(init_std: PerParameter, name: str, mu: nn.Parameter) -> nn.Parameter:
+    std = std_for("init_std", init_std, name, mu)
+    value = std.log().to(mu) if isinstance(std, Tensor) else torch.tensor(math.log(std))
+    s = torch.empty_like(mu, requires_grad=False).copy_(value)  # in the memory format of mu
+    return nn.Parameter(s, requires_grad=mu.requires_grad)
 
 
 def _in_function_transform() -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from advbnn.errors import ArgumentError, ArgumentTypeError, unknown
+from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole, unknown
 from advbnn.modules import all_finite, evaluating, explain_input_errors, not_finite_error
 from advbnn.randomness import seeded
 
@@ -37,20 +37,17 @@ class Prediction:
 def predict(
     model: nn.Module, x: Tensor, samples: int = 20, seed: int | None = None, rule: str = "probability"
 ) -> Prediction:
-    """Classify `x` with `samples` weight samples of the network.
-
-    The model runs in evaluation mode; its mode is restored afterwards.
+    """Classify `x` with `samples` weight samples of the network, in evaluation mode.
 
     Args:
         model: any network that returns logits [n, classes]; it need not be random.
-        x: a batch of finite inputs.
         samples: the number of weight samples, m in eq. 18.
         seed: makes the prediction repeatable and leaves torch's random state unchanged.
         rule: how the samples give a label: `"probability"`, the largest mean probability (eq. 18); `"loss"`, the
             smallest expected loss (eq. 19); `"vote"`, the class that most samples choose, with ties decided by the
             larger mean probability.
     """
-    _check_samples(samples)
+    positive_whole("samples", samples)
     if rule not in RULES:
         raise unknown("rule", rule, RULES)
     if not isinstance(x, Tensor):
@@ -66,14 +63,8 @@ def predict(
     log_mean = log_probs.logsumexp(0) - math.log(samples)
     probs = log_mean.exp()
     entropy, expected_entropy = _entropy(log_mean), _entropy(log_probs).mean(0)
-    return Prediction(
-        probs=probs,
-        label=_label(log_probs, probs, rule),
-        entropy=entropy,
-        expected_entropy=expected_entropy,
-        # negative only by rounding
-        mutual_information=(entropy - expected_entropy).clamp_min(0),
-    )
+    mutual_information = (entropy - expected_entropy).clamp_min(0)  # negative only by rounding
+    return Prediction(probs, _label(log_probs, probs, rule), entropy, expected_entropy, mutual_information)
 
 
 class Ensemble(nn.Module):
@@ -87,8 +78,7 @@ class Ensemble(nn.Module):
 
     def __init__(self, model: nn.Module, samples: int = 20, seed: int | None = 0) -> None:
         super().__init__()
-        _check_samples(samples)
-        self.model, self.samples, self.seed = model, samples, seed
+        self.model, self.samples, self.seed = model, positive_whole("samples", samples), seed
         self.training = model.training
         self._checked = False
 
@@ -103,7 +93,6 @@ class Ensemble(nn.Module):
         return torch.stack(outputs).log_softmax(-1).logsumexp(0) - math.log(self.samples)
 
     def extra_repr(self) -> str:
-        """The number of weight samples and the seed, for `print`."""
         return f"samples={self.samples}, seed={self.seed}"
 
 
@@ -120,19 +109,14 @@ def _logits(model: nn.Module, x: Tensor) -> Tensor:
         came = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise ArgumentError(f"model must return one tensor of logits [n, classes], got {came}; wrap it to return those")
     if logits.shape[1] < 2:
-        raise ArgumentError(
-            f"model must return logits for two classes or more, got shape {tuple(logits.shape)}, whose softmax is "
-            "always 1; for regression use advbnn.regress, for two classes give it two outputs"
-        )
+        remedy = "for regression use advbnn.regress, for two classes give it two outputs"
+        raise ArgumentError(f"model must return logits for two classes or more, got {tuple(logits.shape)}; {remedy}")
     return logits
 
 
 def _refuse_probabilities(found: bool) -> None:
     if found:
-        raise ArgumentError(
-            "model returned probabilities (rows are non-negative and sum to 1) where logits are expected: remove the "
-            "softmax, or return its logarithm"
-        )
+        raise ArgumentError("model returned probabilities, not logits: remove the softmax, or return its logarithm")
 
 
 def _entropy(log_probs: Tensor) -> Tensor:
@@ -148,8 +132,3 @@ def _label(log_probs: Tensor, probs: Tensor, rule: str) -> Tensor:
     votes = nn.functional.one_hot(log_probs.argmax(-1), log_probs.shape[-1]).sum(0)
     # a mean probability is below 1, so half of it never outweighs a vote
     return (votes + probs / 2).argmax(-1)
-
-
-def _check_samples(samples: int) -> None:
-    if samples < 1:
-        raise ArgumentError(f"samples must be at least 1, got {samples}; 10 to 20 are usual")

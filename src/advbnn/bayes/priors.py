@@ -5,18 +5,17 @@ and standard deviations `exp(log_std)` and the prior, summed over one parameter 
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from advbnn.errors import ArgumentError, did_you_mean
+from advbnn.errors import ArgumentError, did_you_mean, positive_whole
 
 PerParameter = float | Mapping[str, float] | Callable[[str, Tensor], float | Tensor]
-"""A number for all parameters, or one chosen per parameter: a mapping from parameter names
-(with `"*"` for those it does not name), or a function of the name and the parameter."""
+"""A number for all parameters, a mapping from their names (`"*"` for the rest), or a function of name and parameter."""
 
 
 @runtime_checkable
@@ -25,30 +24,43 @@ class Prior(Protocol):
 
     def kl(self, name: str, mu: Tensor, log_std: Tensor) -> Tensor:
         """KL(N(mu, exp(log_std)^2) || prior), summed over the tensor."""
-        ...
+
+
+class _Checked:
+    """Checks the fields of a prior by their names."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):  # type: ignore[arg-type]
+            name, value = field.name, getattr(self, field.name)
+            if name.endswith("weight"):
+                if not 0 < value < 1:
+                    raise ArgumentError(f"{name} must lie between 0 and 1, got {value}; or use GaussianPrior")
+            elif name == "samples":
+                positive_whole(name, value)
+            for number in value.values() if isinstance(value, Mapping) else () if callable(value) else (value,):
+                if name.endswith("std") and not 0 < number < math.inf:
+                    remedy = "to keep a parameter deterministic leave it out with `where`"
+                    raise ArgumentError(f"{name} must be positive and finite, got {number}; {remedy}")
+                if not math.isfinite(number):
+                    raise ArgumentError(f"{name} must be finite, got {number}")
 
 
 @dataclass(frozen=True)
-class GaussianPrior:
+class GaussianPrior(_Checked):
     """p(w) = N(w; mean, std^2), the paper's choice with mean 0 and std sigma_0."""
 
     std: PerParameter = 0.05
     mean: PerParameter = 0.0
 
-    def __post_init__(self) -> None:
-        _check_std("std", self.std)
-        _check_mean(self.mean)
-
     def kl(self, name: str, mu: Tensor, log_std: Tensor) -> Tensor:
         """Closed form (eq. 6): log(sigma_0 / sigma) + (sigma^2 + (mu - m)^2) / (2 sigma_0^2) - 1/2."""
         std, mean = std_for("prior std", self.std, name, mu), choose(self.mean, name, mu, default=0.0)
-        mu, log_std = _at_least_float32(mu), _at_least_float32(log_std)
-        log_ratio = _log(std) - log_std
-        return (log_ratio + ((2 * log_std).exp() + (mu - mean) ** 2) / (2 * std**2) - 0.5).sum()
+        mu, log_std = at_least_float32(mu), at_least_float32(log_std)
+        return (_log(std) - log_std + ((2 * log_std).exp() + (mu - mean) ** 2) / (2 * std**2) - 0.5).sum()
 
 
 @dataclass(frozen=True)
-class ScaleMixturePrior:
+class ScaleMixturePrior(_Checked):
     """p(w) = weight * N(mean, std^2) + (1 - weight) * N(mean, narrow_std^2), after Blundell et al. (2015).
 
     The KL has no closed form. The entropy of the posterior is exact and E[log p(w)] is estimated from `samples`
@@ -61,29 +73,22 @@ class ScaleMixturePrior:
     mean: PerParameter = 0.0
     samples: int = 1
 
-    def __post_init__(self) -> None:
-        _check_mixture("weight", self.weight, self.samples)
-        _check_std("std", self.std)
-        _check_std("narrow_std", self.narrow_std)
-        _check_mean(self.mean)
-
     def kl(self, name: str, mu: Tensor, log_std: Tensor) -> Tensor:
         """Monte Carlo estimate of E_q[log q(w) - log p(w)] from `samples` weight samples."""
         scales = [std_for("prior std", std, name, mu) for std in (self.std, self.narrow_std)]
         mean = choose(self.mean, name, mu, default=0.0)
-        mu, log_std = _at_least_float32(mu), _at_least_float32(log_std)
+        mu, log_std = at_least_float32(mu), at_least_float32(log_std)
         expected_log_prior = mu.new_zeros(())
         for _ in range(self.samples):
             deviation = mu + log_std.exp() * torch.randn_like(mu) - mean
             wide, narrow = (_log_normal(deviation, scale) for scale in scales)
             log_prior = torch.logaddexp(wide + math.log(self.weight), narrow + math.log1p(-self.weight))
             expected_log_prior = expected_log_prior + log_prior.sum() / self.samples
-        negative_entropy = -(log_std + 0.5 * math.log(2 * math.pi * math.e)).sum()
-        return negative_entropy - expected_log_prior
+        return -(log_std + 0.5 * math.log(2 * math.pi * math.e)).sum() - expected_log_prior
 
 
 @dataclass(frozen=True)
-class SpikeAndSlabPrior:
+class SpikeAndSlabPrior(_Checked):
     """p(w) = spike_weight * N(mean, spike_std^2) + (1 - spike_weight) * N(mean, std^2).
 
     The spike is a narrow Gaussian. A point mass would have no effect: a Gaussian posterior gives it probability
@@ -95,12 +100,6 @@ class SpikeAndSlabPrior:
     spike_weight: float = 0.5
     mean: PerParameter = 0.0
     samples: int = 1
-
-    def __post_init__(self) -> None:
-        _check_mixture("spike_weight", self.spike_weight, self.samples)
-        _check_std("std", self.std)
-        _check_std("spike_std", self.spike_std)
-        _check_mean(self.mean)
 
     def kl(self, name: str, mu: Tensor, log_std: Tensor) -> Tensor:
         """Monte Carlo estimate of E_q[log q(w) - log p(w)] from `samples` weight samples."""
@@ -114,10 +113,7 @@ def unit_norm_scales(net: nn.Module) -> dict[str, float]:
     With mean 0 and sigma_0 = 0.05 the BatchNorm scales of VGG16, a small fraction of its weights, make up most of
     the initial KL, and training pulls them to zero. `GaussianPrior(mean=unit_norm_scales(net))` avoids that.
     """
-    norms = (
-        nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.LayerNorm, nn.GroupNorm,
-        nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d, nn.RMSNorm,
-    )  # fmt: skip
+    norms = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
     return {
         f"{path}.weight" if path else "weight": 1.0
         for path, module in net.named_modules()
@@ -131,16 +127,13 @@ def check_names(net: nn.Module, prior: Prior, init_std: PerParameter) -> None:
     Names of deterministic parameters and all names of a tied one are fine. Fields of custom priors are not checked.
     """
     given: dict[str, object] = {"init_std": init_std}
-    if isinstance(prior, GaussianPrior | ScaleMixturePrior | SpikeAndSlabPrior):
-        given |= {f"prior.{field.name}": getattr(prior, field.name) for field in fields(prior)}
+    if isinstance(prior, _Checked):
+        given |= {f"prior.{name}": value for name, value in vars(prior).items()}
     names = {name for name, _ in net.named_parameters(remove_duplicate=False)}
     for argument, value in given.items():
         for name in value if isinstance(value, Mapping) else ():
             if name not in names and name != "*":
-                raise ArgumentError(
-                    f"{argument} names the parameter {name!r}, which is none of net.named_parameters()"
-                    f"{did_you_mean(name, names)}"
-                )
+                raise ArgumentError(f"{argument}: net has no parameter {name!r}{did_you_mean(name, names)}")
 
 
 def choose(value: PerParameter, name: str, parameter: Tensor, default: float | None = None) -> float | Tensor:
@@ -172,32 +165,6 @@ def _log(value: float | Tensor) -> float | Tensor:
     return value.log() if isinstance(value, Tensor) else math.log(value)
 
 
-def _at_least_float32(tensor: Tensor) -> Tensor:
-    # a half-precision sum over millions of terms is useless
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """A half-precision sum over millions of terms is useless."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
-
-
-def _check_std(argument: str, value: PerParameter) -> None:
-    for number in _numbers(value):
-        if not 0 < number < math.inf:
-            raise ArgumentError(
-                f"{argument} must be a positive, finite standard deviation, got {number}; "
-                "to keep a parameter deterministic leave it out with `where`"
-            )
-
-
-def _check_mean(value: PerParameter) -> None:
-    for number in _numbers(value):
-        if not math.isfinite(number):
-            raise ArgumentError(f"mean must be finite, got {number}")
-
-
-def _numbers(value: PerParameter) -> Iterable[float]:
-    return value.values() if isinstance(value, Mapping) else () if callable(value) else (value,)
-
-
-def _check_mixture(argument: str, weight: float, samples: int) -> None:
-    if not 0 < weight < 1:
-        raise ArgumentError(f"{argument} must lie between 0 and 1, got {weight}; for one component use GaussianPrior")
-    if samples < 1:
-        raise ArgumentError(f"samples must be at least 1, got {samples}")

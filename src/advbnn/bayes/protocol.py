@@ -1,29 +1,23 @@
-"""What every network with random weights offers, whatever its posterior.
-
-A new posterior family is one file: a subclass of `RandomNetwork` that defines `sample`. Prediction, attacks,
-evaluation and the fast passes use the methods of this file alone.
-"""
+"""What every network with random weights offers: a posterior family is a subclass of `RandomNetwork` with `sample`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
-from advbnn.bayes.functional import call_with, parameter_paths
+from advbnn.bayes.functional import parameter_paths
 from advbnn.bayes.priors import Prior
 from advbnn.errors import ArgumentError, ArgumentTypeError
 from advbnn.modules import device_of, explain_input_errors
 from advbnn.randomness import seeded
 
-Weights = dict[str, Tensor]
-"""One weight sample: tensors by the names they have in `net`."""
-
-Choice = Callable[[str, nn.Parameter], bool]
-"""A predicate that chooses parameters by name and value."""
+Weights = dict[str, Tensor]  # one weight sample, by the names that the tensors have in `net`
+Choice = Callable[[str, nn.Parameter], bool]  # chooses parameters by name and value
 
 _CHECKPOINTING = ("gradient_checkpointing", "grad_checkpointing", "use_checkpoint", "with_cp", "memory_efficient")
 """Attributes by which transformers, timm, torchvision and others switch on activation checkpointing."""
@@ -39,19 +33,20 @@ class RandomNetwork(nn.Module, ABC):
     Attributes:
         net: the network whose weights are replaced by samples. It is wrapped, not copied.
         prior: the prior of the weights in `posterior()`; None for a family that is not trained by a KL.
+        frozen_sample: the weight sample of the enclosing `frozen` block; None outside of one.
+        scratch: memory that `sample` writes to and may replace; a CUDA graph that captures `sample` must keep it alive.
     """
 
-    net: nn.Module
-    prior: Prior | None
+    scratch: object = None
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
         check_plain(net)
         self.net = net
-        self.prior = None
+        self.prior: Prior | None = None
         self.training = net.training
         self._paths = parameter_paths(net)
-        self._frozen: Weights | None = None
+        self.frozen_sample: Weights | None = None
 
     @abstractmethod
     def sample(self) -> Weights:
@@ -59,77 +54,57 @@ class RandomNetwork(nn.Module, ABC):
 
     def run(self, weights: Weights, *args: Any, **kwargs: Any) -> Any:
         """The network's output with the given weights, such as those of `sample`; works under `torch.func.vmap`."""
-        with _explained(self.net, (*args, *kwargs.values())):
-            return call_with(self.net, weights, self._paths, args, kwargs)
+        placed = {path: weight for name, weight in weights.items() for path in self._paths[name]}
+        x = next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), None)
+        if x is None or torch.compiler.is_compiling():  # a compiler cannot trace the handling of errors
+            return functional_call(self.net, placed, args, kwargs, tie_weights=False)
+        with explain_input_errors(self.net, "input", x.shape, x.dtype, x.device):
+            return functional_call(self.net, placed, args, kwargs, tie_weights=False)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The network's output with a fresh weight sample, or with the sample of the enclosing `frozen` block."""
-        return self.run(self.sample() if self._frozen is None else self._frozen, *args, **kwargs)
+        return self.run(self.sample() if self.frozen_sample is None else self.frozen_sample, *args, **kwargs)
 
     @contextmanager
     def frozen(self, seed: int | None = None, *, weights: Weights | None = None) -> Iterator[Self]:
-        """Within the block every forward pass uses one weight sample: a deterministic network.
+        """Within the block every forward pass uses one weight sample, without gradient: a deterministic network.
 
-        The sample is taken on entry and carries no gradient.
-
-        Args:
-            seed: use the sample of the first forward pass after seeding torch with it; a fresh one when None.
-            weights: use these weights, such as those of `sample`, instead of a seed.
+        It is the sample of the first forward pass after seeding torch with `seed`, the given one, or a fresh one.
         """
         if seed is not None and weights is not None:
             raise ArgumentError("frozen takes a seed or weights, not both")
         if weights is None:
             with torch.no_grad(), seeded(seed, device_of(self, torch.device("cpu"))):
                 weights = self.sample()
-        outer, self._frozen = self._frozen, {name: weight.detach() for name, weight in weights.items()}
+        outer, self.frozen_sample = self.frozen_sample, {name: weight.detach() for name, weight in weights.items()}
         try:
             yield self
         finally:
-            self._frozen = outer
-
-    @property
-    def frozen_sample(self) -> Weights | None:
-        """The weight sample of the enclosing `frozen` block; None outside of one."""
-        return self._frozen
+            self.frozen_sample = outer
 
     @property
     def posterior_mean(self) -> nn.Module | None:
         """The deterministic network with the posterior-mean weights; None for a family that does not hold one."""
         return None
 
-    @property
-    def scratch(self) -> object:
-        """Memory that `sample` writes to and may replace; a CUDA graph that captures `sample` must keep it alive."""
-        return None
-
     def posterior(self) -> Iterator[tuple[str, nn.Parameter, nn.Parameter]]:
-        """(name, mu, s) of every parameter with a trainable posterior N(mu, exp(s)^2); nothing for other families.
-
-        KL, training and the fast training step work on these.
-        """
+        """(name, mu, s) of every parameter with a trainable posterior N(mu, exp(s)^2); nothing for other families."""
         return iter(())
 
     def __getstate__(self) -> dict[str, Any]:
         # a copy is not inside the `frozen` block
-        return {**self.__dict__, "_frozen": None}
+        return {**self.__dict__, "frozen_sample": None}
 
 
 @dataclass(frozen=True)
 class GaussianParameter:
-    """A random parameter with posterior N(mu, exp(log_std)^2).
-
-    Attributes:
-        name: its name in the model.
-        local_name: its name in its own random network.
-        owner: the module that holds the mean.
-        prior: its prior.
-    """
+    """A random parameter with posterior N(mu, exp(log_std)^2)."""
 
     name: str
-    local_name: str
+    local_name: str  # in its own random network
     mu: nn.Parameter
     log_std: nn.Parameter
-    owner: nn.Module
+    owner: nn.Module  # holds the mean
     prior: Prior
 
     def kl(self) -> Tensor:
@@ -139,14 +114,14 @@ class GaussianParameter:
 
 def gaussian_parameters(model: nn.Module) -> list[GaussianParameter]:
     """The parameters with a trainable Gaussian posterior in every random network that `model` contains."""
-    return [
-        GaussianParameter(
-            f"{path}.{name}" if path else name, name, mu, s, part.net.get_submodule(name.rpartition(".")[0]), part.prior
-        )
-        for path, part in random_parts(model)
-        if part.prior is not None
-        for name, mu, s in part.posterior()
-    ]
+    found = []
+    for path, part in random_parts(model):
+        if part.prior is None:
+            continue
+        for name, mu, s in part.posterior():
+            owner = part.net.get_submodule(name.rpartition(".")[0])
+            found.append(GaussianParameter(f"{path}.{name}".lstrip("."), name, mu, s, owner, part.prior))
+    return found
 
 
 def random_parts(model: nn.Module) -> list[tuple[str, RandomNetwork]]:
@@ -171,20 +146,8 @@ def check_plain(net: nn.Module) -> None:
     for path, part in net.named_modules():
         place = f"its part {path!r}" if path else "it"
         if isinstance(part, RandomNetwork):
-            raise ArgumentError(
-                f"net is converted already: {place} is a {type(part).__name__}; convert a plain network once"
-            )
+            raise ArgumentError(f"net is converted already: {place} is a {type(part).__name__}")
         for attribute in _CHECKPOINTING:
             if getattr(part, attribute, False) is True:
-                raise ArgumentError(
-                    f"net uses activation checkpointing: {place} has {attribute}=True. Its second run during the "
-                    "backward pass would not see the sampled weights; switch it off in the network, and checkpoint "
-                    "the whole random network: checkpoint(bnn, x, use_reentrant=False)"
-                )
-
-
-def _explained(net: nn.Module, inputs: tuple[Any, ...]) -> AbstractContextManager[None]:
-    x = next((value for value in inputs if isinstance(value, Tensor)), None)
-    if x is None or torch.compiler.is_compiling():  # a compiler cannot trace the handling of errors
-        return nullcontext()
-    return explain_input_errors(net, "input", x.shape, x.dtype, x.device)
+                remedy = "switch it off, and checkpoint the whole network: checkpoint(bnn, x, use_reentrant=False)"
+                raise ArgumentError(f"net uses activation checkpointing: {place} has {attribute}=True; {remedy}")

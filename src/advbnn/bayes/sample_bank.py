@@ -17,28 +17,18 @@ class SampleBank(RandomNetwork):
     The choice uses torch's default generator of the CPU. Samples are buffers, so `state_dict` and safetensors hold
     them, and loading makes room for as many as were saved. In training mode BatchNorm uses batch statistics, and the
     stored running statistics do not change.
-
-    Attributes:
-        net: the wrapped network with its own weights: the current state of the chain.
+    The wrapped `net` keeps its own weights: the current state of the chain.
     """
 
-    samples: nn.ModuleList
-
     def __init__(self, net: nn.Module) -> None:
-        """An empty bank for weight samples of `net`, which is wrapped, not copied."""
         super().__init__(net)
         self.samples = nn.ModuleList()
 
     def __len__(self) -> int:
-        """The number of stored samples."""
         return len(self.samples)
 
     def add(self, net: nn.Module | None = None) -> None:
-        """Store a copy of the weights and persistent buffers (BatchNorm's statistics) of a network.
-
-        Args:
-            net: a network built like the bank's own, such as that of another chain; the bank's own when None.
-        """
+        """Store a copy of the weights and statistics of the bank's network, or of one that is built like it."""
         tensors = _tensors(self.net if net is None else net)
         differences = _signatures(tensors) ^ _signatures(_tensors(self.net))
         if differences:
@@ -57,7 +47,6 @@ class SampleBank(RandomNetwork):
         return dict(self.samples[index].named_buffers())
 
     def run(self, weights: Weights, *args: Any, **kwargs: Any) -> Any:
-        """The network's output with the given weights, such as those of `sample(index)`."""
         if any(module.training for module in self.net.modules()):
             # a forward pass in training mode writes to BatchNorm's statistics
             statistics = dict(self.net.named_buffers())
@@ -65,7 +54,6 @@ class SampleBank(RandomNetwork):
         return super().run(weights, *args, **kwargs)
 
     def extra_repr(self) -> str:
-        """The number of samples, for `print`."""
         return f"stored={len(self)}"
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:

@@ -16,13 +16,7 @@ from advbnn.errors import ArgumentError
 
 
 def rand_layer(
-    mu: Tensor,
-    s: Tensor,
-    eps: Tensor | None = None,
-    *,
-    prior_std: float,
-    weight: float,
-    prior_mean: float = 0.0,
+    mu: Tensor, s: Tensor, eps: Tensor | None = None, *, prior_std: float, weight: float, prior_mean: float = 0.0
 ) -> Tensor:
     """w = mu + exp(s) * eps; its backward pass adds `weight` times the gradient of KL(N(mu, exp(s)^2) || prior).
 
@@ -32,25 +26,15 @@ def rand_layer(
     for the incoming gradient g. With weight = alpha / N and a loss averaged over the batch, one step is a step on
     the paper's objective (eq. 13) without computing the KL itself. The KL gradient enters once per backward pass
     through a sample: with several samples per update, divide `weight` by their number.
-
-    Args:
-        mu: means.
-        s: log standard deviations, of the same shape.
-        eps: standard normal noise of the same shape; fresh when None.
-        prior_std: sigma_0 of the prior.
-        weight: factor of the KL gradient; the listing in the paper has 1 / N.
-        prior_mean: mean of the prior.
+    `eps` is standard normal noise in the shape of mu; fresh when None. The paper's listing has weight = 1 / N.
     """
-    if mu.shape != s.shape:
-        raise ArgumentError(f"mu and s must have one shape, got {tuple(mu.shape)} and {tuple(s.shape)}")
+    eps = torch.randn_like(mu) if eps is None else eps
+    if not mu.shape == s.shape == eps.shape:
+        raise ArgumentError(f"mu, s and eps must have one shape, got {[tuple(t.shape) for t in (mu, s, eps)]}")
     if not prior_std > 0:
         raise ArgumentError(f"prior_std must be positive, got {prior_std}")
     if not weight >= 0:
         raise ArgumentError(f"weight must not be negative, got {weight}; it is alpha / N in the paper's objective")
-    if eps is None:
-        eps = torch.randn_like(mu)
-    elif eps.shape != mu.shape:
-        raise ArgumentError(f"eps must have the shape of mu, {tuple(mu.shape)}, got {tuple(eps.shape)}")
     sample: Tensor = _RandLayer.apply(mu, s, eps, prior_std, weight, prior_mean)
     return sample
 
@@ -79,8 +63,7 @@ class _RandLayer(torch.autograd.Function):
 class Workspace:
     """One noise vector on the device with a view of it in the shape of every parameter.
 
-    Making the views costs an operation per parameter and sample, so they are made once and the vector is refilled.
-    Nothing refers to it after the sample is taken: what a backward pass needs is saved separately.
+    Views cost an operation per parameter, so they are made once. What a backward pass needs is saved separately.
     """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
@@ -92,14 +75,11 @@ class Workspace:
             self.views = split_like(self.cast, parameters)
 
     def fits(self, parameters: Sequence[Tensor]) -> bool:
-        """Whether it fits the parameters in device, type and shape."""
-        return all(
-            p.device == view.device and p.dtype == view.dtype and p.shape == view.shape
-            for p, view in zip(parameters, self.views, strict=True)
-        )
+        """Whether the views have the device, type and shape of the parameters."""
+        pairs = zip(parameters, self.views, strict=True)
+        return all(p.device == v.device and p.dtype == v.dtype and p.shape == v.shape for p, v in pairs)
 
     def fill(self) -> None:
-        """Refill with fresh noise from the default generator."""
         self.flat.normal_()
         if self.cast is not self.flat:
             self.cast.copy_(self.flat)

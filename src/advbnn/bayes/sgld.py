@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, ParamsT
 
-from advbnn.bayes.priors import GaussianPrior, choose, std_for
-from advbnn.errors import ArgumentError, ArgumentTypeError
+from advbnn.bayes.priors import GaussianPrior, at_least_float32, choose, std_for
+from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole
 
 
 class SGLD(Optimizer):
@@ -41,18 +41,10 @@ class SGLD(Optimizer):
     """
 
     def __init__(self, params: ParamsT, lr: float, *, data_size: int, temperature: float = 1.0) -> None:
-        """Langevin dynamics of `params`.
-
-        Args:
-            params: parameters or parameter groups.
-            lr: step size, as for SGD on the mean loss.
-            data_size: N, the number of training examples.
-            temperature: 1 samples the posterior, a smaller value a sharper ("cold") one, 0 is plain descent.
-        """
+        """`data_size` is N, the number of training examples; a `temperature` below 1 gives a "cold" posterior."""
+        positive_whole("data_size", data_size)
         if not 0 < lr < math.inf:
             raise ArgumentError(f"lr must be positive and finite, got {lr}")
-        if data_size < 1:
-            raise ArgumentError(f"data_size must be the number of training examples, at least 1; got {data_size}")
         if not 0 <= temperature < math.inf:
             raise ArgumentError(f"temperature must be finite and not negative, got {temperature}; 1 is the posterior")
         super().__init__(params, {"lr": lr, "data_size": data_size, "temperature": temperature})
@@ -74,7 +66,7 @@ class SGLD(Optimizer):
     def _update(self, group: dict[str, Any], parameters: list[Tensor], grads: list[Tensor], noise_scale: float) -> None:
         torch._foreach_add_(parameters, grads, alpha=-group["lr"])
         if noise_scale > 0:
-            torch._foreach_add_(parameters, _noise_like(parameters), alpha=noise_scale)
+            torch._foreach_add_(parameters, [torch.randn_like(p) for p in parameters], alpha=noise_scale)
 
 
 class PSGLD(SGLD):
@@ -104,17 +96,7 @@ class PSGLD(SGLD):
         alpha: float = 0.99,
         eps: float = 1e-5,
     ) -> None:
-        """Preconditioned Langevin dynamics of `params`.
-
-        Args:
-            params: parameters or parameter groups.
-            lr: step size, as for RMSprop on the mean loss.
-            data_size: N, the number of training examples.
-            burn_in: updates during which the preconditioner adapts; keep samples only after them. None: always.
-            temperature: 1 samples the posterior, a smaller value a sharper ("cold") one, 0 is plain descent.
-            alpha: decay of V, an average over about 1 / (1 - alpha) updates.
-            eps: bounds the preconditioner by 1 / eps; lambda in the paper.
-        """
+        """`burn_in`: updates during which the preconditioner adapts; keep samples only after them. None: always."""
         if burn_in is not None and burn_in < 1:
             raise ArgumentError(f"burn_in must be at least 1, or None to adapt always; got {burn_in}")
         if not 0 <= alpha < 1:
@@ -128,17 +110,9 @@ class PSGLD(SGLD):
             group.update({**own, **group})
 
     def _update(self, group: dict[str, Any], parameters: list[Tensor], grads: list[Tensor], noise_scale: float) -> None:
-        self._adapt(group["burn_in"], group["alpha"], parameters, grads)
-        roots = torch._foreach_sqrt([self.state[p]["square_avg"] for p in parameters])
-        torch._foreach_add_(roots, group["eps"])
-        torch._foreach_addcdiv_(parameters, grads, roots, value=-group["lr"])
-        if noise_scale > 0:
-            torch._foreach_sqrt_(roots)
-            torch._foreach_addcdiv_(parameters, _noise_like(parameters), roots, value=noise_scale)
-
-    def _adapt(self, burn_in: int | None, alpha: float, parameters: list[Tensor], gradients: list[Tensor]) -> None:
+        burn_in, alpha = group["burn_in"], group["alpha"]
         adapting = []
-        for parameter, gradient in zip(parameters, gradients, strict=True):
+        for parameter, gradient in zip(parameters, grads, strict=True):
             # counted per parameter: one whose first gradient comes late still adapts
             state = self.state[parameter]
             if not state:
@@ -151,14 +125,18 @@ class PSGLD(SGLD):
             squares, latest = zip(*adapting, strict=True)
             torch._foreach_mul_(squares, alpha)
             torch._foreach_addcmul_(squares, latest, latest, value=1 - alpha)
+        roots = torch._foreach_sqrt([self.state[p]["square_avg"] for p in parameters])
+        torch._foreach_add_(roots, group["eps"])
+        torch._foreach_addcdiv_(parameters, grads, roots, value=-group["lr"])
+        if noise_scale > 0:
+            torch._foreach_sqrt_(roots)
+            torch._foreach_addcdiv_(parameters, [torch.randn_like(p) for p in parameters], roots, value=noise_scale)
 
 
 def keep(step: int, *, burn_in: int, every: int) -> bool:
     """Whether the state after `step` updates is a sample: every `every`-th one after the first `burn_in`."""
-    if burn_in < 0:
-        raise ArgumentError(f"burn_in must be zero or more updates, got {burn_in}")
-    if every < 1:
-        raise ArgumentError(f"every must be at least 1 update, got {every}")
+    if burn_in < 0 or every < 1:
+        raise ArgumentError(f"burn_in must be at least 0 and every at least 1 update, got {burn_in} and {every}")
     return step > burn_in and (step - burn_in) % every == 0
 
 
@@ -170,13 +148,7 @@ def negative_log_prior(net: nn.Module, prior: GaussianPrior) -> Tensor:
     for name, weight in net.named_parameters():
         if weight.requires_grad:
             std, mean = std_for("prior std", prior.std, name, weight), choose(prior.mean, name, weight, default=0.0)
-            # a half-precision sum over millions of terms is useless
-            precise = weight.to(torch.promote_types(weight.dtype, torch.float32))
-            terms.append((((precise - mean) / std) ** 2).sum() / 2)
+            terms.append((((at_least_float32(weight) - mean) / std) ** 2).sum() / 2)
     if not terms:
         raise ArgumentError("net has no trainable parameter, so no prior; see net.requires_grad_()")
     return torch.stack([term.to(terms[0].device) for term in terms]).sum()
-
-
-def _noise_like(parameters: list[Tensor]) -> list[Tensor]:
-    return [torch.randn_like(p) for p in parameters]

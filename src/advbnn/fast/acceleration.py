@@ -1,8 +1,4 @@
-"""Faster attacks and predictions: a model whose forward passes are compiled, or captured as CUDA graphs.
-
-`accelerate(model)` behaves like the model in evaluation mode: the same outputs and the same gradients of the input, up
-to rounding. For the same seed it uses the same noise, since the random numbers come from the same calls.
-"""
+"""Faster attacks and predictions: a model whose forward passes are compiled, or captured as CUDA graphs."""
 
 import logging
 import warnings
@@ -36,10 +32,11 @@ log = logging.getLogger("advbnn")
 def accelerate(model: nn.Module, engine: str = "auto", precision: str = "full") -> nn.Module:
     """The model in evaluation mode, run by `engine`; for attacks, `predict`, `Ensemble` and the like.
 
-    Its outputs differ from the model's by rounding alone. It computes gradients of the input, never of weights. The
-    model itself runs where a fast pass cannot be built, and the log says why: if the network waits for the device,
-    uses random numbers of the CPU, or is not repeatable under a seed. It also runs in training mode and within
-    `frozen` and `torch.autocast` blocks. The model is not changed, and changes of its weights take effect.
+    For the same seed its outputs differ from the model's by rounding alone, since the random numbers come from the same
+    calls. It computes gradients of the input, never of weights. The model itself runs where a fast pass cannot be
+    built, and the log says why: if the network waits for the device, uses random numbers of the CPU, or is not
+    repeatable under a seed. It also runs in training mode and within `frozen` and `torch.autocast` blocks. The model is
+    not changed, and changes of its weights take effect.
 
     Args:
         model: any module that returns logits; an accelerated one is returned as it is.
@@ -73,12 +70,7 @@ def engine_of(model: nn.Module) -> str:
 
 
 class Accelerated(nn.Module):
-    """The result of `accelerate`.
-
-    Attributes:
-        model: the model.
-        precision: see `accelerate`.
-    """
+    """The result of `accelerate`."""
 
     def __init__(self, model: nn.Module, engine: str, precision: str = "full") -> None:
         super().__init__()
@@ -103,7 +95,6 @@ class Accelerated(nn.Module):
         return self._fast(x)
 
     def extra_repr(self) -> str:
-        """Engine and precision, for `print`."""
         return f"engine={self._requested_engine!r}, precision={self.precision!r}"
 
     def __getstate__(self) -> dict[str, Any]:
@@ -204,15 +195,14 @@ class _FastPasses:
 
     def _capture(self, x: Tensor) -> Forward:
         check_capturable(self._fused, x)
-        with without_parameter_gradients(self._model):
-            differentiable = _wants_gradient(x)
-            return GraphedForward(
-                self._fused, self._fused.arrange(x), differentiable=differentiable, memory=self._scratch
-            )
 
-    def _scratch(self) -> list[object]:
-        """Memory for noise, which a model may release while a captured graph still uses it."""
-        return [part.scratch for _, part in random_parts(self._model)]
+        def scratch() -> list[object]:
+            """Memory for noise, which a model may release while a captured graph still uses it."""
+            return [part.scratch for _, part in random_parts(self._model)]
+
+        with without_parameter_gradients(self._model):
+            example = self._fused.arrange(x)
+            return GraphedForward(self._fused, example, differentiable=_wants_gradient(x), memory=scratch)
 
     def _compile(self) -> Forward:
         if len(self.passes) == _MAX_PASSES:

@@ -5,7 +5,6 @@ neither applies, the `FusedNet` folds them itself at every pass.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,48 +15,8 @@ from advbnn.fast.fused_net import FusedNet
 from advbnn.fast.weights import FixedWeights, SampledWeights
 
 
-class AttackWeights(Protocol):
-    """Weights and statistics for the passes of an attack.
-
-    Attributes:
-        folded: whether BatchNorm is folded in already; an argument of `FusedNet.__call__`.
-    """
-
-    folded: bool
-
-    def refresh(self) -> None:
-        """Follow parameters and statistics after an update; call `refresh` of the step's weights first."""
-
-    def sample(self, seed: Tensor, stream: int) -> dict[str, Tensor]:
-        """All tensors of one pass."""
-
-
-def attack_weights(
-    weights: FixedWeights | SampledWeights, fused_net: FusedNet, buffers: Mapping[str, Tensor], compiled: bool
-) -> AttackWeights:
-    """The weights of an attack in the fastest form that applies.
-
-    Args:
-        weights: the weights of the step.
-        fused_net: the network in evaluation mode.
-        buffers: its running statistics, by name.
-        compiled: compile the small computations in between.
-    """
-    if isinstance(weights, FixedWeights):
-        return _FoldedFixedWeights(weights, fused_net, buffers)
-    try:
-        return FoldedSamples(weights, fused_net, buffers, compiled)
-    except UnsupportedError:
-        return UnfoldedWeights(weights, buffers)
-
-
 class UnfoldedWeights:
-    """Weights and statistics as they are.
-
-    Args:
-        weights: the weights of the step.
-        buffers: statistics; a `FusedNet` in training mode changes them.
-    """
+    """Weights and statistics as they are; a `FusedNet` in training mode changes the statistics."""
 
     folded = False
 
@@ -68,7 +27,6 @@ class UnfoldedWeights:
         """Nothing to do."""
 
     def sample(self, seed: Tensor, stream: int) -> dict[str, Tensor]:
-        """One weight sample and the statistics."""
         return {**self._weights.sample(seed, stream), **self._buffers}
 
 
@@ -91,12 +49,6 @@ class FoldedSamples:
     The factor gamma / sqrt(v + eps) of a channel depends only on the sampled gamma and the running variance, so
     vectors are sampled first. Means and standard deviations of the matrices are rounded to the precision of the
     computation once per step: the sampled weight is rounded anyway, and a sample has half as much to read.
-
-    Args:
-        weights: the weights of the step.
-        fused_net: the network in evaluation mode.
-        buffers: its running statistics, by name.
-        compiled: compile the computation per channel.
 
     Raises:
         UnsupportedError: with the reason, if BatchNorm cannot be folded like this.
@@ -134,14 +86,12 @@ class FoldedSamples:
             self._fold, self._round = compile_separately(_scale_and_shift), compile_separately(_rounded)
 
     def refresh(self) -> None:
-        """Follow parameters and statistics after an update."""
         self._mean = torch.cat([self._buffers[f"{fold.norm}.running_mean"] for fold in self._folds])
         variances = [self._buffers[f"{fold.norm}.running_var"] + fold.eps for fold in self._folds]
         self._inverse_std = torch.cat(variances).rsqrt()
         self._matrices.prepare_scaled_samples(self._first_scale, self._round)
 
     def sample(self, seed: Tensor, stream: int) -> dict[str, Tensor]:
-        """One weight sample, for a `FusedNet` that is called with `folded=True`."""
         vectors = self._vectors.sample_flat(seed, stream)
         scale, shift = self._fold(
             vectors, self._gamma, self._beta, self._bias, self._mean, self._inverse_std, self._matrices.dtype
@@ -159,6 +109,26 @@ class FoldedSamples:
         """Positions of these vectors in the flat memory of all vectors."""
         extents = self._vectors.extents
         return torch.cat([torch.arange(*extents[name]) for name in names]).to(self._vectors.device)
+
+
+AttackWeights = UnfoldedWeights | _FoldedFixedWeights | FoldedSamples
+"""`sample` returns all tensors of one pass, and `folded` is an argument of `FusedNet.__call__`. `refresh` follows an
+update, after the step's own weights."""
+
+
+def attack_weights(
+    weights: FixedWeights | SampledWeights, fused_net: FusedNet, buffers: Mapping[str, Tensor], compiled: bool
+) -> AttackWeights:
+    """The weights of an attack in the fastest form that applies, for a network in evaluation mode and its `buffers`.
+
+    If `compiled`, the small computations in between are.
+    """
+    if isinstance(weights, FixedWeights):
+        return _FoldedFixedWeights(weights, fused_net, buffers)
+    try:
+        return FoldedSamples(weights, fused_net, buffers, compiled)
+    except UnsupportedError:
+        return UnfoldedWeights(weights, buffers)
 
 
 def _scale_and_shift(

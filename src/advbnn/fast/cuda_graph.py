@@ -13,8 +13,7 @@ from advbnn.randomness import seeded
 
 Forward = Callable[[Tensor], Tensor]
 
-_WARM_UP = 2
-_STEP_WARM_UP = 3
+_WARM_UP, _STEP_WARM_UP = 2, 3
 _CAPTURE: dict[str, Any] = {"capture_error_mode": "thread_local"}
 """Other threads, such as those of torch.distributed, must not fail the capture."""
 
@@ -31,9 +30,6 @@ class GraphedForward:
         x: a batch of the shape and memory format to capture.
         differentiable: also capture the gradient of the input, if there is one.
         memory: returns other memory that the pass uses, to be kept as long as the graph.
-
-    Raises:
-        RuntimeError: the pass cannot be captured.
     """
 
     def __init__(self, forward: Forward, x: Tensor, *, differentiable: bool, memory: Callable[[], object]) -> None:
@@ -101,11 +97,7 @@ class _Replay(torch.autograd.Function):
 
 @torch.no_grad()
 def check_capturable(forward: Forward, x: Tensor) -> None:
-    """Refuse a pass that a replay would not repeat faithfully.
-
-    Raises:
-        RuntimeError: with the reason.
-    """
+    """Raise a RuntimeError, with the reason, for a pass that a replay would not repeat faithfully."""
     with seeded(0, x.device):
         forward(x)
         before = torch.get_rng_state()
@@ -154,7 +146,8 @@ class GraphedStep:
         side = torch.cuda.Stream(x.device)
         side.wait_stream(torch.cuda.current_stream(x.device))
         # the shapes never change, so cuDNN may search for the fastest convolutions once
-        flags = torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=_tf32())
+        allow_tf32: bool = torch.backends.cudnn.allow_tf32
+        flags = torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=allow_tf32)
         # seeded, so that warming up uses none of the step's random numbers
         with flags, seeded(0, x.device):
             with torch.cuda.stream(side):
@@ -183,11 +176,6 @@ class GraphedStep:
         self.y.copy_(y)
         self.graph.replay()
         return self.outputs.clone()
-
-
-def _tf32() -> bool:
-    allowed: bool = torch.backends.cudnn.allow_tf32
-    return allowed
 
 
 def make_capturable(optimizer: torch.optim.Optimizer) -> None:

@@ -6,7 +6,7 @@ itself, its parameters and its optimizer stay in single precision.
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,6 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from advbnn.bayes.functional import parameter_paths
-from advbnn.fast.conv_relu import conv_relu
 from advbnn.models.conv_bn import ConvBN, conv_bn_pairs, fold
 
 
@@ -23,13 +22,10 @@ class FusedNet:
 
     In evaluation mode, BatchNorm and the ReLU after it are fused into the convolution before it. In training mode, a
     bias that BatchNorm cancels is not added to the activations but to the running mean directly, so its gradient is
-    exactly zero. Both are exact up to rounding.
+    exactly zero. Both are exact up to rounding. `net` is not changed and not kept.
 
-    Args:
-        net: the network; it is not changed and not kept.
-        precision: type of the matrix products. BatchNorm, losses and the like stay in float32, by the rules of
-            torch's autocast.
-        training: use batch statistics, and update the running statistics that are passed in.
+    `precision` is the type of matrix products. BatchNorm, losses and the like stay in float32, by the rules of torch's
+    autocast. In training mode, the running statistics that are passed in are updated.
     """
 
     def __init__(self, net: nn.Module, precision: torch.dtype, training: bool) -> None:
@@ -58,13 +54,7 @@ class FusedNet:
         return placed
 
     def __call__(self, tensors: Mapping[str, Tensor], x: Tensor, folded: bool = False) -> Tensor:
-        """The network's output in float32.
-
-        Args:
-            tensors: parameters and buffers by name.
-            x: the inputs.
-            folded: `tensors` are folded already, as by `fold`.
-        """
+        """The network's output in float32, with these parameters and buffers; `folded` if by `fold` already."""
         half = self.precision != torch.float32
         with torch.autocast(x.device.type, self.precision, enabled=half, cache_enabled=False):
             placed = {**tensors} if folded else self.fold(tensors)
@@ -133,6 +123,47 @@ def dense_convolution(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return flat.view(n, 2, 2, outputs).permute(0, 3, 1, 2)
 
 
+@torch.library.custom_op("advbnn::conv_relu", mutates_args=())
+def conv_relu(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> Tensor:
+    """max(0, W * x + b) for images, differentiable in x alone; with fused bias and ReLU where the device has it."""
+    if x.is_cuda:
+        result: Tensor = torch.ops.aten.cudnn_convolution_relu(x, weight, bias, stride, padding, dilation, groups)
+        return result
+    return functional.conv2d(x, weight, bias, tuple(stride), tuple(padding), tuple(dilation), groups).relu()
+
+
+@conv_relu.register_fake
+def _conv_relu_shape(x: Tensor, weight: Tensor, bias: Tensor, *geometry: Any) -> Tensor:
+    return functional.conv2d(x, weight, bias, *geometry)
+
+
+def _conv_relu_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, weight, _, *ctx.geometry = inputs
+    ctx.save_for_backward(x, weight, output)
+
+
+def _conv_relu_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight, output = ctx.saved_tensors
+    stride, padding, dilation, groups = ctx.geometry
+    # one pass over memory instead of two with torch.where; then the gradient of the input alone
+    passed = torch.ops.aten.threshold_backward(gradient, output, 0)
+    by_input: Tensor = torch.ops.aten.convolution_backward(
+        passed, x, weight, None, stride, padding, dilation, False, [0, 0], groups, [True, False, False]
+    )[0]
+    return by_input, None, None, None, None, None, None
+
+
+conv_relu.register_autograd(_conv_relu_backward, setup_context=_conv_relu_context)
+
+
 class _CancelledBias:
     """A bias that batch statistics cancel: it is left out."""
 
@@ -155,8 +186,7 @@ class Fold:
         self.weight, self.bias, self.norm = f"{pair.conv}.weight", f"{pair.conv}.bias", pair.norm
         self.has_bias, self.affine = conv.bias is not None, norm.affine
         self.channels, self.eps = norm.num_features, norm.eps
-        if conv.bias is None:
-            # for the shift
+        if conv.bias is None:  # for the shift
             conv.bias = nn.Parameter(torch.empty(norm.num_features, device="meta"))
 
     def place(self, placed: dict[str, Tensor]) -> None:

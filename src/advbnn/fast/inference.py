@@ -21,10 +21,6 @@ class FusedForward:
 
     Attributes:
         channels_last: bring images and weights into the memory format that is fastest for convolutions on a GPU.
-
-    Args:
-        model: the network; it is not changed.
-        bf16: matrix products in bfloat16.
     """
 
     def __init__(self, model: nn.Module, bf16: bool) -> None:
@@ -35,7 +31,6 @@ class FusedForward:
         self._fused_net = _fused_net(self._net, bf16) if single else None
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The network's output with a fresh weight sample."""
         return self.run(self.sample(), self.arrange(x))
 
     @torch.no_grad()
@@ -49,7 +44,6 @@ class FusedForward:
         return {name: self.arrange(tensor) for name, tensor in tensors.items()}
 
     def run(self, tensors: dict[str, Tensor], x: Tensor) -> Tensor:
-        """The network's output with the given tensors."""
         return eager_forward(self._model, x, self._bf16) if self._fused_net is None else self._fused_net(tensors, x)
 
     def arrange(self, x: Tensor) -> Tensor:

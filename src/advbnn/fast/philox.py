@@ -17,21 +17,12 @@ _WORD = 0xFFFFFFFF
 
 
 def normals(
-    count: int,
-    *,
-    seed: int | Tensor,
-    stream: int | Tensor = 0,
-    start: int = 0,
-    device: torch.device | str = "cpu",
+    count: int, *, seed: int | Tensor, stream: int | Tensor = 0, start: int = 0, device: torch.device | str = "cpu"
 ) -> Tensor:
     """Normals `start` to `start + count` of a stream, in float32.
 
-    Args:
-        count: the number of normals.
-        seed: a number of up to 64 bits, or an int64 tensor of one number, on which a compiler does not specialize.
-        stream: one of 2^31 independent streams of the seed; an int or a tensor, like the seed.
-        start: the position of the first normal; a multiple of 4.
-        device: where to compute them.
+    A seed has up to 64 bits, and 2^31 independent streams. Both may be int64 tensors of one number, on which a compiler
+    does not specialize. `start` must be a multiple of 4.
     """
     if start % 4:
         raise ArgumentError(f"start must be a multiple of 4, got {start}: a counter gives four normals")

@@ -31,10 +31,12 @@ class FixedWeights:
 
     def refresh(self) -> None:
         """Follow the parameters after an update."""
-        self.values = {n: p.detach().to(_type_for(p, self.precision)) for n, p in self.parameters.items()}
+        self.values = {
+            name: parameter.detach().to(self.precision if parameter.dim() > 1 else torch.float32)
+            for name, parameter in self.parameters.items()
+        }
 
     def sample(self, seed: Tensor, stream: int) -> dict[str, Tensor]:
-        """The weights, the same for every seed and stream."""
         return dict(self.values)
 
     def backward(self, grads: Mapping[str, Tensor], seed: Tensor, stream: int, factor: Tensor, first: bool) -> None:
@@ -50,7 +52,6 @@ class FixedWeights:
             parameter.grad = grad
 
     def kl(self) -> Tensor | None:
-        """None: deterministic weights have no KL."""
         return None
 
 
@@ -244,10 +245,6 @@ def _runs(bnn: RandomNetwork, entries: Sequence[_Entry], kl_weight: Callable[[st
             runs.append(run)
         position = run.end
     return runs
-
-
-def _type_for(parameter: Tensor, precision: torch.dtype) -> torch.dtype:
-    return precision if parameter.dim() > 1 else torch.float32
 
 
 def _is_channels_last(parameter: Tensor) -> bool:

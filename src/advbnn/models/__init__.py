@@ -12,7 +12,7 @@ from typing import TypeVar
 from torch import nn
 
 from advbnn.errors import positive_whole, unknown
-from advbnn.models import model_a, resnet, small, vgg
+from advbnn.models import plain, resnet
 
 __all__ = ["build", "uniform_norm_scales_"]
 
@@ -23,24 +23,18 @@ def build(name: str, *, classes: int = 10, image_size: int = 32, channels: int =
     """A network with initial weights from torch's default generator.
 
     Args:
-        name: "vgg11", "vgg13", "vgg16", "vgg19", "model_a" (the authors' network for STL-10),
-            "model_a_playground" (the network that the paper's footnote names), "resnet18",
-            "preact_resnet18", "small_cnn" or "mlp".
-        classes: number of logits.
+        name: "vgg11", "vgg13", "vgg16", "vgg19", "model_a" (the authors' network for STL-10), "model_a_playground" (the
+            one in the paper's footnote), "resnet18", "preact_resnet18", "small_cnn" or "mlp".
         image_size: height and width of the images, in pixels.
-        channels: 3 for colour, 1 for grey.
     """
     builders: dict[str, Callable[..., nn.Sequential]] = {
-        "vgg11": partial(vgg.vgg, 11),
-        "vgg13": partial(vgg.vgg, 13),
-        "vgg16": partial(vgg.vgg, 16),
-        "vgg19": partial(vgg.vgg, 19),
-        "model_a": model_a.model_a,
-        "model_a_playground": model_a.model_a_playground,
+        **{f"vgg{depth}": partial(plain.vgg, depth) for depth in plain.CONVOLUTIONS_PER_STAGE},
+        "model_a": plain.model_a,
+        "model_a_playground": partial(plain.model_a, playground=True),
         "resnet18": resnet.resnet18,
         "preact_resnet18": resnet.preact_resnet18,
-        "small_cnn": small.small_cnn,
-        "mlp": small.mlp,
+        "small_cnn": plain.small_cnn,
+        "mlp": plain.mlp,
     }
     if name not in builders:
         raise unknown("name", name, builders)
@@ -53,8 +47,7 @@ def uniform_norm_scales_(net: Net) -> Net:
 
     This was the default of PyTorch 0.4, which the authors used; today scales are initialised with 1.
     """
-    batch_norms = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
     for module in net.modules():
-        if isinstance(module, batch_norms) and module.affine:
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.affine:
             nn.init.uniform_(module.weight)
     return net

@@ -21,13 +21,7 @@ _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 @dataclass(frozen=True)
 class ConvBN:
-    """A convolution whose output is used by a BatchNorm and nothing else.
-
-    Attributes:
-        conv: name of the convolution in the network.
-        norm: name of the BatchNorm.
-        relu: name of the ReLU module that alone uses the output of the BatchNorm; None if there is no such module.
-    """
+    """Names of a convolution, the BatchNorm that alone uses its output, and the ReLU that alone uses that, if any."""
 
     conv: str
     norm: str
@@ -35,11 +29,9 @@ class ConvBN:
 
 
 def conv_bn_pairs(net: nn.Module, *, training: bool) -> list[ConvBN]:
-    """All such pairs; none if the network cannot be traced, for example because it branches on its data.
+    """All such pairs of `net` in training or evaluation mode; neither it nor torch's random state is changed.
 
-    Args:
-        net: the network; neither it nor torch's random state is changed.
-        training: trace the network in training mode, or in evaluation mode.
+    There are none if the network cannot be traced, for example because it branches on its data.
     """
     kinds = {type(module) for module in net.modules()}
     if kinds.isdisjoint(_CONVOLUTIONS) or kinds.isdisjoint(_NORMS):
@@ -66,7 +58,9 @@ def conv_bn_pairs(net: nn.Module, *, training: bool) -> list[ConvBN]:
         user = next(iter(node.users)) if len(node.users) == 1 else None
         if user is None or user.op != "call_module" or user.args != (node,) or user.kwargs or times[user.target] != 1:
             return None
-        return user if type(modules[str(user.target)]) in kinds and not _hooked(modules[str(user.target)]) else None
+        module = modules[str(user.target)]
+        hooked = module._forward_hooks or module._forward_pre_hooks
+        return user if type(module) in kinds and not hooked else None
 
     found = []
     for node in calls:
@@ -86,12 +80,7 @@ def fold(
     """Weight and bias of the convolution that equals a pair with running statistics.
 
     gamma (W * x + b - m) / sqrt(v + eps) + beta = (f W) * x + f (b - m) + beta, with f = gamma / sqrt(v + eps).
-
-    Args:
-        weight: W.
-        bias: b, or None.
-        eps: that of the BatchNorm.
-        tensors: `running_mean` m, `running_var` v and, if affine, `weight` gamma and `bias` beta.
+    `tensors` are the BatchNorm's: `running_mean` m, `running_var` v and, if affine, `weight` gamma and `bias` beta.
     """
     factor = torch.rsqrt(tensors["running_var"] + eps)
     if "weight" in tensors:
@@ -102,7 +91,3 @@ def fold(
         shift = shift + tensors["bias"]
     by_channel = factor.view(-1, *[1] * (weight.dim() - 1))
     return (weight * by_channel).to(weight.dtype), shift.to(weight.dtype)
-
-
-def _hooked(module: nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks)

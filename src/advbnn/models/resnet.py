@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from advbnn.models.blocks import classify
+from advbnn.models.plain import classify
 
-STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))  # width and first stride; two blocks each
+STAGES = ((64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2))  # inputs, width, first stride; two blocks each
 
 
 def resnet18(*, classes: int, image_size: int, channels: int) -> nn.Sequential:
@@ -31,7 +31,7 @@ class Residual(nn.Module):
         self.norm2 = nn.BatchNorm2d(outputs)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
-            self.shortcut = nn.Sequential(_projection(inputs, outputs, stride), nn.BatchNorm2d(outputs))
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
         out = torch.relu(self.norm1(self.conv1(x)))
@@ -47,7 +47,7 @@ class PreActResidual(nn.Module):
         self.conv1 = _conv3x3(inputs, outputs, stride)
         self.norm2 = nn.BatchNorm2d(outputs)
         self.conv2 = _conv3x3(outputs, outputs)
-        self.shortcut = _projection(inputs, outputs, stride) if stride != 1 or inputs != outputs else None
+        self.shortcut = nn.Conv2d(inputs, outputs, 1, stride, bias=False) if stride != 1 or inputs != outputs else None
 
     def forward(self, x: Tensor) -> Tensor:
         active = torch.relu(self.norm1(x))
@@ -58,16 +58,10 @@ class PreActResidual(nn.Module):
 
 def _blocks(block: type[Residual] | type[PreActResidual]) -> list[nn.Module]:
     blocks: list[nn.Module] = []
-    inputs = 64
-    for width, stride in STAGES:
+    for inputs, width, stride in STAGES:
         blocks += [block(inputs, width, stride), block(width, width, 1)]
-        inputs = width
     return blocks
 
 
 def _conv3x3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
     return nn.Conv2d(inputs, outputs, kernel_size=3, stride=stride, padding=1, bias=False)
-
-
-def _projection(inputs: int, outputs: int, stride: int) -> nn.Conv2d:
-    return nn.Conv2d(inputs, outputs, kernel_size=1, stride=stride, bias=False)
