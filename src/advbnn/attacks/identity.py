@@ -24,10 +24,7 @@ def settings_of(attack: object, identify: Identify = lambda network: None) -> di
     Defaults are left out, so that a new field with a default leaves stored settings valid. Fields that do not decide
     the result, such as `batch_size` and `progress`, are marked by `compare=False` and are left out too. An attack that
     is not a dataclass has its `repr` for a name; without one, its qualified name and its public attributes count.
-
-    Args:
-        attack: any attack.
-        identify: describes a network that the attack uses, such as the source of a `Transfer`; its SHA-256 in records.
+    `identify` describes a network that the attack uses, such as the source of a `Transfer`: records have its SHA-256.
     """
     if is_dataclass(attack) and not isinstance(attack, type):
         return {"name": type(attack).__name__, **_json(_changed(attack), identify)}
@@ -39,7 +36,6 @@ def settings_of(attack: object, identify: Identify = lambda network: None) -> di
 
 
 def _changed(settings: "DataclassInstance") -> dict[str, Any]:
-    """The fields that count and differ from their defaults."""
     found = {}
     for field in fields(settings):
         default = field.default if field.default_factory is MISSING else field.default_factory()
