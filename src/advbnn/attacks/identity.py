@@ -4,16 +4,12 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from advbnn.attacks.threat import Threat
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
 
 Identify = Callable[[nn.Module], Any]
 
@@ -35,7 +31,7 @@ def settings_of(attack: object, identify: Identify = lambda network: None) -> di
     return {"name": f"{named.__module__}.{named.__qualname__}", **_json(public, identify)}
 
 
-def _changed(settings: "DataclassInstance") -> dict[str, Any]:
+def _changed(settings: Any) -> dict[str, Any]:
     found = {}
     for field in fields(settings):
         default = field.default if field.default_factory is MISSING else field.default_factory()

@@ -104,8 +104,8 @@ class Evaluation:
     """
 
     def __init__(self, model: nn.Module, data: Examples, **options: Unpack[Options]) -> None:
-        for name in options.keys() - Options.__annotations__.keys():
-            raise unknown("option", name, Options.__annotations__)
+        if extra := sorted(options.keys() - Options.__annotations__.keys()):
+            raise unknown("option", extra[0], Options.__annotations__)
         check_classification(model, data)
         self.model, self.data = model, data
         self.samples, self.batch_size = options.get("samples", 20), options.get("batch_size", 250)
@@ -116,9 +116,8 @@ class Evaluation:
         # a source is accelerated once, not for every batch
         self._accelerated = functools.cache(lambda network: accelerated(network, engine, precision))
         self.fast, self.device = self._accelerated(model), device_of(model, data.device)
-        for name in ("samples", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ArgumentError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if min(self.samples, self.batch_size) < 1:
+            raise ArgumentError(f"samples={self.samples} and batch_size={self.batch_size} must be at least 1")
         if self.rule not in RULES:
             raise unknown("rule", self.rule, RULES)
         seeds = options.get("seeds", 3)
@@ -188,7 +187,7 @@ class Evaluation:
     def classify(self, x: Tensor, seed: int) -> Prediction:
         """The prediction of the ensemble of an evaluation seed."""
         prediction = predict(self.fast, x, self.samples, scoring_seed(seed), self.rule)
-        if not bool(prediction.probs.isfinite().all()):
+        if not prediction.probs.isfinite().all():
             raise ArgumentError("model returned NaN or infinite logits; check its weights and its precision")
         classes, needed = prediction.probs.shape[1], len(self.data.classes)
         if classes < needed:

@@ -54,7 +54,6 @@ class Plan:
         rule: how their outputs become a label, see `predict`.
         seeds: the evaluation seeds. Each has its own randomness of the attack and its own S weight samples.
         batch_size: images attacked at a time; random starts depend on it.
-        precision: of the arithmetic.
         curve: what varies along the curve that this is a point of, such as `"radius"`; empty if it is not on a curve.
         at: the position on that curve.
     """
@@ -107,7 +106,6 @@ class Record(Plan):
         outcomes: which images these are, for each seed, as `outcomes.pack` writes them; empty if only counted.
         details: further results, as JSON values.
         seconds: the time that it took, of all processes together.
-        versions: of the software, and the device.
         command: the command that makes this record again, if there is one.
     """
 
@@ -119,10 +117,9 @@ class Record(Plan):
     command: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        if self.correct and len(self.correct) != len(self.seeds):
-            raise ArgumentError(f"{self.name}: {len(self.correct)} counts in correct for {len(self.seeds)} seeds")
-        if self.correct and not 0 <= min(self.correct) <= max(self.correct) <= self.n:
-            raise ArgumentError(f"{self.name}: correct must lie in 0..{self.n}, got {self.correct}")
+        if self.correct and not (len(self.correct) == len(self.seeds) and all(0 <= k <= self.n for k in self.correct)):
+            expected = f"one count in 0..{self.n} for each of {len(self.seeds)} seeds"
+            raise ArgumentError(f"{self.name}: correct must hold {expected}, got {self.correct}")
         if self.outcomes and tuple(int(unpack(one, self.n).sum()) for one in self.outcomes) != self.correct:
             raise ArgumentError(f"{self.name}: outcomes do not have the counts of correct={self.correct}")
 

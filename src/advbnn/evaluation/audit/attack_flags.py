@@ -41,10 +41,7 @@ def large_eps(found: Findings) -> Decision:
     return decision(more_than(SMALLEST, found.large_eps > 0.5), seen, missed, accuracy=share(found.large_eps))
 
 
-@flag(
-    "Attacks without gradients are stronger",
-    "Quote the lower number, and expect a better attack to find a lower one still.",
-)
+@flag("Attacks without gradients are stronger", "Quote the lower number; a better attack may find a lower one.")
 def black_box(found: Findings) -> Decision:
     """White-box attacks must not be weaker than black-box and transfer attacks."""
     inside, outside = found.strongest(PAPER, WHITE_BOX), found.strongest(TRANSFER, BLACK_BOX)

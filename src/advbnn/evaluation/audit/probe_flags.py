@@ -21,10 +21,7 @@ _UNCORRELATED = 0.1
 """The mean cosine below which gradients of different weight samples count as nearly uncorrelated."""
 
 
-@flag(
-    "Gradients are unreliable",
-    "Look at the attacks that use no gradients, and expect the true accuracy to be below them.",
-)
+@flag("Gradients are unreliable", "Look at the attacks without gradients; the true accuracy may be below them.")
 def gradients(found: Findings) -> Decision:
     """The gradient must exist, be finite, and predict what small steps do to the output."""
     zero, infinite, explained = (found.probes[name] for name in ("zero_gradient", "infinite_gradient", "explained"))

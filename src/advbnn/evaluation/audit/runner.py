@@ -30,9 +30,6 @@ from advbnn.randomness import derive_seed
 ERROR = 0.01
 """The probability, for each image, that the sequential test decides wrongly."""
 
-_FIRST_IMAGES = 16
-"""Images that show whether the network is random and returns probabilities."""
-
 
 class AuditRunner:
     """Runs the attack suites of all radii, the smallest first; `more` is `transfer_from` and `given`, see `audit`."""
@@ -41,8 +38,9 @@ class AuditRunner:
         self, evaluation: Evaluation, options: Options, threats: Sequence[Threat], level: Level, **more: Any
     ) -> None:
         data, rows = evaluation.data, evaluation.rows
-        first = (torch.arange(len(data)) if rows is None else row_numbers(rows, len(data)))[:_FIRST_IMAGES]
-        stored, labels = next(iter(data.gather([first])))
+        chosen = torch.arange(len(data)) if rows is None else row_numbers(rows, len(data))
+        # a few images show whether the network is random and returns probabilities
+        stored, labels = next(iter(data.gather([chosen[:16]])))
         x, _ = evaluation.prepared(to_float(stored), labels)
         with evaluation.explain_input_errors():
             model = attackable(evaluation.model, x)

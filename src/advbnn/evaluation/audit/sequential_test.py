@@ -107,12 +107,8 @@ class RobustSet:
         weight_samples: the number that all tests of an image have taken, [n].
 
     Args:
-        model: returns logits.
-        y: the labels of the images.
         random: whether the model is random; if not, one prediction decides.
         points: how many points of each image are tested in all.
-        error: see above.
-        seed: of the weight samples.
         limits: `max_weight_samples` and `batch_size`, see `sequential_test`.
     """
 
@@ -131,12 +127,9 @@ class RobustSet:
         self.inconclusive, self.weight_samples = torch.zeros_like(self.robust), torch.zeros_like(y)
 
     def test(self, points: Tensor, leads: Tensor, rows: Tensor | None = None) -> None:
-        """Test points of images that are not broken.
+        """Test points, [points, images, ...], of images that are not broken.
 
-        Args:
-            points: [points, images, ...].
-            leads: by how much the label leads at each point in a small ensemble, [points, images].
-            rows: which images; all when None.
+        In a small ensemble the label leads by `leads`, [points, images]. The images are the given rows, or all.
         """
         rows = torch.arange(len(self._y), device=self._y.device) if rows is None else rows
         number = torch.arange(len(points), device=rows.device)[:, None]
