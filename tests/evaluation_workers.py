@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from advbnn.attacks.threat import Threat
 from advbnn.evaluation.accuracy import evaluate
-from judged import blank, digits
+from trained_nets import blank, digits
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from advbnn.evaluation.accuracy import Evaluation, SmallSampleWarning, by_name, 
 from advbnn.evaluation.records import Records
 from advbnn.randomness import crafting_seed, scoring_seed
 from evaluation_workers import Shift, evaluate_as_one_of_two, evaluate_until_killed, options
-from judged import blank, bnn, digits, net
+from trained_nets import blank, bnn, digits, net
 
 THREAT = Threat("linf", 0.1)
 ATTACK = PGD(THREAT, steps=3)

@@ -10,7 +10,7 @@ from advbnn.data import to_float
 from advbnn.evaluation.attackable import Attackable, attackable
 from advbnn.evaluation.audit.probes import moved, probe
 from cheats import Counting, Exploding, Hashing, Normalising, Reseeding, Rounded, Scaled
-from judged import digits, net
+from trained_nets import digits, net
 
 X, Y = to_float(digits().images[:40]), digits().labels[:40]
 THREAT = Threat("linf", 0.1)

@@ -8,7 +8,7 @@ from advbnn.bayes.mean_field import bayesianize
 from advbnn.bayes.prediction import predict
 from advbnn.evaluation.audit.sequential_test import RobustSet, Verdict, padded, sequential_test
 from advbnn.randomness import seeded
-from judged import digits
+from trained_nets import digits
 
 
 class Coins(nn.Module):

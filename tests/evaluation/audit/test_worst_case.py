@@ -29,7 +29,7 @@ from advbnn.evaluation.records import Records
 from advbnn.report.audited import accuracy_in
 from advbnn.training.loop import fit
 from cheats import Counting, Exploding, Hashing, Jittered, Normalising, Reseeding, Rounded, Scaled, Softened
-from judged import bnn, digits, net
+from trained_nets import bnn, digits, net
 
 pytestmark = pytest.mark.filterwarnings("ignore::advbnn.evaluation.accuracy.SmallSampleWarning")
 
