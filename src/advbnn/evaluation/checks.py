@@ -38,8 +38,6 @@ def check_model_and_examples(model: nn.Module, data: Examples, returns: str) -> 
 def check_classification(model: nn.Module, data: Examples) -> None:
     """Refuse what is not a classifier with images to evaluate it on."""
     check_model_and_examples(model, data, "logits")
-    if len(data) == 0:
-        raise ArgumentError(f"data is empty: {data.name!r} has no images to evaluate on")
     if not data.classes:
         raise ArgumentError(f"data must have classes, {data.name!r} is a regression set; use advbnn.score_regression")
 

@@ -28,15 +28,8 @@ FLAGS = ("gradients", "cosine", "hidden_randomness", "discontinuity", "mode", "b
 
 
 def flags(*, random: bool = True, probabilities: bool = False, **changes: Tensor) -> dict[str, Decision]:
-    found = Findings(
-        entries=(),
-        right=torch.empty(N, 0),
-        not_broken=torch.empty(N),
-        large_eps=None,
-        probes=SOUND | changes,
-        random=random,
-        probabilities=probabilities,
-    )
+    unused = {"entries": (), "right": torch.empty(N, 0), "not_broken": torch.empty(N), "large_eps": None}
+    found = Findings(probes=SOUND | changes, random=random, probabilities=probabilities, **unused)
     return {name: getattr(probe_flags, name)(found) for name in FLAGS}
 
 

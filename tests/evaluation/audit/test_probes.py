@@ -62,7 +62,6 @@ def test_the_cosine_is_the_mean_over_pairs_of_weight_samples() -> None:
     [
         (Scaled, "zero_gradient", 0.8, 1.0),
         (Rounded, "zero_gradient", 1.0, 1.0),
-        (Rounded, "explained", -1.0, 0.5),
         (Exploding, "infinite_gradient", 1.0, 1.0),
         (Reseeding, "reseeds", 1.0, 1.0),
         (Counting, "repeat", 0.01, 1.0),
@@ -115,9 +114,8 @@ def test_a_tiny_change_is_its_step_or_the_smallest_of_the_dtype(dtype: torch.dty
     assert (change <= torch.maximum(2 * x.double() * torch.finfo(dtype).eps, torch.tensor(1.01 * step))).all()
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_rounding_is_not_a_discontinuity(dtype: torch.dtype) -> None:
-    coarse = probe(Attackable(copy.deepcopy(net()).to(dtype)), X.to(dtype), Y, THREAT, 5, seed=3)
+def test_rounding_is_not_a_discontinuity() -> None:
+    coarse = probe(Attackable(copy.deepcopy(net()).bfloat16()), X.bfloat16(), Y, THREAT, 5, seed=3)
     assert coarse["tiny_change"].isnan().all()
-    with torch.autocast("cpu", dtype):
+    with torch.autocast("cpu", torch.bfloat16):
         assert probed(net())["tiny_change"].isnan().all()

@@ -74,8 +74,6 @@ def test_a_well_trained_network_raises_no_flag(name: str) -> None:
     assert raised(found) == set(), str(found)
     (record,) = found.records
     assert 0.4 < record.accuracy < 0.9 < under(found, "noise")
-    low, high = record.interval
-    assert low < record.accuracy < high
     if name == "adv":  # of a deterministic network, robust images are correct under every attack
         assert all(record.correct[0] <= one["correct"][0] for one in attacks_in(found).values())
 
@@ -108,12 +106,7 @@ def test_a_cheat_is_flagged_and_its_worst_case_is_near_its_true_accuracy(
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize(
     ("make", "flag"),
-    [
-        (Softened, "probabilities"),
-        (Normalising, "batch"),
-        (Reseeding, "hidden_randomness"),
-        (Exploding, "gradients"),
-    ],
+    [(Softened, "probabilities"), (Normalising, "batch"), (Reseeding, "hidden_randomness"), (Exploding, "gradients")],
 )
 def test_an_unreliable_network_is_flagged(make: type[nn.Module], flag: str) -> None:
     assert flag in raised(quick(make(net())))
@@ -149,15 +142,12 @@ def test_a_record_says_everything() -> None:
     details, by_name = record.details, attacks_in(found)
     assert next(iter(by_name)) == "clean"
     assert {"noise", "authors' PGD-20", "from plain", "from its mean network", "mine", "Square", "NES"} <= set(by_name)
-    mine = {"name": "mine", "role": "given", "on": "all", "attack": settings_of(own), "n": [80, 80]}
-    assert by_name["mine"] == mine | {"correct": by_name["mine"]["correct"]}
+    assert {"role": "given", "on": "all", "attack": settings_of(own), "n": [80, 80]}.items() <= by_name["mine"].items()
     assert by_name["from plain"]["attack"]["source"] == ModelIdentity.of(net()).sha256
     assert by_name["NES"]["on"] == "survivors"
     assert all(correct <= n < 80 for correct, n in zip(record.correct, by_name["NES"]["n"], strict=True))
-    assert len(details["inconclusive"]) == 2
-    assert details["random"]
-    assert details["mean_weight_samples"] > 0
-    assert (details["error"], details["max_weight_samples"]) == (0.01, 60)
+    assert len(details["inconclusive"]) == 2 and details["mean_weight_samples"] > 0
+    assert (details["random"], details["error"], details["max_weight_samples"]) == (True, 0.01, 60)
     assert [flag.name for flag in found.flags()] == list(FLAGS)
 
 
@@ -178,8 +168,8 @@ def test_several_radii_give_one_accuracy_each_that_never_rises() -> None:
     assert found.records[0].correct > found.records[2].correct
     for smaller, larger in pairwise(found.records):
         assert bool((smaller.right >= larger.right).all())  # a broken image stays broken
-    with_it = ["mine" in [one["name"] for one in record.details["attacks"]] for record in found.records]
-    assert with_it == [False, True, False]
+    names = [{one["name"] for one in record.details["attacks"]} for record in found.records]
+    assert ["mine" in one for one in names] == [False, True, False]
     alone = quick(net(), threats[1])
     assert alone.records[0].correct == found.records[0].correct
     assert found.flags(0.02) == alone.flags()
@@ -220,12 +210,8 @@ def test_finished_audits_are_kept_and_guarded(tmp_path: Path, monkeypatch: pytes
     other = copy.deepcopy(net())
     with torch.no_grad():
         next(other.parameters()).add_(0.01)
-    for changes, name in (
-        ({"transfer_from": {"itself": net()}}, "attack.transfer_from.itself"),
-        ({"attacks": {"mine": replace(transfer, source=other)}}, "attack.attacks.mine.source"),
-    ):
-        with pytest.raises(ValueError, match=f"finished record 'quick'.*{name} was"):
-            quick(net(), **options | changes)
+    with pytest.raises(ValueError, match="finished record 'quick'.*attack.attacks.mine.source was"):
+        quick(net(), **options | {"attacks": {"mine": replace(transfer, source=other)}})
 
 
 @pytest.mark.usefixtures("tiny")
@@ -268,29 +254,28 @@ def test_is_found_among_other_records_and_printed() -> None:
     assert str(quick(net(), Threat(eps=0.01))).endswith("No flag is raised.")
     others = evaluate(net(), images(), samples=1, seeds=1)
     assert Audit(others + found.records) == found
-    with pytest.raises(ValueError, match="one model at one level, found: none"):
-        Audit(others)
     renamed = replace(found.records[0], model=replace(found.records[0].model, label="other"))
-    with pytest.raises(ValueError, match=r"found: cheat \(quick\), other \(quick\)"):
-        Audit(Records([*found.records, renamed]))
+    for records, listed in (
+        (others, "none"),
+        (Records([*found.records, renamed]), r"cheat \(quick\), other \(quick\)"),
+    ):
+        with pytest.raises(ValueError, match=f"one model at one level, found: {listed}"):
+            Audit(records)
 
 
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"threat": []}, ValueError, "different radii"),
-        ({"threat": [THREAT, THREAT]}, ValueError, "different radii"),
-        ({"threat": [THREAT, Threat("l2", 0.2)]}, ValueError, "only in their radius"),
+        ({"threat": []}, ValueError, "threat must be one"),
+        ({"threat": [THREAT, THREAT]}, ValueError, "differ only in their radius"),
+        ({"threat": [THREAT, Threat("l2", 0.2)]}, ValueError, "differ only in their radius"),
         ({"threat": Threat("linf", 0.0)}, ValueError, "positive and finite radius.*eps=0.0"),
-        ({"threat": 0.1}, TypeError, "threat must be a Threat.*got 0.1"),
         ({"threat": ["linf"]}, TypeError, "threat must be a Threat.*got 'linf'"),
-        ({"threat": torch.tensor(0.1)}, TypeError, "threat must be a Threat.*tensor"),
         ({"level": "quik"}, ValueError, "level='quik'.*'quick'"),
         ({"rule": "vote"}, ValueError, "leave out rule"),
         ({"transfer_from": {"x": "y"}}, TypeError, "transfer_from.*'x' is str"),
         ({"attacks": {"mine": PGD(Threat("linf", 0.1))}}, ValueError, "'mine' has .*eps=0.1.*eps=0.15"),
         ({"attacks": {"mine": PGD(THREAT, targeted=True)}}, ValueError, "'mine' is targeted"),
-        ({"model": None}, TypeError, "model must be a torch.nn.Module"),
     ],
 )
 def test_refuses_what_it_cannot_audit(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
