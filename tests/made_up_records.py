@@ -62,7 +62,6 @@ def record(label: str, share: float | None, **fields: Any) -> Record:
 
 
 def attacked(label: str, eps: float, **fields: Any) -> Record:
-    """A record of the paper's attack."""
     attack = paper_pgd(eps)
     known = {"kind": "attack", "name": "paper 20", "attack": settings_of(attack), "threat": attack.threat}
     return record(label, accuracy(label, eps), **known | fields)
@@ -75,7 +74,6 @@ def with_share(found: Record, share: float) -> Record:
 
 @cache  # intervals take time, and are kept with their records
 def radius_curves() -> Records:
-    """Fifteen radii for each defence."""
     return Records(attacked(label, eps, curve="radius", at=eps) for label in LABELS for eps in RADII)
 
 
@@ -122,14 +120,12 @@ def transfers() -> Records:
 
 @cache
 def uncertainties() -> Records:
-    """Calibration without and under attack."""
     records = []
     for label in LABELS:
         for name, eps in (("clean", 0.0), ("paper 20", 0.035)):
-            right = accuracy(label, eps)
-            overconfident = 0.3 if eps and label in ("none", "bnn") else 0.05
-            made = record(label, right) if eps == 0 else attacked(label, eps)
-            records.append(replace(made, kind="uncertainty", name=name, details=_trust(right, overconfident)))
+            details = _trust(accuracy(label, eps), 0.3 if eps and label in ("none", "bnn") else 0.05)
+            made = record(label, accuracy(label, eps)) if eps == 0 else attacked(label, eps)
+            records.append(replace(made, kind="uncertainty", name=name, details=details))
     return Records(records)
 
 
@@ -161,7 +157,6 @@ def _trust(right: float, overconfident: float) -> dict[str, Any]:
 
 @cache
 def detections() -> Records:
-    """Telling attacked and foreign images from clean ones."""
     scores = ("entropy", "expected_entropy", "mutual_information", "least_confidence")
     records = []
     for label in LABELS:
@@ -179,7 +174,6 @@ def detections() -> Records:
 
 @cache
 def steepness() -> Records:
-    """Local Lipschitz values on the training and the test images."""
     records = []
     for label in LABELS:
         steep = 6 * (1 - accuracy(label, 0.035))
@@ -196,7 +190,6 @@ def steepness() -> Records:
 
 @cache
 def clean() -> Records:
-    """Without an attack."""
     return Records(record(label, accuracy(label, 0)) for label in LABELS)
 
 
@@ -236,7 +229,6 @@ def _battery(label: str, eps: float, robust: Record) -> dict[str, Any]:
 
 @cache
 def everything() -> Records:
-    """All of the above."""
     accuracies = clean() + radius_curves() + audits()
     return accuracies + other_curves() + transfers() + uncertainties() + detections() + steepness()
 

@@ -15,7 +15,7 @@ from advbnn.attacks.identity import settings_of
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.prediction import predict
 from advbnn.data import to_float
-from advbnn.evaluation.accuracy import Evaluation, SmallSampleWarning, evaluate, store_of
+from advbnn.evaluation.accuracy import Evaluation, evaluate, store_of
 from advbnn.evaluation.records import Records
 from advbnn.randomness import crafting_seed, scoring_seed
 from evaluation_workers import OPTIONS, Shift, evaluate_as_one_of_two, evaluate_until_killed
@@ -138,7 +138,6 @@ def test_a_radius_of_zero_is_the_clean_accuracy() -> None:
     attacks = {"clean": None, "pgd": PGD(Threat("linf", 0.0), steps=3)}
     clean, attacked = evaluate(bnn(), digits(), attacks, samples=3, seeds=2)
     assert clean.correct == attacked.correct
-    assert attacked.threat.eps == 0
 
 
 def test_finished_records_are_kept_and_guarded(tmp_path: Path) -> None:
@@ -194,11 +193,6 @@ def test_two_processes_give_what_one_gives(tmp_path: Path) -> None:
         assert Records.load(tmp_path / name) == alone
     assert [(tmp_path / f"calls-{rank}").read_text() for rank in range(2)] == ["6", "4"]
     assert not (tmp_path / "records.json.unfinished").exists()
-
-
-def test_warns_of_few_images() -> None:
-    with pytest.warns(SmallSampleWarning, match="16 images: .* 50 points; evaluate at least 100"):
-        evaluate(net(), digits(), samples=1, seeds=1, rows=range(16))
 
 
 @pytest.mark.parametrize(
