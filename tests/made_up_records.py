@@ -123,13 +123,13 @@ def uncertainties() -> Records:
     records = []
     for label in LABELS:
         for name, eps in (("clean", 0.0), ("paper 20", 0.035)):
-            details = _trust(accuracy(label, eps), 0.3 if eps and label in ("none", "bnn") else 0.05)
+            details = _calibration(accuracy(label, eps), 0.3 if eps and label in ("none", "bnn") else 0.05)
             made = record(label, accuracy(label, eps)) if eps == 0 else attacked(label, eps)
             records.append(replace(made, kind="uncertainty", name=name, details=details))
     return Records(records)
 
 
-def _trust(right: float, overconfident: float) -> dict[str, Any]:
+def _calibration(right: float, overconfident: float) -> dict[str, Any]:
     bins = 15
     counts = [0 if k < 2 else round(3 * N * (k + 1) ** 2 / 1240) for k in range(bins)]
     confidence = [None if count == 0 else (k + 0.6) / bins for k, count in enumerate(counts)]
@@ -202,7 +202,7 @@ def audits() -> Records:
             fields: dict[str, Any] = {"name": "quick", "threat": Threat("linf", eps), "attack": {"name": "audit"}}
             fields["command"] = f"advbnn audit runs/{label} --level quick"
             robust = record(label, accuracy(label, eps, worst=True), kind="worst_case", **fields)
-            records.append(replace(robust, details=_battery(label, eps, robust)))
+            records.append(replace(robust, details=_audit_details(label, eps, robust)))
     return Records(records)
 
 
@@ -213,7 +213,7 @@ def _flag(name: str, label: str, eps: float) -> dict[str, Any]:
     return asdict(Flag(name, raised, f"{seen}. {ending}.", {"eps": eps}))
 
 
-def _battery(label: str, eps: float, robust: Record) -> dict[str, Any]:
+def _audit_details(label: str, eps: float, robust: Record) -> dict[str, Any]:
     def entry(name: str, role: str, attack: dict[str, Any] | None, correct: tuple[int, ...]) -> dict[str, Any]:
         return {"name": name, "role": role, "on": "all", "attack": attack, "n": [N] * 3, "correct": list(correct)}
 

@@ -46,11 +46,7 @@ def black_box(found: Findings) -> Decision:
     """White-box attacks must not be weaker than black-box and transfer attacks."""
     inside, outside = found.strongest(PAPER, WHITE_BOX), found.strongest(TRANSFER, BLACK_BOX)
     by_gradients, without = found.under(inside), found.under(outside)
-    seen = (
-        f"The accuracy is {percent(by_gradients)} under {found.entries[inside].name}, the strongest white-box attack "
-        f"on all images, and {percent(without)} under {found.entries[outside].name}, the strongest attack without "
-        "gradients"
-    )
+    seen = f"For the strongest attacks on all images with and without gradients, the {_two(found, inside, outside)}"
     numbers = {"white_box": share(by_gradients), "black_box": share(without)}
     return decision(below(without, by_gradients), seen, "the gradients are masked", **numbers)
 

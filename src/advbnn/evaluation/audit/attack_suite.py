@@ -135,10 +135,9 @@ def attack_suite(
     square = Square(threat, queries=query_factor * level.square_queries, **black_box)
     entries.append(SuiteEntry("Square", BLACK_BOX, square))
     entries += [SuiteEntry(name, GIVEN, attack) for name, attack in given.items() if attack.threat == threat]
-    title, scale_free = "APGD-margin", dict[str, Any](loss="margin")
-    if classes >= 4:  # the targeted DLR loss compares four classes
-        title, scale_free = "APGD-T-DLR", {"loss": "dlr", "targets": min(level.targets, classes - 1)}
-    last = APGD(threat, average="probability", **apgd, **scale_free)
+    title, scale_free = "APGD-T-DLR", {**apgd, "loss": "dlr", "targets": min(level.targets, classes - 1)}
+    if classes < 4:  # the targeted DLR loss compares four classes
+        title, scale_free = "APGD-margin", {**apgd, "loss": "margin"}
     nes = NES(
         threat,
         queries=query_factor * level.nes_queries,
@@ -146,8 +145,8 @@ def attack_suite(
         sigma=even_change(threat, pixels) / 4,  # sees a slope across the steps of a network that quantises its input
         **black_box,
     )
-    entries += [SuiteEntry(title, WHITE_BOX, last, SURVIVORS), SuiteEntry("NES", BLACK_BOX, nes, SURVIVORS)]
-    return tuple(entries)
+    last = APGD(threat, average="probability", **scale_free)
+    return (*entries, SuiteEntry(title, WHITE_BOX, last, SURVIVORS), SuiteEntry("NES", BLACK_BOX, nes, SURVIVORS))
 
 
 def pairs(entries: Sequence[SuiteEntry], field: str) -> list[tuple[int, int]]:
