@@ -46,9 +46,7 @@ class Jittered(Wrapped):
 class Counting(Wrapped):
     """Noise from its own seed, the number of the call."""
 
-    def __init__(self, net: nn.Module) -> None:
-        super().__init__(net)
-        self.calls = 0
+    calls = 0
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1
@@ -60,8 +58,9 @@ class Hashing(Wrapped):
     """Noise from a hash of the image: the same for the same image, different for any other."""
 
     def forward(self, x: Tensor) -> Tensor:
-        noise = [torch.randn(image.shape, generator=torch.Generator().manual_seed(_hash(image))) for image in x]
-        return self.net(x + 0.5 * torch.stack(noise))
+        hashes = [hashlib.sha256(image.detach().numpy().tobytes()).digest()[:7] for image in x]
+        generators = [torch.Generator().manual_seed(int.from_bytes(one, "big")) for one in hashes]
+        return self.net(x + 0.5 * torch.stack([torch.randn(x[0].shape, generator=one) for one in generators]))
 
 
 class Reseeding(Wrapped):
@@ -91,7 +90,3 @@ class Exploding(Wrapped):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.net(x) + (x - x).flatten(1).sum(1, keepdim=True).sqrt()
-
-
-def _hash(image: Tensor) -> int:
-    return int.from_bytes(hashlib.sha256(image.detach().numpy().tobytes()).digest()[:7], "big")

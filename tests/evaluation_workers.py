@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from advbnn.attacks.threat import Threat
 from advbnn.evaluation.accuracy import evaluate
-from judged import blank, digits
+from trained_nets import blank, digits
+
+OPTIONS = {"samples": 3, "seeds": 2, "batch_size": 25, "label": "blank"}
 
 
 @dataclass(frozen=True)
@@ -30,20 +32,16 @@ class Shift:
         return self.threat.project(x + self.threat.eps * sign, x)
 
 
-def options() -> dict[str, object]:
-    return {"samples": 3, "seeds": 2, "batch_size": 25, "label": "blank"}
-
-
 def evaluate_until_killed(out: Path) -> None:
     """Ends by itself, the hard way, in the third of five batches."""
-    evaluate(blank(), digits(), {"clean": None, "shift": Shift(killed_at=6)}, **options(), out=out)
+    evaluate(blank(), digits(), {"clean": None, "shift": Shift(killed_at=6)}, **OPTIONS, out=out)
 
 
 def evaluate_as_one_of_two(rank: int, folder: Path) -> None:
     store = torch.distributed.FileStore(str(folder / "store"), 2)
     torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
     attack = Shift()
-    records = evaluate(blank(), digits(), {"clean": None, "shift": attack}, **options(), out=folder / "records.json")
+    records = evaluate(blank(), digits(), {"clean": None, "shift": attack}, **OPTIONS, out=folder / "records.json")
     records.save(folder / f"of-{rank}.json")
     (folder / f"calls-{rank}").write_text(str(len(attack.calls)))
     torch.distributed.destroy_process_group()

@@ -19,7 +19,6 @@ from advbnn.report import AttackedImage, ImagePrediction
 N = 400
 TEST = DataIdentity(name="digits", sha256="7e57" * 16, n=N)
 TRAIN = DataIdentity(name="digits", sha256="7a17" * 16, n=1000)
-SEEDS = (0, 1, 2)
 BATTERY_RADII = (0.015, 0.035, 0.055, 0.07)
 
 # clean accuracy; the radius at which the paper's attack halves it; how much of that radius the worst case needs
@@ -34,7 +33,7 @@ LABELS = tuple(_DEFENCES)
 
 
 def accuracy(label: str, eps: float, worst: bool = False) -> float:
-    """A share that falls with the radius."""
+    """An accuracy that falls with the radius."""
     clean, half, share = _DEFENCES[label]
     half *= share if worst else 1
     return clean / (1 + (eps / half) ** 2.6)
@@ -48,7 +47,7 @@ def record(label: str, share: float | None, **fields: Any) -> Record:
         "model": ModelIdentity(label=label, kind="Bayesian(Sequential)", sha256=label[0] * 64),
         "data": TEST,
         "samples": 20,
-        "seeds": SEEDS,
+        "seeds": (0, 1, 2),
         "batch_size": 250,
         "precision": "float32",
         "seconds": 4.2,
@@ -63,7 +62,6 @@ def record(label: str, share: float | None, **fields: Any) -> Record:
 
 
 def attacked(label: str, eps: float, **fields: Any) -> Record:
-    """A record of the paper's attack."""
     attack = paper_pgd(eps)
     known = {"kind": "attack", "name": "paper 20", "attack": settings_of(attack), "threat": attack.threat}
     return record(label, accuracy(label, eps), **known | fields)
@@ -76,7 +74,6 @@ def with_share(found: Record, share: float) -> Record:
 
 @cache  # intervals take time, and are kept with their records
 def radius_curves() -> Records:
-    """Fifteen radii for each defence."""
     return Records(attacked(label, eps, curve="radius", at=eps) for label in LABELS for eps in RADII)
 
 
@@ -92,14 +89,17 @@ def other_curves() -> Records:
             records.append(record(label, clean - lost, **place))
             records.append(with_share(attacked(label, 0.035, **place), robust - lost))
         for steps in (3, 9, 26, 78, 234, 1000):
-            share = robust * (0.93 + 0.4 / steps)
-            found = attacked(label, 0.035, curve="steps", at=float(steps), attack=settings_of(paper_pgd(0.035, steps)))
-            records.append(with_share(replace(found, name="paper"), share))
+            place = {
+                "curve": "steps",
+                "at": float(steps),
+                "name": "paper",
+                "attack": settings_of(paper_pgd(0.035, steps)),
+            }
+            records.append(with_share(attacked(label, 0.035, **place), robust * (0.93 + 0.4 / steps)))
         for eot in (1, 5, 20):
-            attack = PGD(Threat("linf", 0.035), eot=eot)
-            share = robust * (0.85 + 0.15 / eot)
-            place = {"curve": "eot", "at": float(eot), "name": "pgd", "attack": settings_of(attack)}
-            records.append(with_share(attacked(label, 0.035, **place), share))
+            attack = settings_of(PGD(Threat("linf", 0.035), eot=eot))
+            place = {"curve": "eot", "at": float(eot), "name": "pgd", "attack": attack}
+            records.append(with_share(attacked(label, 0.035, **place), robust * (0.85 + 0.15 / eot)))
     return Records(records)
 
 
@@ -120,20 +120,17 @@ def transfers() -> Records:
 
 @cache
 def uncertainties() -> Records:
-    """Calibration without and under attack."""
     records = []
     for label in LABELS:
         for name, eps in (("clean", 0.0), ("paper 20", 0.035)):
-            right = accuracy(label, eps)
-            overconfident = 0.3 if eps and label in ("none", "bnn") else 0.05
-            made = record(label, right) if eps == 0 else attacked(label, eps)
-            records.append(replace(made, kind="uncertainty", name=name, details=_trust(right, overconfident)))
+            details = _calibration(accuracy(label, eps), 0.3 if eps and label in ("none", "bnn") else 0.05)
+            made = record(label, accuracy(label, eps)) if eps == 0 else attacked(label, eps)
+            records.append(replace(made, kind="uncertainty", name=name, details=details))
     return Records(records)
 
 
-def _trust(right: float, overconfident: float) -> dict[str, Any]:
+def _calibration(right: float, overconfident: float) -> dict[str, Any]:
     bins = 15
-    edges = [k / bins for k in range(bins + 1)]
     counts = [0 if k < 2 else round(3 * N * (k + 1) ** 2 / 1240) for k in range(bins)]
     confidence = [None if count == 0 else (k + 0.6) / bins for k, count in enumerate(counts)]
     accuracies = [None if c is None else max(0.0, c - overconfident * c) for c in confidence]
@@ -149,13 +146,17 @@ def _trust(right: float, overconfident: float) -> dict[str, Any]:
         "mutual_information": 0.2 * (1 - right),
     }
     spreads = {name: {"mean": v, "sd": 0.01, "min": 0.99 * v, "max": 1.01 * v} for name, v in values.items()}
-    bars = {"edges": edges, "count": counts, "confidence": confidence, "accuracy": accuracies}
+    bars = {
+        "edges": [k / bins for k in range(bins + 1)],
+        "count": counts,
+        "confidence": confidence,
+        "accuracy": accuracies,
+    }
     return {**spreads, "reliability": bars, "risk_coverage": {"coverage": coverages, "risk": risks}}
 
 
 @cache
 def detections() -> Records:
-    """Telling attacked and foreign images from clean ones."""
     scores = ("entropy", "expected_entropy", "mutual_information", "least_confidence")
     records = []
     for label in LABELS:
@@ -173,7 +174,6 @@ def detections() -> Records:
 
 @cache
 def steepness() -> Records:
-    """Local Lipschitz values on the training and the test images."""
     records = []
     for label in LABELS:
         steep = 6 * (1 - accuracy(label, 0.035))
@@ -190,14 +190,7 @@ def steepness() -> Records:
 
 @cache
 def clean() -> Records:
-    """Without an attack."""
     return Records(record(label, accuracy(label, 0)) for label in LABELS)
-
-
-@cache
-def singles() -> Records:
-    """The paper's attack at a few radii."""
-    return Records(attacked(label, eps) for label in LABELS for eps in BATTERY_RADII)
 
 
 @cache
@@ -209,7 +202,7 @@ def audits() -> Records:
             fields: dict[str, Any] = {"name": "quick", "threat": Threat("linf", eps), "attack": {"name": "audit"}}
             fields["command"] = f"advbnn audit runs/{label} --level quick"
             robust = record(label, accuracy(label, eps, worst=True), kind="worst_case", **fields)
-            records.append(replace(robust, details=_battery(label, eps, robust)))
+            records.append(replace(robust, details=_audit_details(label, eps, robust)))
     return Records(records)
 
 
@@ -220,32 +213,22 @@ def _flag(name: str, label: str, eps: float) -> dict[str, Any]:
     return asdict(Flag(name, raised, f"{seen}. {ending}.", {"eps": eps}))
 
 
-def _battery(label: str, eps: float, robust: Record) -> dict[str, Any]:
-    entries = [
-        {"name": "clean", "role": "clean", "on": "all", "attack": None, "share": accuracy(label, 0)},
-        {
-            "name": "PGD-20",
-            "role": "paper",
-            "on": "all",
-            "attack": settings_of(paper_pgd(eps)),
-            "share": accuracy(label, eps),
-        },
+def _audit_details(label: str, eps: float, robust: Record) -> dict[str, Any]:
+    def entry(name: str, role: str, attack: dict[str, Any] | None, correct: tuple[int, ...]) -> dict[str, Any]:
+        return {"name": name, "role": role, "on": "all", "attack": attack, "n": [N] * 3, "correct": list(correct)}
+
+    attacks = [
+        entry("clean", "clean", None, record(label, accuracy(label, 0)).correct),
+        entry("PGD-20", "paper", settings_of(paper_pgd(eps)), record(label, accuracy(label, eps)).correct),
+        entry("Square", "black box", {"name": "Square"}, robust.correct)
+        | {"on": "survivors", "n": [count + 5 for count in robust.correct]},
     ]
-    attacks: list[dict[str, Any]] = []
-    for entry in entries:
-        share = entry.pop("share")
-        attacks.append({**entry, "n": [N] * 3, "correct": list(record(label, float(str(share))).correct)})
-    left = [count + 5 for count in robust.correct]
-    last = {"name": "Square", "role": "black box", "on": "survivors", "attack": {"name": "Square"}}
-    attacks.append({**last, "n": left, "correct": list(robust.correct)})
     facts = {"inconclusive": [1, 0, 2], "error": 0.01, "max_weight_samples": 320, "mean_weight_samples": 24.5}
-    flags = [_flag(name, label, eps) for name in FLAGS]
-    return {"attacks": attacks, **facts, "random": True, "flags": flags}
+    return {"attacks": attacks, **facts, "random": True, "flags": [_flag(name, label, eps) for name in FLAGS]}
 
 
 @cache
 def everything() -> Records:
-    """All of the above."""
     accuracies = clean() + radius_curves() + audits()
     return accuracies + other_curves() + transfers() + uncertainties() + detections() + steepness()
 
@@ -255,14 +238,6 @@ def picture(model: str, channels: int = 1, fooled: bool = True) -> AttackedImage
     clean = torch.rand(channels, 8, 8, generator=torch.Generator().manual_seed(0))
     right = ImagePrediction(label="seven", probability=0.98, entropy=0.11, disagreement=0.01)
     wrong = ImagePrediction(label="two", probability=0.55, entropy=1.2, disagreement=0.3)
-    return AttackedImage(
-        model=model,
-        attack="PGD-20",
-        eps=0.1,
-        truth="seven",
-        classes=10,
-        clean=clean,
-        adversarial=(clean + 0.1).clamp(0, 1),
-        before=right,
-        after=wrong if fooled else right,
-    )
+    known: dict[str, Any] = {"attack": "PGD-20", "eps": 0.1, "truth": "seven", "classes": 10}
+    images = {"clean": clean, "adversarial": (clean + 0.1).clamp(0, 1)}
+    return AttackedImage(model=model, before=right, after=wrong if fooled else right, **known, **images)

@@ -9,7 +9,7 @@ from advbnn.attacks import APGD, CW, PGD, Attack, Transfer
 from advbnn.evaluation.accuracy import evaluate
 from advbnn.progress import ProgressBar, listening
 from every_attack import ATTACKS, CLASSES, LINF, X, every, images, predicted, small_net
-from judged import digits, net
+from trained_nets import digits, net
 
 
 @pytest.fixture

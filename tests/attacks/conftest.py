@@ -1,11 +1,11 @@
-"""The trained networks and images of `judged`, as fixtures."""
+"""The trained networks and images of `trained_nets`, as fixtures."""
 
 from typing import NamedTuple
 
 import pytest
 from torch import Tensor
 
-import judged
+import trained_nets
 from advbnn.data import to_float
 
 
@@ -17,8 +17,8 @@ class Images(NamedTuple):
 @pytest.fixture(scope="session")
 def digits() -> Images:
     """120 test images."""
-    return Images(to_float(judged.digits().images), judged.digits().labels)
+    return Images(to_float(trained_nets.digits().images), trained_nets.digits().labels)
 
 
-net = pytest.fixture(judged.net, scope="session", name="net")
-bnn = pytest.fixture(judged.bnn, scope="session", name="bnn")
+net = pytest.fixture(trained_nets.net, scope="session", name="net")
+bnn = pytest.fixture(trained_nets.bnn, scope="session", name="bnn")

@@ -10,7 +10,7 @@ from advbnn.attacks.evasion import Evasion, EvasivePGD
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.prediction import predict
 from advbnn.data import to_float
-from judged import bnn, digits
+from trained_nets import bnn, digits
 
 
 def test_the_objective_by_hand() -> None:

@@ -1,5 +1,6 @@
 """What an attack costs: gradients, queries, memory and waits for the device."""
 
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -70,6 +71,26 @@ def test_no_weight_gradient_is_computed(name, convert):
     assert seen.masks == ({(True, False, False)} if name in GRADIENT_ATTACKS else set())
 
 
+@both
+def test_no_weight_gradient_is_computed_by_a_compiled_model(convert):
+    """A compiler builds the backward pass for everything that requires a gradient at the first call."""
+    from functorch.compile import make_boxed_func
+    from torch._dynamo.backends.common import aot_autograd
+
+    masks = set()
+
+    def look(graph, inputs):
+        backward = torch.ops.aten.convolution_backward.default
+        masks.update(tuple(node.args[10]) for node in graph.graph.nodes if node.target is backward)
+        return make_boxed_func(graph.forward)
+
+    torch._dynamo.reset()
+    model = torch.compile(convert(conv_net()), backend=aot_autograd(fw_compiler=look, bw_compiler=look))
+    PGD(LINF, steps=2)(model, *images(), seed=0)
+    torch._dynamo.reset()
+    assert masks == {(True, False, False)}
+
+
 def test_queries_count_every_weight_sample():
     (x, y), bnn = images(), bayesianize(small_net())
     for attack, expected in {
@@ -101,6 +122,12 @@ class Looks(TorchDispatchMode):
         return op(*args, **(kwargs or {}))
 
 
+def run(attack: Attack, device: str = "cpu") -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.rand(6, 4, generator=generator).to(device), (torch.arange(6) % 3).to(device)
+    attack(bayesianize(nn.Sequential(nn.Linear(4, 3)), init_std=0.1).eval().to(device), x, y, seed=0)
+
+
 WAITING = [
     PGD(LINF),
     PGD(LINF, eot=3, average="probability", pick="best", momentum=0.9),
@@ -112,10 +139,25 @@ WAITING = [
 
 @pytest.mark.parametrize("attack", WAITING, ids=repr)
 def test_steps_of_gradient_attacks_do_not_wait_for_the_device(attack: Attack) -> None:
-    x, y = torch.rand(6, 4, generator=torch.Generator().manual_seed(0)), torch.arange(6) % 3
-    bnn, counts = bayesianize(nn.Sequential(nn.Linear(4, 3)), init_std=0.1), []
+    counts = []
     for steps in (2, 9):
         with Looks() as looks:
-            replace(attack, steps=steps)(bnn, x, y, seed=0)
+            run(replace(attack, steps=steps))
         counts.append(looks.count)
     assert counts[0] == counts[1]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("attack", WAITING, ids=repr)
+def test_an_attack_waits_for_the_device_a_few_times(attack: Attack) -> None:
+    run(attack, "cuda")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            run(replace(attack, steps=9), "cuda")
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    waits = [warning for warning in caught if "synchronizing CUDA operation" in str(warning.message)]
+    # transfers of the inputs, the model and the labels; then the checks of inputs, labels, outputs and gradients
+    assert len(waits) <= 12

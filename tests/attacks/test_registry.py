@@ -5,7 +5,7 @@ import pytest
 from advbnn import attacks
 from advbnn.attacks.registry import ATTACKS, make_attack
 from advbnn.attacks.threat import Threat
-from judged import bnn
+from trained_nets import bnn
 
 THREAT = Threat("linf", 0.1)
 

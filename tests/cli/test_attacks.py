@@ -5,7 +5,7 @@ import pytest
 from advbnn.attacks.registry import ATTACKS
 from advbnn.attacks.threat import Threat
 from advbnn.cli.attacks import make_attack, title
-from judged import bnn, net
+from trained_nets import bnn, net
 
 
 @pytest.mark.parametrize("name", ATTACKS)

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from advbnn.cli.app import app
 from images import save
-from judged import digits
+from trained_nets import digits
 
 
 def test_prints_a_label_or_abstains(runs: Path, tmp_path: Path, advbnn: Callable[..., str]) -> None:

@@ -6,7 +6,7 @@ import torch
 from advbnn.bayes.prediction import predict
 from advbnn.data import to_float
 from advbnn.evaluation.abstention import cutoff, threshold
-from judged import bnn, digits
+from trained_nets import bnn, digits
 
 
 @pytest.mark.parametrize("coverage", [0.5, 1.0])

@@ -15,11 +15,11 @@ from advbnn.attacks.identity import settings_of
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.prediction import predict
 from advbnn.data import to_float
-from advbnn.evaluation.accuracy import Evaluation, SmallSampleWarning, by_name, evaluate, store_of
+from advbnn.evaluation.accuracy import Evaluation, evaluate, store_of
 from advbnn.evaluation.records import Records
 from advbnn.randomness import crafting_seed, scoring_seed
-from evaluation_workers import Shift, evaluate_as_one_of_two, evaluate_until_killed, options
-from judged import blank, bnn, digits, net
+from evaluation_workers import OPTIONS, Shift, evaluate_as_one_of_two, evaluate_until_killed
+from trained_nets import blank, bnn, digits, net
 
 THREAT = Threat("linf", 0.1)
 ATTACK = PGD(THREAT, steps=3)
@@ -63,10 +63,8 @@ def test_scores_use_weight_samples_that_no_attack_has_seen() -> None:
     assert len(set(crafting)) > 50
     assert set(crafting).isdisjoint(scoring)
     # one ensemble of five for each seed: the same weight samples for the three batches of both attacks
-    assert len(scoring) == 2 * 3 * 2 * 5
-    assert len(set(scoring)) == 2 * 5
+    assert (len(scoring), len(set(scoring))) == (2 * 3 * 2 * 5, 2 * 5)
     assert scoring[:5] == scoring[10:15]
-    assert set(scoring[:5]).isdisjoint(scoring[5:10])
 
 
 def test_is_what_its_parts_give_by_hand() -> None:
@@ -94,7 +92,7 @@ def test_a_record_says_everything() -> None:
     assert clean.accuracy > pgd.accuracy
 
 
-@pytest.mark.parametrize("batch_size", [7, 120, 1000])
+@pytest.mark.parametrize("batch_size", [7, 1000])
 def test_the_clean_accuracy_of_a_deterministic_network_is_its_accuracy(batch_size: int) -> None:
     logits = net()(to_float(digits().images))
     right = int((logits.argmax(1) == digits().labels).sum())
@@ -136,34 +134,24 @@ def test_uses_the_dtype_of_the_model_and_restores_its_state() -> None:
         assert all(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())
 
 
-def test_attacks_come_in_several_forms() -> None:
-    assert by_name(None) == by_name("clean") == {"clean": None}
-    assert by_name(ATTACK) == {"PGD": ATTACK}
-    assert by_name({"a": ATTACK, "b": None}) == {"a": ATTACK, "b": None}
-
-
 def test_a_radius_of_zero_is_the_clean_accuracy() -> None:
     attacks = {"clean": None, "pgd": PGD(Threat("linf", 0.0), steps=3)}
     clean, attacked = evaluate(bnn(), digits(), attacks, samples=3, seeds=2)
     assert clean.correct == attacked.correct
-    assert attacked.threat.eps == 0
 
 
 def test_finished_records_are_kept_and_guarded(tmp_path: Path) -> None:
     out, attack = tmp_path / "records.json", Shift()
-    first = evaluate(blank(), digits(), {"clean": None, "shift": attack}, **options(), out=out)
+    first = evaluate(blank(), digits(), {"clean": None, "shift": attack}, **OPTIONS, out=out)
     assert Records.load(out) == first
     assert list(tmp_path.iterdir()) == [out]
     calls, before = len(attack.calls), out.read_bytes()
-    assert evaluate(blank(), digits(), {"shift": attack}, **options(), out=out) == first[1:]
-    with pytest.raises(ValueError, match="record 'shift'.* of blank .*: samples was 3 and is now 4"):
-        evaluate(blank(), digits(), {"shift": attack}, **options() | {"samples": 4}, out=out)
-    with pytest.raises(ValueError, match="model.kind was .* and is now 'Sequential', model.sha256"):
-        evaluate(net(), digits(), {"shift": attack}, **options(), out=out)
-    assert len(attack.calls) == calls
-    assert out.read_bytes() == before
+    assert evaluate(blank(), digits(), {"shift": attack}, **OPTIONS, out=out) == first[1:]
+    with pytest.raises(ValueError, match="record 'shift'.* of blank .*: model.kind was .* 'Sequential', model.sha256"):
+        evaluate(net(), digits(), {"shift": attack}, **OPTIONS, out=out)
+    assert (len(attack.calls), out.read_bytes()) == (calls, before)
     other = replace(attack, threat=Threat("linf", 0.05))  # another radius is another record of the same name
-    evaluate(blank(), digits(), {"shift": other}, **options(), out=out)
+    evaluate(blank(), digits(), {"shift": other}, **OPTIONS, out=out)
     assert [record.threat.eps for record in Records.load(out).where(name="shift")] == [0.1, 0.05]
 
 
@@ -179,16 +167,14 @@ def test_a_killed_evaluation_resumes(tmp_path: Path) -> None:
     parts[1].write_bytes(parts[1].read_bytes()[:-5])  # a damaged part is made again
 
     attack = Shift()
-    resumed = evaluate(blank(), digits(), {"clean": None, "shift": attack}, **options(), out=out)
+    resumed = evaluate(blank(), digits(), {"clean": None, "shift": attack}, **OPTIONS, out=out)
     assert len(attack.calls) == 4 * 2  # of five batches, for two seeds each
-    assert resumed == evaluate(blank(), digits(), {"clean": None, "shift": Shift()}, **options())
-    assert [len(record.outcomes) for record in resumed] == [2, 2]
-    assert resumed.only(name="shift").seconds > 0
+    assert resumed == evaluate(blank(), digits(), {"clean": None, "shift": Shift()}, **OPTIONS)
     assert list(tmp_path.iterdir()) == [out]
 
 
 def test_unfinished_work_has_a_folder_for_each_choice_of_settings_and_versions(tmp_path: Path) -> None:
-    plans = [Evaluation(blank(), digits(), **options() | changes).plan for changes in ({}, {"seeds": (5, 6)})]
+    plans = [Evaluation(blank(), digits(), **OPTIONS | changes).plan for changes in ({}, {"seeds": (5, 6)})]
     folders = [store_of(tmp_path / "r.json", [plan], {"torch": version}) for plan in plans for version in ("1", "2")]
     assert len(set(folders)) == 4
     assert store_of(tmp_path / "r.json", plans[:1], {"torch": "1"}) == folders[0]
@@ -202,27 +188,20 @@ def test_two_processes_give_what_one_gives(tmp_path: Path) -> None:
     for process in processes:
         process.join(120)
     assert [process.exitcode for process in processes] == [0, 0]
-    alone = evaluate(blank(), digits(), {"clean": None, "shift": Shift()}, **options())
+    alone = evaluate(blank(), digits(), {"clean": None, "shift": Shift()}, **OPTIONS)
     for name in ("records.json", "of-0.json", "of-1.json"):
         assert Records.load(tmp_path / name) == alone
     assert [(tmp_path / f"calls-{rank}").read_text() for rank in range(2)] == ["6", "4"]
     assert not (tmp_path / "records.json.unfinished").exists()
 
 
-def test_warns_of_few_images() -> None:
-    with pytest.warns(SmallSampleWarning, match="16 images: .* 50 points; evaluate at least 100"):
-        evaluate(net(), digits(), samples=1, seeds=1, rows=range(16))
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"samples": 0}, "samples must be at least 1, got 0"),
-        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"batch_size": 0}, "batch_size=0 must be at least 1"),
         ({"seeds": 0}, "seeds must be how many.* got 0"),
         ({"seeds": (1, 1)}, r"different seeds; got \(1, 1\)"),
         ({"rule": "votes"}, "rule='votes'.*'vote'"),
-        ({"rows": [0, 7, 0]}, "rows must be different"),
         ({"sampels": 3}, "option='sampels'.*'samples'"),
         ({"attacks": "cleen"}, "attacks='cleen'.*'clean'"),
         ({"attacks": {}}, "attacks is empty"),

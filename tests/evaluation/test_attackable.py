@@ -36,13 +36,6 @@ def test_probabilities_become_their_logarithms() -> None:
     assert certain(torch.tensor([[1.0, 0.0]])).isfinite().all()
 
 
-def test_logits_that_sum_to_one_are_not_probabilities() -> None:
-    centred = nn.Linear(4, 3)
-    with torch.no_grad():
-        centred.weight.zero_(), centred.bias.copy_(torch.tensor([3.0, -1.0, -1.0]))
-    assert not attackable(centred, X).returns_probabilities
-
-
 def test_a_missing_gradient_is_zero() -> None:
     model = attackable(Rounded(NET), X)
     assert torch.equal(model(X), NET((7 * X).round() / 7))

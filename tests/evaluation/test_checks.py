@@ -12,20 +12,12 @@ THREAT = Threat("linf", 0.1)
 ATTACK = PGD(THREAT)
 
 
-class Nothing:
-    name, classes = "nothing", ("a",)
-
-    def __len__(self) -> int:
-        return 0
-
-
 @pytest.mark.parametrize(
     ("examples", "error", "message"),
     [
         (data.load("digits"), TypeError, "Splits; pass splits.test"),
         (torch.rand(3, 1, 8, 8), TypeError, "data must be examples, got Tensor.*from_tensors"),
         (from_tensors(torch.rand(5, 4), torch.rand(5)), ValueError, "regression set.*score_regression"),
-        (Nothing(), ValueError, "data is empty: 'nothing'"),
     ],
 )
 def test_data_must_be_examples_with_classes(examples: object, error: type[Exception], message: str) -> None:
@@ -38,14 +30,11 @@ def test_a_model_is_a_module() -> None:
         check_classification(lambda x: x, data.load("digits").test)
 
 
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [([120], "0..119"), ([3] * 150 + [4, 4], "152 rows of 2 .*row 3 150 times"), (torch.tensor([0, 7, 0]), "row 0 2")],
-)
-def test_rows_are_different(rows: object, message: str) -> None:
+def test_rows_are_different() -> None:
     assert check_rows(range(5), 120) == 5
-    with pytest.raises(ValueError, match=message):
-        check_rows(rows, 120)
+    for rows, message in (([120], "0..119"), (torch.tensor([0, 7, 0]), "once, got 3 rows of 2")):
+        with pytest.raises(ValueError, match=message):
+            check_rows(rows, 120)
 
 
 def test_an_attack_is_callable_has_a_threat_and_is_not_targeted() -> None:

@@ -16,7 +16,7 @@ from advbnn.evaluation.curves import (
     steps_curve,
 )
 from advbnn.evaluation.records import Records
-from judged import bnn, digits, net
+from trained_nets import bnn, digits, net
 
 OPTIONS = {"samples": 3, "seeds": 2, "batch_size": 60}
 ATTACK = PGD(Threat("linf", 0.1), steps=3)

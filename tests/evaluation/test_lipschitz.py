@@ -13,7 +13,7 @@ from advbnn.attacks.threat import Threat
 from advbnn.data import to_float
 from advbnn.evaluation.lipschitz import lipschitz_records, local_lipschitz
 from advbnn.randomness import scoring_seed, seeded
-from judged import bnn, digits, net
+from trained_nets import bnn, digits, net
 
 DUAL = {"linf": 1, "l2": 2, "l1": math.inf}
 FIELDS = {"mean", "sd", "min", "max", "se", "se_images", "se_samples"}

@@ -9,7 +9,7 @@ from advbnn.attacks.threat import Threat
 from advbnn.evaluation.accuracy import evaluate
 from advbnn.evaluation.records import Records
 from advbnn.evaluation.transfer import affinity, transfer_matrix
-from judged import bnn, digits, net
+from trained_nets import bnn, digits, net
 
 ATTACK = PGD(Threat("linf", 0.1), steps=3)
 OPTIONS = {"samples": 3, "seeds": 2, "batch_size": 60}

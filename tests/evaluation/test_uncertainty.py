@@ -16,7 +16,7 @@ from advbnn.evaluation.metrics import aurc, auroc, brier_score, negative_log_lik
 from advbnn.evaluation.records import Records
 from advbnn.evaluation.uncertainty import SCORES, ood_detection, uncertainty
 from advbnn.randomness import scoring_seed
-from judged import bnn, digits
+from trained_nets import bnn, digits
 
 THREAT = Threat("linf", 0.3)
 ATTACKS = {"clean": None, "pgd": PGD(THREAT, steps=10), "evasive": EvasivePGD(THREAT, steps=10, eot=5)}

@@ -20,7 +20,7 @@ from advbnn.evaluation.attackable import Attackable, accelerated
 from advbnn.fast.acceleration import accelerate, engine_of
 from advbnn.randomness import seeded
 from cheats import Counting
-from judged import bnn, digits
+from trained_nets import bnn, digits
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from advbnn.bayes.sample_bank import SampleBank
 from advbnn.evaluation.accuracy import evaluate
 from advbnn.fast.acceleration import accelerate
 from advbnn.randomness import seeded
-from judged import bnn, digits
+from trained_nets import bnn, digits
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

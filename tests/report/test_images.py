@@ -16,8 +16,8 @@ from advbnn.attacks.threat import Threat
 from advbnn.errors import ArgumentError
 from advbnn.evaluation.accuracy import Evaluation
 from advbnn.report.images import AttackedImage, attacked_images, by_model, data_uri, png
-from judged import bnn, digits
 from made_up_records import picture
+from trained_nets import bnn, digits
 
 ATTACK = PGD(Threat("linf", 0.2), steps=5, eot=2)
 

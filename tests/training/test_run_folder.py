@@ -18,6 +18,7 @@ from advbnn.defenses.optimizers import SGDOptimizer
 from advbnn.defenses.schedules import Constant
 from advbnn.errors import CheckpointError, DivergedError, RunError
 from advbnn.training import checkpoint
+from advbnn.training.checkpoint import CheckpointWarning
 from advbnn.training.interrupts import Interrupted
 from advbnn.training.loading import load_trained
 from advbnn.training.loop import fit
@@ -154,3 +155,14 @@ def test_an_unfinished_run_is_not_overwritten(
     with pytest.raises(RunError, match="no weights yet"):
         load_trained(tmp_path / "run")
     assert train(digits, quick("bnn"), out=tmp_path / "run", resume=True).steps == 10
+
+
+def test_a_damaged_checkpoint_costs_time_and_nothing_else(digits: Splits[ImageSet], tmp_path: Path) -> None:
+    value = quick("bnn")
+    whole = train(digits, value, out=tmp_path / "run", save_every=0.0)
+    newest = sorted((tmp_path / "run" / "checkpoints").iterdir())[-1]
+    (newest / "weights.safetensors").write_bytes(b"")
+    (tmp_path / "run" / "model.safetensors").unlink()
+    with pytest.warns(CheckpointWarning, match="damaged"):
+        again = train(digits, value, out=tmp_path / "run", resume=True)
+    assert same(again.model, whole.model)

@@ -37,9 +37,6 @@ from advbnn.modules import device_of, dtype_of, evaluating, explain_input_errors
 from advbnn.progress import listening
 from advbnn.randomness import crafting_seed, scoring_seed
 
-FEWEST_IMAGES = 100
-"""Below this the 95 % interval of an accuracy near one half is wider than 20 points."""
-
 CLEAN = "clean"
 
 Attacks = Perturbation | None | str | Mapping[str, Perturbation | None]
@@ -101,37 +98,26 @@ def evaluate(model: nn.Module, data: Examples, attacks: Attacks = None, **option
 
 
 class Evaluation:
-    """A model, images and options: crafts adversarial examples, classifies them, and makes records.
+    """A model, images and `Options`: crafts adversarial examples, classifies them, and makes records.
 
-    Args:
-        model: any module that returns logits.
-        data: the examples.
-        options: see `Options`.
-
-    Attributes:
-        fast: the model as it is attacked and evaluated: `accelerate(model, engine, precision)`.
-        device: the device of the model.
-        seed_list: the evaluation seeds.
+    `fast` is the model as it is attacked and evaluated: `accelerate(model, engine, precision)`.
     """
 
     def __init__(self, model: nn.Module, data: Examples, **options: Unpack[Options]) -> None:
-        for name in options:
-            if name not in Options.__annotations__:
-                raise unknown("option", name, Options.__annotations__)
+        if extra := sorted(options.keys() - Options.__annotations__.keys()):
+            raise unknown("option", extra[0], Options.__annotations__)
         check_classification(model, data)
         self.model, self.data = model, data
         self.samples, self.batch_size = options.get("samples", 20), options.get("batch_size", 250)
         self.rule, self.rows = options.get("rule", "probability"), options.get("rows")
         self.out, self.progress = options.get("out"), options.get("progress", False)
         self._label, self._command = options.get("label"), options.get("command", "")
-        self._accelerated = functools.partial(
-            accelerated, engine=options.get("engine", "auto"), precision=options.get("precision", "full")
-        )
-        self._sources: dict[int, nn.Module] = {}
+        engine, precision = options.get("engine", "auto"), options.get("precision", "full")
+        # a source is accelerated once, not for every batch
+        self._accelerated = functools.cache(lambda network: accelerated(network, engine, precision))
         self.fast, self.device = self._accelerated(model), device_of(model, data.device)
-        for name in ("samples", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ArgumentError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if min(self.samples, self.batch_size) < 1:
+            raise ArgumentError(f"samples={self.samples} and batch_size={self.batch_size} must be at least 1")
         if self.rule not in RULES:
             raise unknown("rule", self.rule, RULES)
         seeds = options.get("seeds", 3)
@@ -139,13 +125,10 @@ class Evaluation:
         if not self.seed_list or len(set(self.seed_list)) != len(self.seed_list):
             raise ArgumentError(f"seeds must be how many seeds, at least 1, or different seeds; got {seeds!r}")
         n = len(data) if self.rows is None else check_rows(self.rows, len(data))
-        if n < FEWEST_IMAGES:
-            warnings.warn(
-                f"{n} images: the 95 % interval of an accuracy spans up to {min(100, 200 / n**0.5):.0f} points; "
-                f"evaluate at least {FEWEST_IMAGES}, and 1,000 or more to see differences of a few points",
-                SmallSampleWarning,
-                stacklevel=3,
-            )
+        if n < 100:
+            width = f"{n} images: the 95 % interval of an accuracy spans up to {min(100, 200 / n**0.5):.0f} points"
+            advice = "evaluate at least 100, and 1,000 or more to see differences of a few points"
+            warnings.warn(f"{width}; {advice}", SmallSampleWarning, stacklevel=3)
 
     @functools.cached_property
     def plan(self) -> Plan:
@@ -191,9 +174,7 @@ class Evaluation:
         inputs, crafting = (x.clone(), y.clone()), crafting_seed(seed, batch.number)
         if isinstance(attack, Attack | Transfer):
             if isinstance(attack, Transfer):
-                if id(attack.source) not in self._sources:
-                    self._sources[id(attack.source)] = self._accelerated(attack.source)
-                attack = replace(attack, source=self._sources[id(attack.source)])
+                attack = replace(attack, source=self._accelerated(attack.source))
             with listening(functools.partial(batch.attacked, seed=seed)) if self.progress else nullcontext():
                 x_adv = attack(self.fast, *inputs, seed=crafting)
         else:
@@ -206,13 +187,11 @@ class Evaluation:
     def classify(self, x: Tensor, seed: int) -> Prediction:
         """The prediction of the ensemble of an evaluation seed."""
         prediction = predict(self.fast, x, self.samples, scoring_seed(seed), self.rule)
-        if not bool(prediction.probs.isfinite().all()):
+        if not prediction.probs.isfinite().all():
             raise ArgumentError("model returned NaN or infinite logits; check its weights and its precision")
-        if prediction.probs.shape[1] < len(self.data.classes):
-            raise ArgumentError(
-                f"model has {prediction.probs.shape[1]} classes, {self.data.name!r} has {len(self.data.classes)}; "
-                "use data with the classes of the model"
-            )
+        classes, needed = prediction.probs.shape[1], len(self.data.classes)
+        if classes < needed:
+            raise ArgumentError(f"model has {classes} classes, {self.data.name!r} has {needed}; use data that fits it")
         return prediction
 
     def prepared(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -227,11 +206,9 @@ class Evaluation:
     def measure(self, plans: Sequence[Plan], work: Work, details: Details | None = None) -> Records:
         """The records of plans that are measured together.
 
-        Args:
-            plans: what is measured.
-            work: computes tensors with one row per example, batch by batch. One of them, `correct`, bool, [examples,
-                plans, seeds], becomes the accuracies; without it the records have none.
-            details: makes the further results of each plan from all tensors.
+        `work` computes tensors with one row per example, batch by batch. One of them, `correct`, bool, [examples,
+        plans, seeds], becomes the accuracies; without it the records have none. `details` makes the further results of
+        each plan from all tensors.
         """
         if (finished := self._finished(plans)) is not None:
             return finished
@@ -270,16 +247,12 @@ class Evaluation:
 
     def _finished(self, plans: Sequence[Plan]) -> Records | None:
         """The records of these plans in `out`, if all are there; an error if one has other settings."""
-        found: list[Record] | None = None
-        if self.out is not None and Path(self.out).exists():
-            kept = Records.load(self.out)
-            for plan in plans:
-                check_same_settings(kept.find(plan), plan, str(self.out))
-            there = [record for plan in plans if (record := kept.find(plan)) is not None]
-            found = there if len(there) == len(plans) else None
+        kept = Records.load(self.out) if self.out is not None and Path(self.out).exists() else Records()
+        for plan in plans:
+            check_same_settings(kept.find(plan), plan, str(self.out))
+        found = Records(record for plan in plans if (record := kept.find(plan)) is not None)
         # the first process decides, so that all of them do the same
-        found = gather(found)[0]
-        return None if found is None else Records(found)
+        return gather(found if len(found) == len(plans) else None)[0]
 
 
 def attack_settings(attack: Perturbation) -> dict[str, Any]:

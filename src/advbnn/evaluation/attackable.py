@@ -17,10 +17,6 @@ class Attackable(nn.Module):
     Probabilities become their logarithms. A gradient that does not exist, as of a network that rounds its input, or
     that is NaN or infinite becomes 0. Gradient attacks then run without an error, fail to break the network, and can be
     compared with attacks that need no gradient.
-
-    Args:
-        model: the classifier.
-        returns_probabilities: whether it returns probabilities instead of logits.
     """
 
     def __init__(self, model: nn.Module, returns_probabilities: bool = False) -> None:
@@ -30,7 +26,10 @@ class Attackable(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits with finite gradients."""
-        return self.logits(_FiniteGradient.apply(x))
+        if x.requires_grad and torch.is_grad_enabled():
+            x = x.view_as(x)
+            x.register_hook(lambda gradient: torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0))
+        return self.logits(x)
 
     def logits(self, x: Tensor) -> Tensor:
         """Logits with the gradients of the model; zero where it has none."""
@@ -56,15 +55,3 @@ def accelerated(model: nn.Module, engine: str = "auto", precision: str = "full")
     if isinstance(model, Attackable):
         return Attackable(accelerate(model.model, engine, precision), model.returns_probabilities)
     return accelerate(model, engine, precision)
-
-
-class _FiniteGradient(torch.autograd.Function):
-    """The identity, with NaN and infinite gradients replaced by 0."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0)

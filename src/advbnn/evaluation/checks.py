@@ -24,13 +24,7 @@ class Perturbation(Protocol):
 
 
 def check_model_and_examples(model: nn.Module, data: Examples, returns: str) -> None:
-    """Refuse what is not a network, or not one set of examples.
-
-    Args:
-        model: should be a network.
-        data: should be examples.
-        returns: what the network should return, for the message.
-    """
+    """Refuse what is not a network, or not one set of examples; `returns` is what the network should return."""
     if not isinstance(model, nn.Module):
         raise ArgumentTypeError(f"model must be a torch.nn.Module that returns {returns}, got {type(model).__name__}")
     if isinstance(data, Splits):
@@ -44,25 +38,15 @@ def check_model_and_examples(model: nn.Module, data: Examples, returns: str) -> 
 def check_classification(model: nn.Module, data: Examples) -> None:
     """Refuse what is not a classifier with images to evaluate it on."""
     check_model_and_examples(model, data, "logits")
-    if len(data) == 0:
-        raise ArgumentError(f"data is empty: {data.name!r} has no images to evaluate on")
     if not data.classes:
-        raise ArgumentError(
-            f"data must have classes, and {data.name!r} is a regression set; measure the error of a regression with "
-            "advbnn.score_regression"
-        )
+        raise ArgumentError(f"data must have classes, {data.name!r} is a regression set; use advbnn.score_regression")
 
 
 def check_rows(rows: Sequence[int] | Tensor, n: int) -> int:
     """The number of rows; an error if one is repeated, as intervals assume that many different images."""
     chosen = row_numbers(rows, n)
-    different, times = chosen.unique(return_counts=True)
-    if len(different) < len(chosen):
-        most = int(times.argmax())
-        raise ArgumentError(
-            f"rows must be different examples, got {len(chosen)} rows of {len(different)} examples, row "
-            f"{int(different[most])} {int(times[most])} times; name every example once"
-        )
+    if (different := len(chosen.unique())) < len(chosen):
+        raise ArgumentError(f"rows must name each example once, got {len(chosen)} rows of {different} examples")
     return len(chosen)
 
 
@@ -81,9 +65,8 @@ def check_allowed(attack: Perturbation, x_adv: Tensor, x: Tensor) -> None:
     threat = attack.threat
     if x_adv.shape != x.shape:
         raise ArgumentError(f"{attack!r} returned shape {tuple(x_adv.shape)} for inputs of shape {tuple(x.shape)}")
-    # copied to the CPU together, to wait for the device once
     ends = (end.double() for end in x_adv.aminmax())
-    furthest, least, most = torch.stack([threat.distance(x_adv, x).max(), *ends]).tolist()
+    furthest, least, most = torch.stack([threat.distance(x_adv, x).max(), *ends]).tolist()  # waits for the device once
     low, high = (torch.tensor(bound, dtype=x.dtype).item() for bound in threat.bounds)
     # rounding in the dtype of the inputs may lengthen a perturbation of exactly the full radius
     allowed = threat.eps * (1 + 1e-6) + torch.finfo(x.dtype).eps

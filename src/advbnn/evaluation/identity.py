@@ -37,7 +37,9 @@ class ModelIdentity:
     @classmethod
     def of(cls, model: nn.Module, label: str | None = None) -> "ModelIdentity":
         """The identity of `model`; the label is its kind by default."""
-        kind = _kind(model)
+        kind, inner = type(model).__name__, getattr(model, "net", None)
+        if isinstance(inner, nn.Module):
+            kind = f"{kind}({type(inner).__name__})"
         return cls(label=label or kind, kind=kind, sha256=_digest(model))
 
 
@@ -46,7 +48,6 @@ class DataIdentity:
     """The images of a measurement.
 
     Attributes:
-        name: of the dataset.
         sha256: the fingerprint of all its images.
         n: the number of images used.
         rows: which ones, such as "0-99,105"; empty for all of them.
@@ -67,13 +68,7 @@ class DataIdentity:
 
 
 def precision_of(model: nn.Module, device: torch.device, bf16: bool = False) -> str:
-    """The dtype of the weights, autocast if it is on, and on CUDA whether float32 products use TF32.
-
-    Args:
-        model: the network.
-        device: its device.
-        bf16: its matrix products are in bfloat16.
-    """
+    """The dtype of the weights, autocast if it is on, and on CUDA whether float32 products use TF32."""
     dtype = str(dtype_of(model)).removeprefix("torch.")
     if bf16 or torch.is_autocast_enabled(device.type):
         half = torch.bfloat16 if bf16 else torch.get_autocast_dtype(device.type)
@@ -90,12 +85,7 @@ def versions_on(device: torch.device) -> dict[str, str]:
     from advbnn import __version__
 
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"cpu ({platform.machine()})"
-    return {
-        "advbnn": __version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "device": name,
-    }
+    return {"advbnn": __version__, "torch": torch.__version__, "python": platform.python_version(), "device": name}
 
 
 def ranges(rows: Sequence[int]) -> str:
@@ -107,11 +97,6 @@ def ranges(rows: Sequence[int]) -> str:
         else:
             runs.append([row, row])
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
-
-
-def _kind(model: nn.Module) -> str:
-    inner = getattr(model, "net", None)
-    return f"{type(model).__name__}({type(inner).__name__})" if isinstance(inner, nn.Module) else type(model).__name__
 
 
 def _digest(model: nn.Module) -> str:
@@ -133,18 +118,14 @@ def _unsaved(model: nn.Module) -> dict[str, Any]:
         for name, buffer in module.named_buffers(recurse=False):
             if name in module._non_persistent_buffers_set:
                 found[f"unsaved {path}.{name}"] = buffer
-        if not _prints_its_attributes(module):
+        # the repr, which is hashed already, of layers of torch and advbnn names all attributes
+        known = type(module).__module__.partition(".")[0] in ("torch", "advbnn")
+        if not known or type(module).extra_repr is nn.Module.extra_repr:
             attributes = {name: value for name, value in vars(module).items() if name not in _OF_EVERY_MODULE}
             found |= {f"attribute {path}.{name}": value for name, value in attributes.items() if _is_plain(value)}
     for path, part in random_parts(model):
         found |= {f"frozen {path}.{name}": weight for name, weight in (part.frozen_sample or {}).items()}
     return found
-
-
-def _prints_its_attributes(module: nn.Module) -> bool:
-    """Whether its repr, which is hashed already, names all attributes: layers of torch and of advbnn do."""
-    known = type(module).__module__.partition(".")[0] in ("torch", "advbnn")
-    return known and type(module).extra_repr is not nn.Module.extra_repr
 
 
 def _is_plain(value: object) -> bool:

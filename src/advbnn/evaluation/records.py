@@ -47,17 +47,13 @@ class Plan:
     Attributes:
         kind: what is measured, such as `"clean"` or `"attack"`.
         name: the name of the attack or the measurement in tables.
-        model: the network that is evaluated.
-        data: the images.
         attack: the settings of the attack, see `settings_of`; None without an attack.
-        threat: the allowed perturbations.
         source: the network that the attack was crafted on, if it is not the evaluated one.
         against: a second set of images that the first is compared with.
         samples: S, the number of weight samples of the classifier.
         rule: how their outputs become a label, see `predict`.
         seeds: the evaluation seeds. Each has its own randomness of the attack and its own S weight samples.
         batch_size: images attacked at a time; random starts depend on it.
-        precision: of the arithmetic.
         curve: what varies along the curve that this is a point of, such as `"radius"`; empty if it is not on a curve.
         at: the position on that curve.
     """
@@ -110,7 +106,6 @@ class Record(Plan):
         outcomes: which images these are, for each seed, as `outcomes.pack` writes them; empty if only counted.
         details: further results, as JSON values.
         seconds: the time that it took, of all processes together.
-        versions: of the software, and the device.
         command: the command that makes this record again, if there is one.
     """
 
@@ -122,12 +117,9 @@ class Record(Plan):
     command: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        if self.correct and len(self.correct) != len(self.seeds):
-            raise ArgumentError(f"{self.name}: {len(self.correct)} counts in correct for {len(self.seeds)} seeds")
-        if self.correct and not 0 <= min(self.correct) <= max(self.correct) <= self.n:
-            raise ArgumentError(
-                f"{self.name}: correct must lie in 0..{self.n}, the number of images; got {self.correct}"
-            )
+        if self.correct and not (len(self.correct) == len(self.seeds) and all(0 <= k <= self.n for k in self.correct)):
+            expected = f"one count in 0..{self.n} for each of {len(self.seeds)} seeds"
+            raise ArgumentError(f"{self.name}: correct must hold {expected}, got {self.correct}")
         if self.outcomes and tuple(int(unpack(one, self.n).sum()) for one in self.outcomes) != self.correct:
             raise ArgumentError(f"{self.name}: outcomes do not have the counts of correct={self.correct}")
 
@@ -173,12 +165,8 @@ class Record(Plan):
     def from_dict(cls, stored: Mapping[str, Any]) -> "Record":
         """The record that `to_dict` wrote."""
         values = {f.name: stored[f.name] for f in fields(cls) if f.name in stored}
-        for name, identity in (
-            ("model", ModelIdentity),
-            ("data", DataIdentity),
-            ("source", ModelIdentity),
-            ("against", DataIdentity),
-        ):
+        for name in ("model", "source", "data", "against"):
+            identity: Any = ModelIdentity if name in ("model", "source") else DataIdentity
             values[name] = None if stored[name] is None else identity(**stored[name])
         if stored["threat"] is not None:
             norm, eps, (low, high) = (stored["threat"][name] for name in ("norm", "eps", "bounds"))
@@ -194,11 +182,7 @@ class Records(Sequence[Record]):
     def __init__(self, records: Iterable[Record] = ()) -> None:
         self._by_key: dict[tuple[Any, ...], Record] = {}
         for record in records:
-            if differing := _differing(self._by_key.get(record.key), record):
-                raise ArgumentError(
-                    f"two records {record.title} were made with different settings: {differing}. Leave one of them "
-                    "out, or give it another name or label"
-                )
+            check_same_settings(self.find(record), record, "the collection")
             self._by_key[record.key] = record
 
     @overload
@@ -246,25 +230,20 @@ class Records(Sequence[Record]):
 
     def rows(self) -> list[dict[str, Any]]:
         """One flat row per record, all with the same columns, for tables; without outcomes."""
-        flat = [{k: v for k, v in _flat(record.to_dict()) if k != "outcomes"} for record in self]
-        columns = dict.fromkeys(name for row in flat for name in row)
+        flat = [dict(_flat(record.to_dict())) for record in self]
+        columns = dict.fromkeys(name for row in flat for name in row if name != "outcomes")
         return [{name: row.get(name) for name in columns} for row in flat]
 
     def to_csv(self) -> str:
         """The rows as comma-separated text with a header."""
-        rows = self.rows()
-        text = io.StringIO()
+        rows, text = self.rows(), io.StringIO()
         writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
         return text.getvalue()
 
     def save(self, path: str | Path) -> None:
-        """Add the records to a file, which is replaced as a whole or not at all.
-
-        Records with other keys stay in it. A stored record that was made with other settings is not overwritten: an
-        error says what differs.
-        """
+        """Add the records to a file, atomically; records with other keys stay, and other settings are refused."""
         path = Path(path)
         kept = Records.load(path) if path.exists() else Records()
         for record in self:
@@ -278,47 +257,40 @@ class Records(Sequence[Record]):
         try:
             content = json.loads(read_text(Path(path)))
             schema, stored = content["schema"], content["records"]
-        except (ValueError, TypeError, KeyError) as error:
-            raise ArgumentError(f"{path} is not a file of records, such as `Records.save` writes") from error
+            records = [Record.from_dict(record) for record in stored] if schema == SCHEMA else []
+        except (KeyError, TypeError, ValueError) as error:
+            raise ArgumentError(f"{path} is not a file of records, or is damaged: {error!r}") from error
         if schema != SCHEMA:
             raise ArgumentError(
                 f"{path} has records of schema {schema}, this version of advbnn reads schema {SCHEMA}; measure them "
                 "again, or read them with the version that wrote them"
             )
-        try:
-            return cls(Record.from_dict(record) for record in stored)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ArgumentError(f"{path} holds a damaged record: {error}") from error
+        return cls(records)
 
 
-def check_same_settings(old: Record | None, new: Plan, place: str) -> None:
+def check_same_settings(old: Plan | None, new: Plan, place: str) -> None:
     """Refuse to replace a record by one with other settings."""
-    if differing := _differing(old, new):
+    if old is None:
+        return
+    before, now = old.settings(), new.settings()
+    differing = [
+        f"{name} was {repr(before[name]) if name in before else 'not set'} and is now "
+        f"{repr(now[name]) if name in now else 'not set'}"
+        for name in dict.fromkeys([*before, *now])
+        if before.get(name) != now.get(name)
+    ]
+    if differing:
         raise ArgumentError(
-            f"{place} holds a finished record {new.title} that was made with other settings: {differing}. "
+            f"{place} holds a finished record {new.title} that was made with other settings: {', '.join(differing)}. "
             "Write the new one to another file (--out, out=), give it another name or label, or remove the old one"
         )
 
 
-def _differing(old: Plan | None, new: Plan) -> str:
-    """The settings that differ, in words; empty if none does."""
-    if old is None:
-        return ""
-    before, now = old.settings(), new.settings()
-    names = [name for name in dict.fromkeys([*before, *now]) if before.get(name) != now.get(name)]
-    shown = [[repr(settings[name]) if name in settings else "not set" for settings in (before, now)] for name in names]
-    return ", ".join(f"{name} was {was} and is now {is_now}" for name, (was, is_now) in zip(names, shown, strict=True))
-
-
 def _value(record: Record, name: str) -> Any:
-    if name == "label":
-        return record.model.label
-    if name == "eps":
-        return None if record.threat is None else record.threat.eps
-    known = [f.name for f in fields(record)]
-    if name not in known:
-        raise unknown("field", name, ["label", "eps", *known])
-    return getattr(record, name)
+    values = {"label": record.model.label, "eps": record.threat and record.threat.eps, **vars(record)}
+    if name not in values:
+        raise unknown("field", name, values)
+    return values[name]
 
 
 def _json(value: Any) -> Any:

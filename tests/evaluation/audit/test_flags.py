@@ -1,5 +1,3 @@
-import math
-
 import pytest
 import torch
 from hypothesis import given
@@ -8,7 +6,7 @@ from scipy import stats
 from torch import Tensor
 
 from advbnn.evaluation.audit import flags
-from advbnn.evaluation.audit.flags import CHANCE, FLAGS, SMALLEST, below, more_than
+from advbnn.evaluation.audit.flags import CHANCE, SMALLEST, below, more_than
 
 
 def accuracy(right: int, n: int = 100) -> Tensor:
@@ -16,8 +14,7 @@ def accuracy(right: int, n: int = 100) -> Tensor:
 
 
 def test_a_difference_counts_if_it_is_significant_and_large() -> None:
-    assert below(accuracy(50), accuracy(60))
-    assert not below(accuracy(60), accuracy(50))
+    assert below(accuracy(50), accuracy(60)) and not below(accuracy(60), accuracy(50))
     assert not below(accuracy(50), accuracy(59))  # nine equal coin flips: 1 in 512
     assert not below(accuracy(5000, 10_000), accuracy(5400, 10_000))  # significant, and small
     assert below(accuracy(5000, 10_000), accuracy(5500, 10_000))
@@ -29,12 +26,6 @@ def test_is_the_exact_sign_test(wins: int, losses: int) -> None:
     upper[:wins], lower[60 : 60 + losses] = 0.5, 0.5  # more seeds are no more images
     significant = wins + losses > 0 and stats.binomtest(wins, wins + losses, alternative="greater").pvalue <= CHANCE
     assert below(lower, upper) == (significant and 0.5 * (wins - losses) / 120 >= SMALLEST)
-
-
-def test_chance_alone_hardly_ever_counts() -> None:
-    pairs = torch.rand(2, 2000, 100, generator=torch.Generator().manual_seed(0), dtype=torch.float64) < 0.5
-    false_alarms = sum(below(a.double(), b.double()) for a, b in zip(*pairs, strict=True))
-    assert false_alarms <= 2000 * CHANCE + 3 * math.sqrt(2000 * CHANCE)
 
 
 @pytest.mark.parametrize(
@@ -54,9 +45,3 @@ def test_a_decorated_function_is_a_flag(monkeypatch: pytest.MonkeyPatch) -> None
     (one,) = flags.all_flags("findings")
     assert one == flags.Flag("mine", True, "Seen in findings.", {"number": 1.0})
     assert (one.title, flags.FLAGS["mine"].advice) == ("A title", "An advice.")
-
-
-def test_titles_are_headlines_and_advice_is_sentences() -> None:
-    assert len(FLAGS) == 14
-    for check in FLAGS.values():
-        assert len(check.title) < 70 and not check.title.endswith(".") and check.advice.endswith(".")

@@ -28,15 +28,8 @@ FLAGS = ("gradients", "cosine", "hidden_randomness", "discontinuity", "mode", "b
 
 
 def flags(*, random: bool = True, probabilities: bool = False, **changes: Tensor) -> dict[str, Decision]:
-    found = Findings(
-        entries=(),
-        right=torch.empty(N, 0),
-        not_broken=torch.empty(N),
-        large_eps=None,
-        probes=SOUND | changes,
-        random=random,
-        probabilities=probabilities,
-    )
+    unused = {"entries": (), "right": torch.empty(N, 0), "not_broken": torch.empty(N), "large_eps": None}
+    found = Findings(probes=SOUND | changes, random=random, probabilities=probabilities, **unused)
     return {name: getattr(probe_flags, name)(found) for name in FLAGS}
 
 
@@ -62,12 +55,11 @@ def test_a_sound_network_raises_nothing() -> None:
         ({"infinite_gradient": some(30).bool()}, "gradients", "NaN for 30 of 100"),
         ({"explained": some(30, 0.2, 0.98)}, "gradients", "for 30 of 100"),
         ({"cosine": some(N, 0.05)}, "cosine", "about 81 EOT samples per step"),
-        ({"cosine": some(N, -0.01)}, "cosine", "-0.01"),
+        ({"cosine": some(N, -0.01)}, "cosine", "than are affordable"),
         ({"repeat": some(30, 0.3)}, "hidden_randomness", "30 of 100"),
         ({"reseeds": ~NONE}, "hidden_randomness", "sets torch's seed"),
         ({"tiny_change": some(30, 0.3)}, "discontinuity", "30 of 100"),
         ({"training_right": some(60).bool()}, "mode", "95.0 % in evaluation mode, 60.0 % in training mode"),
-        ({"evaluation_right": some(60).bool()}, "mode", "60.0 % in evaluation mode, 93.0 %"),
         ({"batch": some(30, 0.3)}, "batch", "30 of 100"),
         ({"probabilities": True}, "probabilities", "return logits"),
     ],

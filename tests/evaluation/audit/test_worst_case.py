@@ -5,13 +5,14 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from advbnn import data
-from advbnn.attacks import PGD, Transfer
+from advbnn.attacks import PGD
 from advbnn.attacks.identity import settings_of
 from advbnn.attacks.losses import margin
 from advbnn.attacks.threat import Threat
@@ -29,19 +30,13 @@ from advbnn.evaluation.records import Records
 from advbnn.report.audited import accuracy_in
 from advbnn.training.loop import fit
 from cheats import Counting, Exploding, Hashing, Jittered, Normalising, Reseeding, Rounded, Scaled, Softened
-from judged import bnn, digits, net
+from trained_nets import bnn, digits, net
 
 pytestmark = pytest.mark.filterwarnings("ignore::advbnn.evaluation.accuracy.SmallSampleWarning")
 
 THREAT = Threat("linf", 0.15)
 TINY = replace(LEVELS["quick"], eot=(1, 2), steps=(2, 4), restarts=2, apgd_steps=3, apgd_eot=2, selection_samples=2)
 TINY = replace(TINY, query_eot=2, square_queries=8, nes_queries=12, nes_directions=2, max_weight_samples=60)
-
-
-@pytest.fixture
-def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes the quick level so quick that its numbers mean little."""
-    monkeypatch.setitem(LEVELS, "quick", TINY)
 
 
 @functools.cache
@@ -51,6 +46,12 @@ def images() -> ImageSet:
 
 def quick(model: nn.Module, threat: Any = THREAT, **options: Any) -> Audit:
     return audit(model, images(), threat, "quick", **options)
+
+
+def tiny(model: nn.Module, threat: Any = THREAT, **options: Any) -> Audit:
+    """So quick that its numbers mean little."""
+    with patch.dict(LEVELS, quick=TINY):
+        return quick(model, threat, **options)
 
 
 def attacks_in(found: Audit) -> dict[str, Any]:
@@ -74,8 +75,6 @@ def test_a_well_trained_network_raises_no_flag(name: str) -> None:
     assert raised(found) == set(), str(found)
     (record,) = found.records
     assert 0.4 < record.accuracy < 0.9 < under(found, "noise")
-    low, high = record.interval
-    assert low < record.accuracy < high
     if name == "adv":  # of a deterministic network, robust images are correct under every attack
         assert all(record.correct[0] <= one["correct"][0] for one in attacks_in(found).values())
 
@@ -105,23 +104,16 @@ def test_a_cheat_is_flagged_and_its_worst_case_is_near_its_true_accuracy(
     assert found.records[0].accuracy < truth + 0.075
 
 
-@pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize(
     ("make", "flag"),
-    [
-        (Softened, "probabilities"),
-        (Normalising, "batch"),
-        (Reseeding, "hidden_randomness"),
-        (Exploding, "gradients"),
-    ],
+    [(Softened, "probabilities"), (Normalising, "batch"), (Reseeding, "hidden_randomness"), (Exploding, "gradients")],
 )
 def test_an_unreliable_network_is_flagged(make: type[nn.Module], flag: str) -> None:
-    assert flag in raised(quick(make(net())))
+    assert flag in raised(tiny(make(net())))
 
 
-@pytest.mark.usefixtures("tiny")
 def test_probabilities_are_attacked_as_their_logarithms() -> None:
-    honest, soft = quick(net()), quick(Softened(net()))
+    honest, soft = tiny(net()), tiny(Softened(net()))
     # rounding may flip the sign of a gradient; where one flipped pixel, of 2 eps, cannot change the label, it must not
     x, y = to_float(images().images), images().labels
     x_adv = PGD(THREAT, steps=4)(net(), x, y, seed=0).requires_grad_()
@@ -133,13 +125,12 @@ def test_probabilities_are_attacked_as_their_logarithms() -> None:
     assert abs(under(soft, "PGD-4") - under(honest, "PGD-4")) * 80 <= close
 
 
-@pytest.mark.usefixtures("tiny")
 def test_a_record_says_everything() -> None:
     own = PGD(THREAT, steps=1, random_start=False)
-    found = quick(bnn(), transfer_from={"plain": net()}, attacks={"mine": own}, samples=3, seeds=2)
+    found = tiny(bnn(), transfer_from={"plain": net()}, attacks={"mine": own}, samples=3, seeds=2)
     (record,) = found.records
     assert (record.kind, record.name, record.threat, record.samples) == ("worst_case", "quick", THREAT, 3)
-    assert (record.n, record.seeds, len(record.correct)) == (80, (0, 1), 2)
+    assert (record.n, record.seeds) == (80, (0, 1))
     assert record.attack == {
         "name": "audit",
         "level": settings_of(TINY),
@@ -149,86 +140,59 @@ def test_a_record_says_everything() -> None:
     details, by_name = record.details, attacks_in(found)
     assert next(iter(by_name)) == "clean"
     assert {"noise", "authors' PGD-20", "from plain", "from its mean network", "mine", "Square", "NES"} <= set(by_name)
-    mine = {"name": "mine", "role": "given", "on": "all", "attack": settings_of(own), "n": [80, 80]}
-    assert by_name["mine"] == mine | {"correct": by_name["mine"]["correct"]}
+    assert {"role": "given", "on": "all", "attack": settings_of(own), "n": [80, 80]}.items() <= by_name["mine"].items()
     assert by_name["from plain"]["attack"]["source"] == ModelIdentity.of(net()).sha256
     assert by_name["NES"]["on"] == "survivors"
     assert all(correct <= n < 80 for correct, n in zip(record.correct, by_name["NES"]["n"], strict=True))
-    assert len(details["inconclusive"]) == 2
-    assert details["random"]
-    assert details["mean_weight_samples"] > 0
-    assert (details["error"], details["max_weight_samples"]) == (0.01, 60)
+    assert len(details["inconclusive"]) == 2 and details["mean_weight_samples"] > 0
+    assert (details["random"], details["error"], details["max_weight_samples"]) == (True, 0.01, 60)
     assert [flag.name for flag in found.flags()] == list(FLAGS)
 
 
-@pytest.mark.usefixtures("tiny")
 def test_the_accuracy_of_one_attack_is_what_evaluate_measures() -> None:
     own, options = PGD(THREAT, steps=3, eot=2), {"samples": 4, "seeds": (3,), "batch_size": 50}
-    found = quick(bnn(), attacks={"mine": own}, **options)
+    found = tiny(bnn(), attacks={"mine": own}, **options)
     clean, mine = evaluate(bnn(), images(), {"clean": None, "mine": own}, **options)
     assert (under(found, "clean"), under(found, "mine")) == (clean.accuracy, mine.accuracy)
     assert accuracy_in(found.records[0], "clean").accuracy == clean.accuracy  # as a record of its own
 
 
-@pytest.mark.usefixtures("tiny")
 def test_several_radii_give_one_accuracy_each_that_never_rises() -> None:
     threats = [Threat("linf", eps) for eps in (0.2, 0.02, 0.1)]
-    found = quick(net(), threats, attacks={"mine": PGD(threats[2], steps=3)})
+    found = tiny(net(), threats, attacks={"mine": PGD(threats[2], steps=3)})
     assert [record.threat.eps for record in found.records] == [0.02, 0.1, 0.2]
     assert found.records[0].correct > found.records[2].correct
     for smaller, larger in pairwise(found.records):
         assert bool((smaller.right >= larger.right).all())  # a broken image stays broken
-    with_it = ["mine" in [one["name"] for one in record.details["attacks"]] for record in found.records]
-    assert with_it == [False, True, False]
-    alone = quick(net(), threats[1])
+    names = [{one["name"] for one in record.details["attacks"]} for record in found.records]
+    assert ["mine" in one for one in names] == [False, True, False]
+    alone = tiny(net(), threats[1])
     assert alone.records[0].correct == found.records[0].correct
     assert found.flags(0.02) == alone.flags()
 
 
-@pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize(
     ("threat", "dtype"),
     [(Threat("l2", 1.0), torch.float32), (Threat("l1", 6.0), torch.float32), (THREAT, torch.bfloat16)],
 )
 def test_other_norms_and_dtypes_raise_no_flag_of_the_network(threat: Threat, dtype: torch.dtype) -> None:
-    found = quick(copy.deepcopy(bnn()).to(dtype), threat, samples=3)
+    found = tiny(copy.deepcopy(bnn()).to(dtype), threat, samples=3)
     assert found.records[0].accuracy < under(found, "clean")
     assert not {"discontinuity", "hidden_randomness"} & raised(found)
     assert dtype != torch.float32 or not {"gradients", "batch"} & raised(found)
 
 
-@pytest.mark.usefixtures("tiny")
 def test_changes_nothing_and_is_reproducible() -> None:
     model = copy.deepcopy(bnn()).train()
     before, state = copy.deepcopy(model.state_dict()), torch.get_rng_state()
-    first = quick(model, samples=3)
+    first = tiny(model, samples=3)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(part.training for part in model.modules())
     assert all(p.requires_grad and p.grad is None for p in model.parameters())
     assert torch.equal(torch.get_rng_state(), state)
-    assert quick(model, samples=3) == first
+    assert tiny(model, samples=3) == first
 
 
-@pytest.mark.usefixtures("tiny")
-def test_finished_audits_are_kept_and_guarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    transfer = Transfer(net(), PGD(THREAT, steps=1))
-    options = {"out": tmp_path / "records.json", "attacks": {"mine": transfer}}
-    first = quick(net(), **options)
-    assert Audit(Records.load(options["out"])) == first
-    monkeypatch.setattr(PGD, "__call__", None)
-    assert quick(net(), **options) == first
-    other = copy.deepcopy(net())
-    with torch.no_grad():
-        next(other.parameters()).add_(0.01)
-    for changes, name in (
-        ({"transfer_from": {"itself": net()}}, "attack.transfer_from.itself"),
-        ({"attacks": {"mine": replace(transfer, source=other)}}, "attack.attacks.mine.source"),
-    ):
-        with pytest.raises(ValueError, match=f"finished record 'quick'.*{name} was"):
-            quick(net(), **options | changes)
-
-
-@pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize("begun", [1, 6, 12])
 def test_finished_attacks_survive_an_interruption(begun: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     craft, crafted = Evaluation.craft, []
@@ -239,58 +203,50 @@ def test_finished_attacks_survive_an_interruption(begun: int, tmp_path: Path, mo
             raise KeyboardInterrupt
         return craft(self, *args)
 
-    whole = quick(bnn(), samples=3)
+    whole = tiny(bnn(), samples=3)
     monkeypatch.setattr(Evaluation, "craft", counting)
     with pytest.raises(KeyboardInterrupt):
-        quick(bnn(), out=tmp_path / "records.json", samples=3)
-    assert quick(bnn(), out=tmp_path / "records.json", samples=3) == whole
+        tiny(bnn(), out=tmp_path / "records.json", samples=3)
+    assert tiny(bnn(), out=tmp_path / "records.json", samples=3) == whole
+    assert Audit(Records.load(tmp_path / "records.json")) == whole
     assert [file.name for file in tmp_path.iterdir()] == ["records.json"]
     # each ran once, except the interrupted one; the sanity attack comes last
     ran = [one for one in attacks_in(whole).values() if one["role"] != "clean" and sum(one["n"])]
     assert len(crafted) == len(ran) + 1 + 1
 
 
-@pytest.mark.usefixtures("tiny")
 def test_the_running_attack_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("advbnn.progress.SECONDS_BETWEEN_LINES", 0.0)
-    quick(net(), label="plain", progress=True)
+    tiny(net(), label="plain", progress=True)
     shown = capsys.readouterr().err
     assert "plain: quick: 0 of 1 batches" in shown
     assert "seed 0, radius 1 of 1, attack 1 of 9: noise, 100%" in shown
 
 
-@pytest.mark.usefixtures("tiny")
 def test_is_found_among_other_records_and_printed() -> None:
-    found = quick(Scaled(net()), label="cheat")
-    text = str(found)
+    found = tiny(Scaled(net()), label="cheat")
     for words in ("cheat, 80 images", "linf 0.15: ", "95 % interval", FLAGS["gradients"].title):
-        assert words in text
-    assert str(quick(net(), Threat(eps=0.01))).endswith("No flag is raised.")
+        assert words in str(found)
+    assert str(tiny(net(), Threat(eps=0.01))).endswith("No flag is raised.")
     others = evaluate(net(), images(), samples=1, seeds=1)
     assert Audit(others + found.records) == found
-    with pytest.raises(ValueError, match="one model at one level, found: none"):
-        Audit(others)
     renamed = replace(found.records[0], model=replace(found.records[0].model, label="other"))
-    with pytest.raises(ValueError, match=r"found: cheat \(quick\), other \(quick\)"):
-        Audit(Records([*found.records, renamed]))
+    for records, listed in ((others, "none"), (Records([*found.records, renamed]), "cheat .*, other ")):
+        with pytest.raises(ValueError, match=f"one model at one level, found: {listed}"):
+            Audit(records)
 
 
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"threat": []}, ValueError, "different radii"),
-        ({"threat": [THREAT, THREAT]}, ValueError, "different radii"),
-        ({"threat": [THREAT, Threat("l2", 0.2)]}, ValueError, "only in their radius"),
+        ({"threat": [THREAT, THREAT]}, ValueError, "differ only in their radius"),
+        ({"threat": [THREAT, Threat("l2", 0.2)]}, ValueError, "differ only in their radius"),
         ({"threat": Threat("linf", 0.0)}, ValueError, "positive and finite radius.*eps=0.0"),
-        ({"threat": 0.1}, TypeError, "threat must be a Threat.*got 0.1"),
         ({"threat": ["linf"]}, TypeError, "threat must be a Threat.*got 'linf'"),
-        ({"threat": torch.tensor(0.1)}, TypeError, "threat must be a Threat.*tensor"),
         ({"level": "quik"}, ValueError, "level='quik'.*'quick'"),
         ({"rule": "vote"}, ValueError, "leave out rule"),
         ({"transfer_from": {"x": "y"}}, TypeError, "transfer_from.*'x' is str"),
         ({"attacks": {"mine": PGD(Threat("linf", 0.1))}}, ValueError, "'mine' has .*eps=0.1.*eps=0.15"),
-        ({"attacks": {"mine": PGD(THREAT, targeted=True)}}, ValueError, "'mine' is targeted"),
-        ({"model": None}, TypeError, "model must be a torch.nn.Module"),
     ],
 )
 def test_refuses_what_it_cannot_audit(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -298,11 +254,10 @@ def test_refuses_what_it_cannot_audit(arguments: dict[str, Any], error: type[Exc
         audit(**{"model": net(), "data": images(), "threat": THREAT} | arguments)
 
 
-@pytest.mark.usefixtures("tiny")
 @pytest.mark.filterwarnings("error")
 def test_warns_of_few_images_once() -> None:
-    with pytest.warns(SmallSampleWarning, match="16 images") as warned:
-        quick(net(), rows=range(16))
+    with pytest.warns(SmallSampleWarning, match="16 images: .* 50 points; evaluate at least 100") as warned:
+        tiny(net(), rows=range(16))
     assert len(warned) == 1
 
 

@@ -1,8 +1,7 @@
 """Flags from comparing attacks: an attack that does more, or knows more, must not be weaker."""
 
-from advbnn.attacks import PGD
 from advbnn.evaluation.audit.attack_suite import BLACK_BOX, NOISE, PAPER, TRANSFER, WHITE_BOX, pairs
-from advbnn.evaluation.audit.flags import SMALLEST, Decision, Findings, below, flag, more_than, percent, share
+from advbnn.evaluation.audit.flags import SMALLEST, Decision, Findings, below, decision, flag, more_than, percent, share
 
 _OVERSTATED = 0.25
 """The share of the accuracy under one weight sample per step that averaging must break to raise `single_sample`."""
@@ -34,38 +33,28 @@ def large_eps(found: Findings) -> Decision:
     """At half the range of the pixels, a gradient attack must succeed."""
     if found.large_eps is None:
         return Decision(False, "Not measured: the inputs are not bounded.")
-    raised = more_than(SMALLEST, found.large_eps > 0.5)
     seen = (
         "At half the range of the pixels, where every image can be made plain grey, the accuracy under a gradient "
         f"attack is {percent(found.large_eps)}"
     )
-    words = f"{seen}: the gradients miss adversarial examples that certainly exist." if raised else f"{seen}."
-    return Decision(raised, words, {"accuracy": share(found.large_eps)})
+    missed = "the gradients miss adversarial examples that certainly exist"
+    return decision(more_than(SMALLEST, found.large_eps > 0.5), seen, missed, accuracy=share(found.large_eps))
 
 
-@flag(
-    "Attacks without gradients are stronger",
-    "Quote the lower number, and expect a better attack to find a lower one still.",
-)
+@flag("Attacks without gradients are stronger", "Quote the lower number; a better attack may find a lower one.")
 def black_box(found: Findings) -> Decision:
     """White-box attacks must not be weaker than black-box and transfer attacks."""
     inside, outside = found.strongest(PAPER, WHITE_BOX), found.strongest(TRANSFER, BLACK_BOX)
     by_gradients, without = found.under(inside), found.under(outside)
-    raised = below(without, by_gradients)
-    seen = (
-        f"The accuracy is {percent(by_gradients)} under {found.entries[inside].name}, the strongest white-box attack "
-        f"on all images, and {percent(without)} under {found.entries[outside].name}, the strongest attack without "
-        "gradients"
-    )
-    words = f"{seen}: the gradients are masked." if raised else f"{seen}."
-    return Decision(raised, words, {"white_box": share(by_gradients), "black_box": share(without)})
+    seen = f"For the strongest attacks on all images with and without gradients, the {_two(found, inside, outside)}"
+    numbers = {"white_box": share(by_gradients), "black_box": share(without)}
+    return decision(below(without, by_gradients), seen, "the gradients are masked", **numbers)
 
 
 @flag("Gradient attacks are no stronger than random noise", _MEANINGLESS)
 def noise(found: Findings) -> Decision:
     """Where adversarial examples exist, gradient attacks must be stronger than random noise."""
-    inside, outside = found.strongest(PAPER, WHITE_BOX), found.strongest(NOISE)
-    by_gradients, by_noise = found.under(inside), found.under(outside)
+    by_gradients, by_noise = found.under(found.strongest(PAPER, WHITE_BOX)), found.under(found.strongest(NOISE))
     raised = not below(by_gradients, by_noise) and below(found.not_broken, by_noise)
     words = (
         f"The accuracy is {percent(by_noise)} under random noise and {percent(by_gradients)} under the strongest "
@@ -82,15 +71,14 @@ def noise(found: Findings) -> Decision:
 )
 def single_sample(found: Findings) -> Decision:
     """EOT must not break much of what attacks with one weight sample per step leave."""
-    compared = [(a, b) for a, b in pairs(found.entries, "eot") if _eot(found, a) == 1]
+    compared = [(a, b) for a, b in pairs(found.entries, "eot") if getattr(found.entries[a].attack, "eot", 1) == 1]
     if not compared:
         return Decision(False, "Not measured: the network is not random.")
     one, many = max(compared, key=lambda pair: share(found.under(pair[0])) - share(found.under(pair[1])))
     single, averaged = found.under(one), found.under(many)
     raised = below(averaged, single) and share(averaged) <= (1 - _OVERSTATED) * share(single)
-    seen = f"The {_two(found, one, many)}"
-    words = f"{seen}: attacks with one weight sample per step overestimate the robustness." if raised else f"{seen}."
-    return Decision(raised, words, {"single": share(single), "averaged": share(averaged)})
+    problem = "attacks with one weight sample per step overestimate the robustness"
+    return decision(raised, f"The {_two(found, one, many)}", problem, single=share(single), averaged=share(averaged))
 
 
 def _more_effort(found: Findings, field: str, effort: str) -> Decision:
@@ -108,11 +96,5 @@ def _more_effort(found: Findings, field: str, effort: str) -> Decision:
 
 
 def _two(found: Findings, *numbers: int) -> str:
-    return "accuracy is " + " and ".join(
-        f"{percent(found.under(number))} under {found.entries[number].name}" for number in numbers
-    )
-
-
-def _eot(found: Findings, number: int) -> int:
-    attack = found.entries[number].attack
-    return attack.eot if isinstance(attack, PGD) else 1
+    accuracies = (f"{percent(found.under(number))} under {found.entries[number].name}" for number in numbers)
+    return f"accuracy is {' and '.join(accuracies)}"

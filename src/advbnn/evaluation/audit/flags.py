@@ -4,7 +4,6 @@ A difference raises a flag if it is statistically significant and large enough t
 function of `Findings` in `attack_flags.py` or `probe_flags.py` and decorate it with `flag`.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -26,8 +25,7 @@ class Flag:
     """One check of an audit, raised or not.
 
     Attributes:
-        name: which check; a key of `FLAGS`.
-        raised: whether the check found a problem.
+        name: a key of `FLAGS`.
         evidence: what was measured, in words.
         numbers: what was measured, in numbers; None where there is no measurement.
     """
@@ -48,13 +46,11 @@ class Findings:
     """What an audit has measured at one radius: for each image the share of seeds under which it is correct, [n].
 
     Attributes:
-        entries: the attacks.
         right: under each attack, [n, entries]; NaN where an attack was not run.
         not_broken: under all attacks together; inconclusive images included.
         large_eps: at a radius at which no classifier can be robust; None if there is no such radius.
         probes: the results of `probe`.
-        random: whether the network is random.
-        probabilities: whether it returns probabilities.
+        probabilities: whether the network returns probabilities.
     """
 
     entries: Sequence[SuiteEntry]
@@ -83,6 +79,11 @@ class Decision(NamedTuple):
     numbers: Mapping[str, float | None] = {}
 
 
+def decision(raised: bool, seen: str, problem: str, **numbers: float) -> Decision:
+    """A decision whose evidence is what was seen, followed by the problem if the flag is raised."""
+    return Decision(raised, f"{seen}: {problem}." if raised else f"{seen}.", numbers)
+
+
 _Decide = Callable[[Findings], Decision]
 
 
@@ -99,12 +100,7 @@ FLAGS: dict[str, Check] = {}
 
 
 def flag(title: str, advice: str) -> Callable[[_Decide], _Decide]:
-    """Register the decorated function as the flag of its name.
-
-    Args:
-        title: what a raised flag says, in a few words.
-        advice: what follows for the reader of the numbers.
-    """
+    """Register the decorated function as the flag of its name."""
 
     def add(decide: _Decide) -> _Decide:
         FLAGS[decide.__name__] = Check(title, advice, decide)
@@ -122,14 +118,11 @@ def below(lower: Tensor, upper: Tensor) -> bool:
     """Whether `lower` is the lower of two accuracies on the same images, significantly and by at least `SMALLEST`.
 
     If the accuracies are equal, the images that differ favour either side with probability 1/2: the number that favour
-    `upper` is binomial (the sign test; for a single seed, McNemar's exact test).
-
-    Args:
-        lower: for each image the share of seeds under which it is correct, [n].
-        upper: the same.
+    `upper` is binomial (the sign test; for a single seed, McNemar's exact test). Each argument holds for each image the
+    share of seeds under which it is correct, [n].
     """
-    wins, losses = int((upper > lower).sum()), int((upper < lower).sum())
-    return share(upper) - share(lower) >= SMALLEST and _binomial_tail(wins, wins + losses) <= CHANCE
+    wins = (upper > lower)[upper != lower]
+    return share(upper) - share(lower) >= SMALLEST and more_than(0.5, wins)
 
 
 def more_than(least: float, images: Tensor) -> bool:
@@ -145,8 +138,3 @@ def share(right: Tensor) -> float:
 def percent(right: Tensor) -> str:
     """The mean as a percentage, for sentences."""
     return f"{100 * share(right):.1f} %"
-
-
-def _binomial_tail(least: int, trials: int) -> float:
-    """The probability of at least `least` successes of probability 1/2."""
-    return math.fsum(math.comb(trials, k) / 2**trials for k in range(least, trials + 1))

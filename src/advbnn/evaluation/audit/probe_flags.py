@@ -1,11 +1,12 @@
 """Flags from probing the network itself: whether its gradients and predictions are reliable."""
 
 import math
+from statistics import NormalDist
 
 import torch
 from torch import Tensor
 
-from advbnn.evaluation.audit.flags import CHANCE, Decision, Findings, below, flag, more_than, percent, share
+from advbnn.evaluation.audit.flags import CHANCE, Decision, Findings, below, decision, flag, more_than, percent, share
 
 _NOTICEABLE = 0.001
 """The total variation from which two predictions that should be equal count as different."""
@@ -20,10 +21,7 @@ _UNCORRELATED = 0.1
 """The mean cosine below which gradients of different weight samples count as nearly uncorrelated."""
 
 
-@flag(
-    "Gradients are unreliable",
-    "Look at the attacks that use no gradients, and expect the true accuracy to be below them.",
-)
+@flag("Gradients are unreliable", "Look at the attacks without gradients; the true accuracy may be below them.")
 def gradients(found: Findings) -> Decision:
     """The gradient must exist, be finite, and predict what small steps do to the output."""
     zero, infinite, explained = (found.probes[name] for name in ("zero_gradient", "infinite_gradient", "explained"))
@@ -68,7 +66,7 @@ def cosine(found: Findings) -> Decision:
     needed = math.ceil(0.81 * (1 - mean) / (0.19 * mean)) if mean > 0 else None
     numbers = {"mean": mean, "standard_error": error, "eot_needed": needed}
     words = f"Gradients of different weight samples have mean cosine {mean:.2f}"
-    raised = mean + _normal_quantile(CHANCE) * error < _UNCORRELATED
+    raised = mean + NormalDist().inv_cdf(1 - CHANCE) * error < _UNCORRELATED
     if raised:
         count = "more EOT samples than are affordable" if needed is None else f"about {needed} EOT samples"
         words += f", nearly uncorrelated: an attack needs {count} per step"
@@ -81,10 +79,8 @@ def hidden_randomness(found: Findings) -> Decision:
     differ = found.probes["repeat"] > _NOTICEABLE
     problems = []
     if _not_reproducible(found):
-        problems.append(
-            f"Two predictions with the same seed differ for {_count(differ)} images: the network has a random source "
-            "of its own."
-        )
+        own = "the network has a random source of its own."
+        problems.append(f"Two predictions with the same seed differ for {_count(differ)} images: {own}")
     if bool(found.probes["reseeds"].any()):
         problems.append("The network sets torch's seed itself: its weight samples are not independent.")
     words = " ".join(problems) or "The same seed gives the same predictions."
@@ -99,17 +95,13 @@ def hidden_randomness(found: Findings) -> Decision:
 def discontinuity(found: Findings) -> Decision:
     """Changes near the resolution of float32 must not change predictions."""
     change = found.probes["tiny_change"]
-    if bool(change.isnan().all()):
-        words = "Not measured: in less than float32, rounding changes predictions too. Audit a copy in float32."
-        return Decision(False, words)
+    if change.isnan().all():
+        return Decision(False, "Not measured: below float32, rounding changes predictions too; audit a float32 copy.")
     seen = "A change of a millionth of the range of the pixels changes the prediction of {} images"
-    return _unchanged(found, change, seen, "the output is discontinuous, possibly on purpose.")
+    return _unchanged(found, change, seen, "the output is discontinuous, possibly on purpose")
 
 
-@flag(
-    "Training and evaluation mode differ",
-    "Make sure that the network in use is the one that was evaluated.",
-)
+@flag("Training and evaluation mode differ", "Make sure that the network in use is the one that was evaluated.")
 def mode(found: Findings) -> Decision:
     """Training mode must not have another clean accuracy than evaluation mode."""
     evaluation, training = found.probes["evaluation_right"].double(), found.probes["training_right"].double()
@@ -120,15 +112,12 @@ def mode(found: Findings) -> Decision:
     return Decision(raised, words, {"evaluation": share(evaluation), "training": share(training)})
 
 
-@flag(
-    "Predictions depend on the rest of the batch",
-    "These numbers hold for this batch size and order of the images only.",
-)
+@flag("Predictions depend on the rest of the batch", "These numbers hold for this batch size and image order only.")
 def batch(found: Findings) -> Decision:
     """The prediction of an image must not depend on the other images of its batch."""
     seen = "Other images in the same batch change the prediction of {} images"
-    words = "the output is not a function of the image. Does the network use batch statistics in evaluation mode?"
-    return _unchanged(found, found.probes["batch"], seen, words)
+    problem = "the output is not a function of the image; the network may use batch statistics in evaluation mode"
+    return _unchanged(found, found.probes["batch"], seen, problem)
 
 
 @flag("Returns probabilities", "Tools that do not notice report an accuracy that is too high.")
@@ -136,32 +125,22 @@ def probabilities(found: Findings) -> Decision:
     """The network should return logits."""
     if not found.probabilities:
         return Decision(False, "The network returns logits.")
-    words = (
-        "The network returns probabilities. Losses of logits then have vanishing gradients, and attacks fail. The "
-        "audit attacked their logarithms; let the network return logits."
-    )
-    return Decision(True, words)
+    words = "Losses of logits then have vanishing gradients, and attacks fail. The audit attacked their logarithms"
+    return Decision(True, f"The network returns probabilities. {words}; let the network return logits.")
 
 
-def _unchanged(found: Findings, change: Tensor, seen: str, words: str) -> Decision:
-    """Predictions that should not change: raised, with `words`, if more than a few do."""
+def _unchanged(found: Findings, change: Tensor, seen: str, problem: str) -> Decision:
+    """Predictions that should not change: raised if more than a few do."""
     if _not_reproducible(found):
         return Decision(False, "Not measured: predictions are not reproducible under the same seed.")
     differ = change > _NOTICEABLE
-    raised, seen = more_than(_FEW, differ), seen.format(_count(differ))
     numbers = {"differ": share(differ), "largest": change.max().item()}
-    return Decision(raised, f"{seen}: {words}" if raised else f"{seen}.", numbers)
+    return decision(more_than(_FEW, differ), seen.format(_count(differ)), problem, **numbers)
 
 
 def _not_reproducible(found: Findings) -> bool:
-    """Whether predictions under the same seed differ."""
     return more_than(_FEW, found.probes["repeat"] > _NOTICEABLE)
 
 
 def _count(images: Tensor) -> str:
     return f"{int(images.sum())} of {len(images)}"
-
-
-def _normal_quantile(tail: float) -> float:
-    """The number that a standard normal variable exceeds with probability `tail`."""
-    return math.sqrt(2) * torch.erfinv(torch.tensor(1 - 2 * tail, dtype=torch.float64)).item()

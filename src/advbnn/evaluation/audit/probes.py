@@ -38,15 +38,9 @@ def probe(model: Attackable, x: Tensor, y: Tensor, threat: Threat, samples: int,
     - tiny_change: the total variation between the predictions of inputs that differ by a tiny change, under the same
       seed; NaN in less than float32, where rounding alone changes predictions.
     - batch: the total variation between the predictions of the same input in different batches, under the same seed.
-    - evaluation_right, training_right: the ensemble is correct in evaluation mode, and in training mode.
+    - evaluation_right, training_right: the ensemble of `samples` is correct in evaluation mode, and in training mode.
 
-    Args:
-        model: the network.
-        x: inputs.
-        y: their labels.
-        threat: the scale of small steps.
-        samples: weight samples of the ensemble.
-        seed: of all probes.
+    The radius of `threat` is the scale of small steps.
     """
     with without_parameter_gradients(model), evaluating(model):
         return {
@@ -112,6 +106,8 @@ def _predictions(model: Attackable, x: Tensor, threat: Threat, seed: int) -> dic
     alone = prediction(x, x)
     nearby = moved(x, middle, _TINY * (high - low if math.isfinite(high - low) else 1.0))
     tiny_change = _variation(alone, prediction(nearby, nearby))
+    if torch.finfo(x.dtype).bits < 32 or torch.is_autocast_enabled(x.device.type):
+        tiny_change.fill_(math.nan)
     ends = []
     for other_seed in (seed, seed + 1):
         with seeded(other_seed, x.device):
@@ -119,7 +115,7 @@ def _predictions(model: Attackable, x: Tensor, threat: Threat, seed: int) -> dic
             ends.append(torch.get_rng_state())
     return {
         "repeat": _variation(alone, prediction(x, x)),
-        "tiny_change": torch.full_like(tiny_change, math.nan) if _is_coarse(x) else tiny_change,
+        "tiny_change": tiny_change,
         "batch": _variation(alone, prediction(x, 2 * middle - x)),
         "reseeds": torch.full((len(x),), torch.equal(*ends), device=x.device),
     }
@@ -133,11 +129,10 @@ def _modes(model: Attackable, x: Tensor, y: Tensor, samples: int, seed: int) -> 
         return torch.stack(probs).mean(0).argmax(1) == y
 
     in_evaluation = right(model)
-    if len(x) < _FEWEST_FOR_STATISTICS:
-        # a clone, since the same tensor cannot be stored twice
-        return {"evaluation_right": in_evaluation, "training_right": in_evaluation.clone()}
-    # a copy, since training mode updates running statistics
-    return {"evaluation_right": in_evaluation, "training_right": right(copy.deepcopy(model).train())}
+    # copies: training mode updates running statistics, and the same tensor cannot be stored twice
+    few = len(x) < _FEWEST_FOR_STATISTICS
+    in_training = in_evaluation.clone() if few else right(copy.deepcopy(model).train())
+    return {"evaluation_right": in_evaluation, "training_right": in_training}
 
 
 def moved(x: Tensor, middle: float, step: float) -> Tensor:
@@ -145,11 +140,6 @@ def moved(x: Tensor, middle: float, step: float) -> Tensor:
     inwards = torch.where(x > middle, -1.0, 1.0).to(x.dtype)
     nearby = x + inwards * step
     return torch.where(nearby == x, torch.nextafter(x, inwards * math.inf), nearby)
-
-
-def _is_coarse(x: Tensor) -> bool:
-    """Whether the network computes in less than float32."""
-    return torch.finfo(x.dtype).bits < 32 or torch.is_autocast_enabled(x.device.type)
 
 
 def _variation(p: Tensor, q: Tensor) -> Tensor:

@@ -30,60 +30,47 @@ from advbnn.randomness import derive_seed
 ERROR = 0.01
 """The probability, for each image, that the sequential test decides wrongly."""
 
-_FIRST_IMAGES = 16
-"""Images that show whether the network is random and returns probabilities."""
-
 
 class AuditRunner:
-    """Runs the attack suites of all radii on the model of an evaluation.
-
-    Args:
-        evaluation: of the model.
-        options: its options.
-        threats: one per radius, the smallest first.
-        level: the effort.
-        transfer_from: models by name, whose adversarial examples are transferred.
-        given: further attacks by name.
-    """
+    """Runs the attack suites of all radii, the smallest first; `transfer_from` and `given` as for `audit`."""
 
     def __init__(
         self,
         evaluation: Evaluation,
         options: Options,
-        *,
         threats: Sequence[Threat],
         level: Level,
+        *,
         transfer_from: Mapping[str, nn.Module],
         given: Mapping[str, Perturbation],
     ) -> None:
-        x = _first_images(evaluation)
+        data, rows = evaluation.data, evaluation.rows
+        chosen = torch.arange(len(data)) if rows is None else row_numbers(rows, len(data))
+        # a few images show whether the network is random and returns probabilities
+        stored, labels = next(iter(data.gather([chosen[:16]])))
+        x, _ = evaluation.prepared(to_float(stored), labels)
         with evaluation.explain_input_errors():
             model = attackable(evaluation.model, x)
         with evaluating(model):
             random = is_random(model, x)
         pixels = x[0].numel()
         self.model, self.level, self.random = model, level, random
-        self.suites = [
-            attack_suite(
-                level,
-                threat,
-                model,
-                classes=len(evaluation.data.classes),
-                pixels=pixels,
-                random=random,
-                transfer_from=transfer_from,
-                given={name: attack for name, attack in given.items() if attack.threat == threat},
-            )
-            for threat in threats
-        ]
-        grey = _radius_to_grey(threats[-1], pixels)
+        suite = functools.partial(
+            attack_suite,
+            model=model,
+            classes=len(data.classes),
+            pixels=pixels,
+            random=random,
+            transfer_from=transfer_from,
+            given=given,
+        )
+        self.suites = [suite(level, threat) for threat in threats]
+        eot, grey = level.eot[-1] if random else 1, _radius_to_grey(threats[-1], pixels)
         # at a radius at which no classifier can be robust
-        eot = level.eot[-1] if random else 1
         self.sanity_attack = None if grey is None else PGD(grey, steps=level.steps[0], eot=eot)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SmallSampleWarning)  # the first evaluation has warned
-            samples = evaluation.samples if random else 1
-            self.evaluation = Evaluation(model, evaluation.data, **options | {"samples": samples})
+            self.evaluation = Evaluation(model, data, **options | {"samples": evaluation.samples if random else 1})
 
     def run(self, plans: Sequence[Plan]) -> Records:
         """The records of the worst case, one for each radius."""
@@ -115,7 +102,7 @@ class AuditRunner:
         clean = self._lead(x, y, seed)
         found.test(x[None], clean[None])
         right, robust, inconclusive = [], [], []
-        for radius in range(len(self.suites)):
+        for radius, _ in enumerate(self.suites):
             right.append(self._attack(radius, x, y, seed, batch, found))
             robust.append(found.robust.clone())
             inconclusive.append(found.inconclusive.clone())
@@ -134,25 +121,25 @@ class AuditRunner:
     def _attack(self, radius: int, x: Tensor, y: Tensor, seed: int, batch: Batch, found: RobustSet) -> Tensor:
         """The images that are correct under each attack of a radius: 1 or 0, -1 if not attacked, [n, entries]."""
         entries = self.suites[radius]
-        names = [
-            f"radius {radius + 1} of {len(self.suites)}, attack {number + 1} of {len(entries)}: {entry.name}"
-            for number, entry in enumerate(entries)
-        ]
         right = torch.full((len(x), len(entries)), -1, dtype=torch.int8, device=x.device)
-        points, leads = [], []
-        for number, entry in enumerate(entries):
-            if entry.on == ALL:
-                points.append(self._craft(names[number], entry.attack, x, y, seed, batch))
-                leads.append(self._lead(points[-1], y, seed))
-                right[:, number] = leads[-1] > 0
-        found.test(torch.stack(points), torch.stack(leads))
+
+        def run(number: int, rows: Tensor) -> tuple[Tensor, Tensor]:
+            place = f"radius {radius + 1} of {len(self.suites)}, attack {number + 1} of {len(entries)}"
+            entry = entries[number]
+            points = self._craft(f"{place}: {entry.name}", entry.attack, x[rows], y[rows], seed, batch)
+            leads = self._lead(points, y[rows], seed)
+            right[rows, number] = (leads > 0).to(right.dtype)
+            return points, leads
+
+        everyone = torch.arange(len(x), device=x.device)
+        runs = [run(number, everyone) for number, entry in enumerate(entries) if entry.on == ALL]
+        points, leads = (torch.stack(parts) for parts in zip(*runs, strict=True))
+        found.test(points, leads)
         for number, entry in enumerate(entries):
             rows = found.robust.nonzero().squeeze(1)
             if entry.on == SURVIVORS and len(rows):
-                point = self._craft(names[number], entry.attack, x[rows], y[rows], seed, batch)
-                lead = self._lead(point, y[rows], seed)
-                right[rows, number] = (lead > 0).to(right.dtype)
-                found.test(point[None], lead[None], rows)
+                points, leads = run(number, rows)
+                found.test(points[None], leads[None], rows)
         return right
 
     def _craft(self, name: str, attack: Perturbation, x: Tensor, y: Tensor, seed: int, batch: Batch) -> Tensor:
@@ -198,13 +185,6 @@ class AuditRunner:
 def _counts(right: Tensor) -> dict[str, Any]:
     """How many images were attacked under each seed, and how many of these are correct."""
     return {"n": (right >= 0).sum(0).tolist(), "correct": (right == 1).sum(0).tolist()}
-
-
-def _first_images(evaluation: Evaluation) -> Tensor:
-    data = evaluation.data
-    rows = torch.arange(len(data)) if evaluation.rows is None else row_numbers(evaluation.rows, len(data))
-    stored, labels = next(iter(data.gather([rows[:_FIRST_IMAGES]])))
-    return evaluation.prepared(to_float(stored), labels)[0]
 
 
 def _radius_to_grey(threat: Threat, pixels: int) -> Threat | None:

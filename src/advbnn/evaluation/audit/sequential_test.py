@@ -20,13 +20,7 @@ _LARGEST_STAKE = 0.9
 
 
 class Verdict(NamedTuple):
-    """The result at each of n points; a point that is neither correct nor wrong is inconclusive.
-
-    Attributes:
-        correct: the ensemble predicts the label, [n].
-        wrong: it predicts another class, [n].
-        weight_samples: how many the decision took, [n].
-    """
+    """The decision at each of n points, and the weight samples it took; neither correct nor wrong is inconclusive."""
 
     correct: Tensor
     wrong: Tensor
@@ -54,15 +48,8 @@ def sequential_test(
     having a negative mean; the point is wrong once its mean over j has reached 1 / false_wrong. The stakes,
     sum d_j / (1 + sum d_j^2) over the past weight samples, nearly maximise the growth of the wealth.
 
-    Args:
-        model: returns logits.
-        x: points.
-        y: their labels.
-        seed: of the weight samples, the same for every point. Nothing may have been selected on them.
-        max_weight_samples: points without a decision after this many are inconclusive.
-        false_correct: the largest probability that a wrong point is called correct.
-        false_wrong: the largest probability that a correct point is called wrong.
-        batch_size: points per forward pass.
+    Points without a decision after `max_weight_samples` are inconclusive. `seed` decides the weight samples, the same
+    for every point; nothing may have been selected on them.
     """
     correct, wrong = (torch.zeros(len(x), dtype=torch.bool, device=x.device) for _ in range(2))
     weight_samples = torch.zeros(len(x), dtype=torch.int64, device=x.device)
@@ -90,7 +77,6 @@ def sequential_test(
 
 
 def _probabilities(model: nn.Module, x: Tensor, rows: Tensor, batch_size: int, seed: int) -> Tensor:
-    """The probabilities of one weight sample at the rows of `x`."""
     probs = []
     with evaluating(model):
         for part in rows.split(batch_size):
@@ -121,14 +107,8 @@ class RobustSet:
         weight_samples: the number that all tests of an image have taken, [n].
 
     Args:
-        model: returns logits.
-        y: the labels of the images.
         random: whether the model is random; if not, one prediction decides.
         points: how many points of each image are tested in all.
-        error: see above.
-        seed: of the weight samples.
-        max_weight_samples: see `sequential_test`.
-        batch_size: see `sequential_test`.
     """
 
     def __init__(
@@ -147,21 +127,18 @@ class RobustSet:
         self._sequential_test = functools.partial(
             sequential_test,
             model,
-            max_weight_samples=max_weight_samples,
             false_correct=error,  # a broken image is called robust only if the test of the point that breaks it errs
             false_wrong=error / points,  # a robust image is called broken if any of its tests errs
+            max_weight_samples=max_weight_samples,
             batch_size=batch_size,
         )
         self.robust = torch.ones_like(y, dtype=torch.bool)
         self.inconclusive, self.weight_samples = torch.zeros_like(self.robust), torch.zeros_like(y)
 
     def test(self, points: Tensor, leads: Tensor, rows: Tensor | None = None) -> None:
-        """Test points of images that are not broken.
+        """Test points, [points, images, ...], of images that are not broken.
 
-        Args:
-            points: [points, images, ...].
-            leads: by how much the label leads at each point in a small ensemble, [points, images].
-            rows: which images; all when None.
+        In a small ensemble the label leads by `leads`, [points, images]. The images are the given rows, or all.
         """
         rows = torch.arange(len(self._y), device=self._y.device) if rows is None else rows
         number = torch.arange(len(points), device=rows.device)[:, None]
@@ -180,7 +157,7 @@ class RobustSet:
         self._tests += 1
         # fresh weight samples for each test, independent of earlier decisions
         seed = derive_seed(self._seed, "worst case", self._tests)
-        verdict = self._sequential_test(x, self._y[rows], seed=seed)
+        verdict = self._sequential_test(x=x, y=self._y[rows], seed=seed)
         self.robust[rows[~verdict.correct]] = False
         self.inconclusive[rows[~(verdict.correct | verdict.wrong)]] = True
         self.inconclusive[rows[verdict.wrong]] = False

@@ -1,11 +1,11 @@
 """The audit: a suite of attacks, the worst-case accuracy under all of them, and flags where it may be too high."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
-from torch import Tensor, nn
+from torch import nn
 
 from advbnn.attacks.identity import settings_of
 from advbnn.attacks.threat import Threat
@@ -61,11 +61,10 @@ def audit(
     for name, attack in given.items():
         check_attack(name, attack)
         if attack.threat not in threats:
-            listed = ", ".join(map(str, threats))
-            raise ArgumentError(f"attack {name!r} has {attack.threat}, this audit is at {listed}; use one of these")
+            raise ArgumentError(f"attack {name!r} has {attack.threat}; use a threat of this audit: {threats}")
     options.setdefault("seeds", 1)
     evaluation = Evaluation(model, data, **options)
-    runner = AuditRunner(evaluation, options, threats=threats, level=LEVELS[level], transfer_from=sources, given=given)
+    runner = AuditRunner(evaluation, options, threats, LEVELS[level], transfer_from=sources, given=given)
     settings = {
         "name": "audit",
         "level": settings_of(LEVELS[level]),
@@ -81,8 +80,7 @@ class Audit:
     """The result of an audit.
 
     Attributes:
-        records: one per radius: the worst-case accuracy, and all else in the details. Other records may be passed
-            along; they must hold one audit.
+        records: one per radius: the worst-case accuracy, and all else in the details. Other kinds are left out.
     """
 
     records: Records
@@ -122,18 +120,13 @@ def _radius(record: Record) -> float:
     return record.threat.eps if record.threat else 0.0
 
 
-def _by_radius(threat: object) -> list[Threat]:
-    several = isinstance(threat, Iterable) and not isinstance(threat, str | Tensor)
-    threats: list[Any] = list(threat) if several else [threat]  # type: ignore[call-overload]
+def _by_radius(threat: Threat | Sequence[Threat]) -> list[Threat]:
+    threats: list[Any] = list(threat) if isinstance(threat, list | tuple) else [threat]
     for one in threats:
         if not isinstance(one, Threat):
-            raise ArgumentTypeError(
-                f"threat must be a Threat such as Threat('linf', 8/255), or several in a list; got {one!r}"
-            )
+            raise ArgumentTypeError(f"threat must be a Threat such as Threat('linf', 8/255), or a list; got {one!r}")
         if not 0 < one.eps < math.inf:
             raise ArgumentError(f"threat must have a positive and finite radius, got eps={one.eps}")
-        if replace(one, eps=threats[0].eps) != threats[0]:
-            raise ArgumentError(f"several threats may differ only in their radius, got {threats[0]} and {one}")
-    if not threats or len(set(threats)) < len(threats):
-        raise ArgumentError(f"threat must be one Threat, or several with different radii; got {threats}")
+    if len({one.eps for one in threats}) < max(1, len(threats)) or len({replace(one, eps=1) for one in threats}) > 1:
+        raise ArgumentError(f"threat must be one Threat, or several that differ only in their radius; got {threats}")
     return sorted(threats, key=lambda one: one.eps)
