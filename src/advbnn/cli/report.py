@@ -70,8 +70,7 @@ def read_records(source: Path) -> "Records":
         raise ArgumentError(f"{source} is a run without records; `advbnn evaluate {source}` makes them")
     if (source / FILE).is_file():
         raise ArgumentError(
-            f"{source} is a reproduction: `advbnn reproduce` writes its report. For another one, give files of "
-            f"{source / 'records'}"
+            f"{source} is a reproduction, with a report by `advbnn reproduce`; give files of its records"
         )
     what = "is neither a run folder nor a file of records" if source.exists() else "does not exist"
     raise ArgumentError(f"{source} {what}; expected the folder of a run, or a file such as runs/adv_bnn/{RECORDS}")
@@ -92,9 +91,8 @@ def check_one_network_per_label(found: Mapping[Path, "Records"]) -> None:
             made_by = (record.versions.get(name, "").partition("+")[0] for name in ("torch", "advbnn"))
             comparable = (record.model.label, record.precision.partition(",")[0], *made_by)
             sha256, before = first.setdefault(comparable, (record.model.sha256, source))
-            if sha256 == record.model.sha256:
-                continue
-            if (home / FILE).is_file() and before.resolve().parent.parent == home:
+            together = (home / FILE).is_file() and before.resolve().parent.parent == home
+            if sha256 == record.model.sha256 or together:
                 continue
             where = " and ".join(dict.fromkeys((str(before), str(source))))
             raise ArgumentError(
@@ -115,7 +113,6 @@ def _attacked(runs: Sequence[Path], threat: "Threat", count: int, device: str | 
         trained = load_trained(run, device=device_or_first_gpu(device))
         test = trained.config.load_data().test
         rows = range(min(count, len(test)))
-        shown += attacked_images(
-            trained.model, test, PGD(threat, steps=20, eot=10), rows, name=_ATTACK, label=label_of(run)
-        )
+        attack = PGD(threat, steps=20, eot=10)
+        shown += attacked_images(trained.model, test, attack, rows, name=_ATTACK, label=label_of(run))
     return shown

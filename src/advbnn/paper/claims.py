@@ -15,35 +15,21 @@ from advbnn.paper.verdicts import INCONCLUSIVE, NOT, PARTLY, REPRODUCED, UNMEASU
 from advbnn.report.elements import PLUS_MINUS, percent_at_most
 from advbnn.report.style import TITLES
 
-_ENOUGH_GAIN = 0.75 * paper.GAIN
-"""Points that count as about the paper's gain."""
-
-_SMALL_LEAD = 2.0
-"""A lead that is certainly smaller, in points, is none."""
-
-_ENOUGH_IMAGES = 100
-"""With fewer images an affinity may be off by ten points and more."""
-
-_TOO_FAST = 0.9
-"""Training time of Adv-BNN relative to adversarial training below which the two were not timed alike."""
-
+_ENOUGH_GAIN = 0.75 * paper.GAIN  # in points, about the paper's gain
+_SMALL_LEAD = 2.0  # a lead that is certainly smaller, in points, is none
+_ENOUGH_IMAGES = 100  # with fewer images an affinity may be off by ten points and more
+_TOO_FAST = 0.9  # training time relative to adversarial training; if less, the two were not timed alike
 _NOT_BOTH = "Adv-BNN and adversarial training were not both measured."
 
 Verdict = tuple[str, str]
 """The verdict, and the evidence in words."""
+Check = Callable[[Evidence], Verdict]
+_CHECKS: list[tuple[str, str, str, Check]] = []
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Claim:
-    """A claim and its verdict.
-
-    Attributes:
-        name: identifies it.
-        source: where the paper makes it; empty for a question that the paper does not raise.
-        text: what is claimed.
-        verdict: one of `VERDICTS`; `"inconclusive"` if chance could explain the result as well as its opposite.
-        evidence: the numbers behind the verdict.
-    """
+    """A claim and its verdict, one of `VERDICTS`; `source` is empty for a question that the paper does not raise."""
 
     name: str
     source: str
@@ -52,23 +38,14 @@ class Claim:
     evidence: str
 
 
-Check = Callable[[Evidence], Verdict]
-
-_REGISTRY: dict[str, tuple[str, str, Check]] = {}
-
-
 def check_claims(evidence: Evidence) -> list[Claim]:
     """All claims with their verdicts."""
-    claims = []
-    for name, (source, text, check) in _REGISTRY.items():
-        verdict, words = check(evidence)
-        claims.append(Claim(name=name, source=source, text=text, verdict=verdict, evidence=words))
-    return claims
+    return [Claim(name, source, text, *check(evidence)) for name, source, text, check in _CHECKS]
 
 
 def _claim(name: str, source: str, text: str) -> Callable[[Check], Check]:
     def register(check: Check) -> Check:
-        _REGISTRY[name] = (source, text, check)
+        _CHECKS.append((name, source, text, check))
         return check
 
     return register
@@ -89,14 +66,13 @@ def _numbers(evidence: Evidence) -> Verdict:
     if not pairs:
         return UNMEASURED, "Neither adversarial training nor Adv-BNN was attacked."
     losses = [(reported - ours.mean, max(ours.below, ours.above)) for _, _, reported, ours in pairs]
-    met = [lost <= 2 for lost, _ in losses]
-    clear = [met for met, loss in zip(met, losses, strict=True) if small_loss(*loss, 2, 5) != INCONCLUSIVE]
+    met = sum(lost <= 2 for lost, _ in losses)
+    clear = [loss[0] <= 2 for loss in losses if small_loss(*loss, 2, 5) != INCONCLUSIVE]
     defense, eps, reported, ours = min(pairs, key=lambda pair: pair[3].mean - pair[2])
-    words = (
-        f"{sum(met)} of {len(met)} numbers are at most 2 points below the paper's. Largest gap: {TITLES[defense]} at "
+    return share(clear, len(pairs)), (
+        f"{met} of {len(pairs)} numbers are at most 2 points below the paper's. Largest gap: {TITLES[defense]} at "
         f"{eps:.4g}, {ours.mean:.1f} % against {reported:.1f} %."
     )
-    return share(clear, len(met)), words
 
 
 @_claim(
@@ -219,12 +195,10 @@ def _families(evidence: Evidence) -> Verdict:
     robust = _affinities(evidence, ("rse", "adv", "adv_bnn"))
     if len(plain) < 2 or len(robust) < 6:
         return UNMEASURED, "The affinity of all pairs of the five defences was not measured."
-    low, high = paper.AFFINITY_OF_ROBUST
-    mean = fmean(robust)
-    strong = min(plain) >= paper.AFFINITY_OF_PLAIN - 0.1
-    moderate = low - 0.1 <= mean <= high + 0.1
-    ordered = fmean(plain) > mean
-    verdict = REPRODUCED if strong and moderate else PARTLY if strong or moderate or ordered else NOT
+    (low, high), mean = paper.AFFINITY_OF_ROBUST, fmean(robust)
+    strong, moderate = min(plain) >= paper.AFFINITY_OF_PLAIN - 0.1, low - 0.1 <= mean <= high + 0.1
+    partly = strong or moderate or fmean(plain) > mean
+    verdict = REPRODUCED if strong and moderate else PARTLY if partly else NOT
     if min(record.n for record in evidence.records.where(kind="transfer")) < _ENOUGH_IMAGES:
         verdict = INCONCLUSIVE
     return verdict, (
@@ -243,7 +217,7 @@ def _samples(evidence: Evidence) -> Verdict:
         curve = evidence.curve("ensemble", eps)
         for size in gaps:
             if size in curve:
-                number, largest = (Number.of([curve[at]]) for at in (size, max(curve)))
+                number, largest = curve[size], curve[max(curve)]
                 gaps[size].append(abs(largest.mean - number.mean))
                 margins.append(margin(largest, number))
     if not gaps[few] or not gaps[enough]:
@@ -262,7 +236,7 @@ def _samples(evidence: Evidence) -> Verdict:
 def _steps(evidence: Evidence) -> Verdict:
     drops: list[tuple[float, float, float, float, float]] = []
     for eps in evidence.experiment.protocol.study_radii:
-        curve = {at: Number.of([record]) for at, record in evidence.curve("steps", eps).items()}
+        curve = evidence.curve("steps", eps)
         begin = min(curve, key=lambda at: abs(at - paper.ENOUGH_STEPS), default=0.0)
         if later := [curve[at] for at in curve if at > begin]:
             lowest = min(later, key=lambda number: number.mean)
@@ -329,13 +303,7 @@ def _comparison(
     accuracy: Callable[[str, float], Number | None],
     slack: Callable[[float], float] = lambda eps: 0.0,
 ) -> Verdict:
-    """Whether Adv-BNN is ahead of adversarial training by more than chance.
-
-    Args:
-        evidence: what was measured.
-        accuracy: of a defence at a radius.
-        slack: how many points more Adv-BNN may really have at a radius.
-    """
+    """Whether Adv-BNN, which may really have `slack` points more, is ahead by more than chance."""
     pairs = _pairs(evidence, accuracy)
     if not pairs:
         return UNMEASURED, _NOT_BOTH
@@ -348,10 +316,8 @@ def _comparison(
     else:
         verdict = INCONCLUSIVE if any(could_lead) and not any(behind) else NOT
     listed = ", ".join(f"{ours.mean:.1f} against {theirs.mean:.1f} % at {eps:.4g}" for eps, ours, theirs in pairs)
-    return (
-        verdict,
-        f"Ahead by more than chance at {sum(ahead)} of {_radii(len(pairs))}, behind at {sum(behind)}: {listed}.",
-    )
+    words = f"Ahead by more than chance at {sum(ahead)} of {_radii(len(pairs))}, behind at {sum(behind)}: {listed}."
+    return verdict, words
 
 
 def _pairs(evidence: Evidence, accuracy: Callable[[str, float], Number | None]) -> list[tuple[float, Number, Number]]:

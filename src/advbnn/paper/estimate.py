@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,7 @@ from advbnn.training.state import TrainingState
 
 _BATCH = 250
 _STEPS_TIMED = 3
-_LONG_CALL = 2.0
-"""Seconds; a single call of this length is precise enough."""
+_LONG_CALL = 2.0  # seconds; a single call of this length is precise enough
 
 
 def estimated_seconds(plan: Plan, splits: Splits[Any], device: str) -> tuple[dict[str, float], dict[str, float]]:
@@ -70,7 +70,7 @@ def _cost(run: Run, model: nn.Module, protocol: Protocol, splits: Splits[Any], d
 
 
 def _step_seconds(plan: Plan, run: Run, model: nn.Module, splits: Splits[Any], device: str) -> float:
-    """The seconds of a training step: from the metrics of a run that was started before, else timed."""
+    """Seconds per training step: from the metrics of a run that was started before, else timed."""
     defense = run.config.defense
     if (last := _last_metrics(plan.folder(run))) is not None:
         return defense.batch_size / float(last["examples_per_second"])
@@ -98,21 +98,18 @@ def _seconds(work: Callable[[], object], device: str, times: int = 2) -> float:
 
     On the CPU, where nothing is compiled, a single long call is enough.
     """
-    first = _timed(work, device)
+    first = _timed(work, device, 1)
     if device == "cpu" and first > _LONG_CALL:
         return first
     work()
-    return sum(_timed(work, device) for _ in range(times)) / times
+    return _timed(work, device, times)
 
 
-def _timed(work: Callable[[], object], device: str) -> float:
-    _synchronize(device)
+def _timed(work: Callable[[], object], device: str, times: int) -> float:
+    synchronize = partial(torch.cuda.synchronize, device) if device.startswith("cuda") else bool
+    synchronize()
     start = time.perf_counter()
-    work()
-    _synchronize(device)
-    return time.perf_counter() - start
-
-
-def _synchronize(device: str) -> None:
-    if device.startswith("cuda"):
-        torch.cuda.synchronize(device)
+    for _ in range(times):
+        work()
+    synchronize()
+    return (time.perf_counter() - start) / times

@@ -8,8 +8,8 @@ from typing import Any
 
 from advbnn.defenses.config_io import merged, nested
 from advbnn.defenses.defense import Defense, Noisy, Variational
-from advbnn.defenses.profiles import DATASETS, DEFENSES
-from advbnn.errors import ArgumentError, ConfigError, unknown
+from advbnn.defenses.profiles import DATASETS
+from advbnn.errors import ArgumentError, ConfigError, positive_whole, unknown
 from advbnn.files import read_json, write_atomically
 from advbnn.paper.protocol import PROTOCOLS, Protocol
 from advbnn.training.config import Config, check_data, check_radius, parse_settings
@@ -30,13 +30,7 @@ _HAVE_OPTIONS = ("data", "defense", "profile", "like", "root", "seed", "engine")
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A training.
-
-    Attributes:
-        label: the name of its folder, and of its network in records.
-        defense: one of the paper's five.
-        config: all its settings.
-    """
+    """A training; `label` is the name of its folder, and of its network in records."""
 
     label: str
     defense: str
@@ -79,8 +73,8 @@ class Experiment:
             raise ArgumentError(f"like is for image folders; {data!r} has its own hyper-parameters, leave it out")
         if (like or data) not in DATASETS:
             raise unknown("like", str(like), DATASETS)
-        if limit is not None and limit < 1:
-            raise ArgumentError(f"limit must be a number of images, at least 1, got {limit}")
+        if limit is not None:
+            positive_whole("limit", limit)
         return cls(
             data=data if data in DATASETS else str(Path(data).resolve()),
             like=like or data,
@@ -102,17 +96,7 @@ class Experiment:
     def run(
         self, defense: str, seed: int = 0, factor: float = 1.0, root: str | None = None, engine: str = "auto"
     ) -> Run:
-        """The training of a defence.
-
-        Args:
-            defense: one of the paper's five.
-            seed: of the training.
-            factor: multiplies alpha.
-            root: where the files of the data set are.
-            engine: how training steps run.
-        """
-        if defense not in DEFENSES:
-            raise unknown("defense", defense, DEFENSES)
+        """The training of a defence, with alpha multiplied by `factor`."""
         table: dict[str, Any] = {
             "data": self.data,
             "defense": defense,
@@ -173,11 +157,8 @@ def stored(out: Path) -> tuple[Experiment, dict[str, Any]]:
     if not (out / FILE).is_file():
         raise ArgumentError(f"{out} holds no reproduction: there is no {FILE}; `advbnn reproduce` makes one")
     content = read_json(out / FILE)
-    names = Experiment.__dataclass_fields__
-    own = {name: value for name, value in content.items() if name in names}
-    return Experiment(**own | {"settings": tuple(own["settings"])}), {
-        name: value for name, value in content.items() if name not in names
-    }
+    own = {name: content.pop(name) for name in Experiment.__dataclass_fields__ if name in content}
+    return Experiment(**own | {"settings": tuple(own["settings"])}), content
 
 
 def check_beside(experiment: Experiment, folder: Path) -> None:
@@ -209,7 +190,6 @@ def _parsed(settings: Sequence[str]) -> dict[str, Any]:
 
 
 def _applies(key: str, original: Defense) -> bool:
-    """Whether a setting applies to this defence."""
     part, _, name = key.partition(".")
     if part == "attack":
         return original.attack is not None  # a setting must not give an attack to a training without one

@@ -13,6 +13,7 @@ from advbnn.evaluation.accuracy import Options
 from advbnn.evaluation.records import Records
 from advbnn.paper.experiment import RECORDS, RUNS, Experiment, Run
 from advbnn.paper.protocol import RANDOM, Protocol
+from advbnn.report.select import radius
 from advbnn.training.run_folder import MODEL
 
 Point = tuple[str, str, float, float]
@@ -24,7 +25,6 @@ class Request:
     """What a plan should contain, for each kind of measurement to say what it contributes.
 
     Attributes:
-        experiment: the settings shared by all runs.
         names: the requested experiments, such as `"table1"`.
         runs: one for each defence and seed, the seeds of a defence in order.
         audit: the level of the audit, or `"none"`.
@@ -44,10 +44,8 @@ class Request:
     @property
     def first(self) -> dict[str, Run]:
         """The first training of each defence."""
-        firsts: dict[str, Run] = {}
-        for run in self.runs:
-            firsts.setdefault(run.defense, run)
-        return firsts
+        firsts = {run.defense: run for run in reversed(self.runs)}
+        return {run.defense: firsts[run.defense] for run in self.runs}
 
     def lacks(self, name: str, *defenses: str) -> bool:
         """Whether an experiment needs defences that were not chosen; notes which."""
@@ -104,12 +102,7 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement(ABC):
-    """Records that are made together and kept in one file.
-
-    Attributes:
-        runs: the trained networks that it needs.
-        radii: the radii of the attack.
-    """
+    """Records that are made together and kept in one file, from trained networks and radii of the attack."""
 
     what: ClassVar[str]
 
@@ -140,7 +133,7 @@ class Measurement(ABC):
 
     @property
     def name(self) -> str:
-        """The name of its file."""
+        """The name of its file and of its task."""
         return f"{self.what}-{self.network.label}"
 
     @property
@@ -161,8 +154,5 @@ class Measurement(ABC):
         if any(model.exists() and model.stat().st_mtime > file.stat().st_mtime for model in models):
             return False
         labels = [self.label, *(run.label for run in self.runs[1:])]
-        found = {
-            (r.model.label, r.name, r.curve, r.at or 0.0, 0.0 if r.threat is None else r.threat.eps)
-            for r in Records.load(file)
-        }
+        found = {(r.model.label, r.name, r.curve, r.at or 0.0, radius(r)) for r in Records.load(file)}
         return {(label, *point) for label in labels for point in self.points(experiment.protocol)} <= found

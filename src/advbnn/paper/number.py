@@ -12,22 +12,16 @@ from advbnn.evaluation.identity import DataIdentity, ranges
 from advbnn.evaluation.intervals import clopper_pearson, paired_interval
 from advbnn.evaluation.records import Record
 
+# half of a 95 % interval in standard errors, by the number of trainings minus 1; a single one has no spread
 _STUDENT = (0.0, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-"""Half of a 95 % interval in standard errors, by the number of trainings minus 1; a single one has no spread."""
 
 
 @dataclass(frozen=True)
 class Number:
-    """An accuracy in %, the mean over the trainings of a defence.
+    """An accuracy in %, the mean over the trainings of a defence, with its 95 % interval over the choice of images.
 
     Attributes:
-        mean: the accuracy.
-        low: lower end of its 95 % interval over the choice of images.
-        high: upper end.
-        images: the number of images.
         spread: standard deviation over the trainings; 0 for a single one.
-        trainings: their number.
-        data: the images.
         right: for each image the share of trainings and seeds that classify it correctly; None if not recorded.
     """
 

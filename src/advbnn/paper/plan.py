@@ -1,32 +1,22 @@
 """Which trainings and measurements an experiment needs, and which of them are still to be done."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from advbnn.defenses.config_io import to_table
 from advbnn.defenses.profiles import DEFENSES
-from advbnn.errors import ArgumentError, ConfigError, RunError, unknown
+from advbnn.errors import ArgumentError, RunError, unknown
 from advbnn.evaluation.audit.attack_suite import LEVELS
 from advbnn.paper.experiment import EXPERIMENTS, RUNS, Experiment, Run, source
 from advbnn.paper.measurement import Measurement, Request
 from advbnn.paper.measurements import MEASUREMENTS, NO_AUDIT
 from advbnn.training.config import Config
-from advbnn.training.run_folder import CONFIG, MODEL
+from advbnn.training.run_folder import CONFIG, MODEL, stored_config
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Plan:
-    """The work of a reproduction.
-
-    Attributes:
-        experiment: what is reproduced.
-        out: the folder of the reproduction.
-        runs: the trainings that are needed, finished or not.
-        measurements: the measurements, done or not.
-        left_out: what was requested and cannot be made, with the reason.
-    """
+    """The work of a reproduction, done or not; `left_out` is what was requested and cannot be made, with reasons."""
 
     experiment: Experiment
     out: Path
@@ -59,12 +49,12 @@ def make_plan(
     root: str | None = None,
     engine: str = "auto",
 ) -> Plan:
-    """Returns the trainings and measurements that the experiments need.
+    """Returns the trainings and measurements that the named experiments need.
 
     Args:
         experiment: what is reproduced.
         out: the folder of the reproduction.
-        names: the experiments.
+        names: of the experiments.
         defenses: which defences to train.
         seeds: trainings per defence.
         audit: the level of the audit; the protocol's when None, `"none"` for no audit.
@@ -94,57 +84,16 @@ def make_plan(
     used = {run.label: run for measurement in measurements for run in measurement.runs}
     ordered = [run for run in runs if run.label in used]
     further = [run for run in used.values() if run not in ordered]
-    return Plan(
-        experiment=experiment,
-        out=out,
-        runs=(*ordered, *further),
-        measurements=tuple(measurements),
-        left_out=tuple(request.left_out),
-    )
+    return Plan(experiment, out, (*ordered, *further), tuple(measurements), tuple(request.left_out))
 
 
 def finished(folder: Path, config: Config) -> bool:
-    """Whether a folder holds the finished run of these settings, whichever command made it.
-
-    Raises:
-        RunError: it holds a run with other settings.
-    """
+    """Whether a folder holds the finished run of these settings; a run with other settings is refused."""
     if not (folder / CONFIG).exists():
         return False
-    try:
-        stored = Config.from_run((folder / CONFIG).read_text(encoding="utf-8"))
-    except ConfigError as error:
+    old, new = (replace(each, data=source(each.data)) for each in (stored_config(folder), config))
+    if difference := old.difference(new):
         raise RunError(
-            f"{folder / CONFIG} cannot be read: {error}; remove the run, or give --out another folder"
-        ) from None
-    old, new = (dict(_flat(to_table(_decisive(each)))) for each in (stored, config))
-    if old != new:
-        key = next(key for key in [*old, *new] if old.get(key) != new.get(key))
-        raise RunError(
-            f"{folder} holds a run with other settings: {key.removeprefix('defense.')} = {old.get(key)!r} there, "
-            f"{new.get(key)!r} now; remove it, or give --out another folder"
+            f"{folder} holds a run with other settings: {difference}; remove it, or give --out another folder"
         )
     return (folder / MODEL).exists()
-
-
-def _decisive(config: Config) -> Config:
-    """The settings without those that depend on the machine."""
-    plain = Config()
-    return replace(
-        config,
-        data=source(config.data),
-        root=None,
-        cache=None,
-        engine=plain.engine,
-        log_every=plain.log_every,
-        save_every=plain.save_every,
-        tensorboard=plain.tensorboard,
-    )
-
-
-def _flat(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{path}{key}.")
-        else:
-            yield path + key, value

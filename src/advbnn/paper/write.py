@@ -24,7 +24,7 @@ _WORDS = (
 
 
 def write_all(out: Path, images: Sequence[AttackedImage] = (), figures: Path | None = None) -> Path:
-    """Writes figures, `results.md` and the report from the records in a folder; returns the path of the report.
+    """Writes figures, `results.md` and the report of the reproduction in a folder; returns the path of the report.
 
     Args:
         out: the folder of a reproduction.
@@ -42,22 +42,12 @@ def write_all(out: Path, images: Sequence[AttackedImage] = (), figures: Path | N
 
 def section(evidence: Evidence, claims: Sequence[Claim]) -> Section:
     """The paper's table and claims as the first section of the report."""
-    return Section(
-        name="paper",
-        title="The paper's claims",
-        words=[_WORDS],
-        tables=[claims_table(claims), table1(evidence)],
-    )
+    tables = [claims_table(claims), table1(evidence)]
+    return Section(name="paper", title="The paper's claims", words=[_WORDS], tables=tables)
 
 
 def results(evidence: Evidence, claims: Sequence[Claim], figures: Mapping[str, str]) -> str:
-    """The results in markdown.
-
-    Args:
-        evidence: what was measured.
-        claims: the verdicts on it.
-        figures: links to the figures, by name.
-    """
+    """The results in markdown, with links to the figures by name."""
     experiment = evidence.experiment
     counts = {verdict: sum(claim.verdict == verdict for claim in claims) for verdict in VERDICTS}
     commands = dict.fromkeys(record.command for record in evidence.records if record.command)

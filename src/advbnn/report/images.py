@@ -17,8 +17,6 @@ from advbnn.errors import ArgumentError
 from advbnn.evaluation.accuracy import Evaluation, Perturbation
 from advbnn.evaluation.batchwise import Batch
 
-_GREY, _COLOUR = 0, 2
-
 
 @dataclass(frozen=True, kw_only=True)
 class ImagePrediction:
@@ -58,8 +56,7 @@ class AttackedImage:
     @property
     def perturbation(self) -> Tensor:
         """The change, magnified to the full range around grey."""
-        change = self.adversarial - self.clean
-        return 0.5 + change / (2 * change.abs().max().clamp_min(torch.finfo(change.dtype).tiny))
+        return (0.5 + self.magnified * (self.adversarial - self.clean)).clamp(0, 1)
 
     @property
     def magnified(self) -> float:
@@ -88,7 +85,7 @@ def attacked_images(
         rows: which examples.
         name: of the attack.
         label: of the model in its records.
-        samples: weight samples of a prediction; the attack does not see them.
+        samples: weight samples per prediction; the attack does not see them.
         seed: of the attack and of the weight samples.
     """
     evaluation = Evaluation(model, data, samples=samples, seeds=[seed], label=label)
@@ -114,13 +111,9 @@ def attacked_images(
 
 def by_model(images: Sequence[AttackedImage], labels: Sequence[str]) -> Mapping[str, list[AttackedImage]]:
     """The images of each model, in the order of the labels."""
-    found: dict[str, list[AttackedImage]] = {label: [] for label in labels}
-    for image in images:
-        if image.model not in found:
-            raise ArgumentError(
-                f"images show model {image.model!r}, which has no records; there are records of {labels}"
-            )
-        found[image.model].append(image)
+    if unknown := {image.model for image in images} - {*labels}:
+        raise ArgumentError(f"images show model {min(unknown)!r}, which has no records; there are records of {labels}")
+    found = {label: [image for image in images if image.model == label] for label in labels}
     return {label: of_model for label, of_model in found.items() if of_model}
 
 
@@ -132,7 +125,7 @@ def png(pixels: Tensor) -> bytes:
     levels = (pixels.detach().cpu().float().clamp(0, 1) * 255).round().to(torch.uint8)
     rows = levels.permute(1, 2, 0).reshape(height, width * channels)
     filtered = torch.cat([torch.zeros(height, 1, dtype=torch.uint8), rows], 1)  # every row begins with its filter: none
-    header = struct.pack(">IIBBBBB", width, height, 8, _GREY if channels == 1 else _COLOUR, 0, 0, 0)
+    header = struct.pack(">IIBBBBB", width, height, 8, 0 if channels == 1 else 2, 0, 0, 0)  # 0: grey, 2: colour
     body = zlib.compress(filtered.numpy().tobytes(), 9)
     return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", body) + _chunk(b"IEND", b"")
 

@@ -43,14 +43,7 @@ _WORST = (
 
 
 def curve_section(name: str, records: Records, worst: Records, looks: Mapping[str, Look]) -> Section | None:
-    """A section of curves; those over the radius show the worst case as a second line of each model.
-
-    Args:
-        name: `"radius"`, `"strength"`, `"ensemble"` or `"alpha"`.
-        records: all records.
-        worst: the records of the worst case.
-        looks: of the models.
-    """
+    """A section of curves, by its name in `_SECTIONS`; those over the radius show the worst case beside each model."""
     title, curves = _SECTIONS[name]
     figures: list[Figure] = []
     words: list[str] = []

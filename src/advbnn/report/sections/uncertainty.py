@@ -24,14 +24,8 @@ _DETECTION = (
     "perfect detector, 0.5 is chance, and below 0.5 the attack fools the detector. The relevant attack is one that "
     "takes the detector into account."
 )
-_MEASURES = {
-    "nll": "NLL",
-    "brier": "Brier",
-    "ece": "ECE",
-    "aurc": "AURC",
-    "entropy": "entropy",
-    "mutual_information": "disagreement",
-}
+_MEASURES = {"nll": "NLL", "brier": "Brier", "ece": "ECE", "aurc": "AURC"}
+_MEASURES |= {"entropy": "entropy", "mutual_information": "disagreement"}
 _SCORES = {
     "entropy": "entropy",
     "expected_entropy": "expected entropy",
@@ -50,13 +44,9 @@ def uncertainty_section(records: Records, looks: Mapping[str, Look]) -> Section 
     by_model = {look.label: {condition(r): r for r in found.where(label=look.label)} for look in shown}
     figures = [_reliability(i, look, by_model[look.label]) for i, look in enumerate(shown)]
     figures += [_selective(i, name, shown, by_model) for i, name in enumerate(conditions)]
-    return Section(
-        name="uncertainty",
-        title="Calibration and selective prediction",
-        words=[_CALIBRATION, _SELECTIVE],
-        figures=figures,
-        tables=[_scores(shown, by_model, found)],
-    )
+    title, words = "Calibration and selective prediction", [_CALIBRATION, _SELECTIVE]
+    tables = [_scores(shown, by_model, found)]
+    return Section(name="uncertainty", title=title, words=words, figures=figures, tables=tables)
 
 
 def detection_section(records: Records, looks: Mapping[str, Look]) -> Section | None:
@@ -95,13 +85,8 @@ def _reliability(index: int, look: Look, by_condition: Mapping[str, Record]) -> 
 
 
 def _dots(bars: Mapping[str, Any], hollow: bool) -> plots.Dots:
-    total = sum(bars["count"])
-    kept = [
-        (100 * x, 100 * y, count / total)
-        for x, y, count in zip(bars["confidence"], bars["accuracy"], bars["count"], strict=True)
-        if count
-    ]
-    x, y, share = ([row[i] for row in kept] for i in range(3))
+    kept = [row for row in zip(bars["confidence"], bars["accuracy"], bars["count"], strict=True) if row[2]]
+    x, y, share = zip(*((100 * x, 100 * y, count / sum(bars["count"])) for x, y, count in kept), strict=True)
     return plots.Dots(x=x, y=y, share=share, hollow=hollow)
 
 
@@ -115,8 +100,7 @@ def _selective(index: int, name: str, shown: Sequence[Look], by_model: Mapping[s
     ]
     # a curve with hardly any errors should look like one
     top = max(5.0, 1.05 * max(max(line.y) for line in drawn))
-    identity = f"risk-coverage-{index + 1}"
-    axis = "coverage, %"
+    identity, axis = f"risk-coverage-{index + 1}", "coverage, %"
     numbers = Table(
         name=identity,
         caption=f"Error in % on the covered images, {name}.",
