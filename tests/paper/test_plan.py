@@ -46,16 +46,12 @@ def test_the_whole_paper(tmp_path) -> None:
     assert plan.left_out == ()
 
 
-def test_an_experiment_needs_only_its_own_networks(tmp_path) -> None:
+def test_an_experiment_needs_only_its_own_networks_and_shares_measurements(tmp_path) -> None:
+    table, figure = (planned(tmp_path, name).measurements[0] for name in ("table1", "fig2"))
+    assert table.name == figure.name and table.points(DIGITS.protocol) < figure.points(DIGITS.protocol)
     assert [run.label for run in planned(tmp_path, "fig4").runs] == ["adv_bnn"]
     assert [run.label for run in planned(tmp_path, "lipschitz").runs] == ["adv", "adv_bnn"]
     assert kinds(planned(tmp_path, "table1", audit="none")).keys() == {"radius", "averaged"}
-
-
-def test_the_table_and_the_figure_share_their_measurements(tmp_path) -> None:
-    table, figure = (planned(tmp_path, name).measurements[0] for name in ("table1", "fig2"))
-    assert table.name == figure.name
-    assert table.points(DIGITS.protocol) < figure.points(DIGITS.protocol)
 
 
 def test_seeds_are_trained_and_measured_but_transfer_takes_the_first(tmp_path) -> None:
@@ -78,7 +74,6 @@ def test_what_cannot_be_made_is_listed(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("names", "options", "message"),
     [
-        (["fig5"], {}, "fig5"),
         ([], {"seeds": 0}, "seeds .*got 0"),
         ([], {"audit": "medium"}, "audit='medium'"),
         ([], {"defenses": ["adv", "adv"]}, "defenses .*distinct"),

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import made_up_reproductions as made_up
 from advbnn.evaluation.records import Records
 from advbnn.paper import Experiment, check_claims, write_all
 from advbnn.paper.experiment import RECORDS
@@ -12,21 +13,7 @@ from advbnn.paper.figures import FIGURES, draw_all
 from advbnn.paper.tables import claims_table, table1
 from advbnn.paper.write import results
 from advbnn.report.elements import NOTHING
-from made_up_reproductions import (
-    CIFAR10,
-    DIGITS,
-    alphas,
-    as_in_the_paper,
-    audits,
-    averaged_records,
-    ensemble_curves,
-    everything,
-    evidence,
-    lipschitz_values,
-    radius_records,
-    steps_curves,
-    transfers,
-)
+from made_up_reproductions import CIFAR10, DIGITS, as_in_the_paper, audits, evidence, radius_records
 
 pytest.importorskip("matplotlib")
 
@@ -34,13 +21,13 @@ P = CIFAR10.protocol
 PARTS = {
     "radius": (radius_records(P, as_in_the_paper), {"table1", "fig2"}),
     "rse": (radius_records(P, as_in_the_paper, ["rse"]), {"fig2"}),
-    "averaged": (averaged_records(P, as_in_the_paper), set()),
+    "averaged": (made_up.averaged_records(P, as_in_the_paper), set()),
     "audit": (audits(P, as_in_the_paper), {"table1"}),
-    "transfer": (transfers(P, lambda a, b: 0.5), {"fig3"}),
-    "ensemble": (ensemble_curves(P, lambda size: 0.0), {"fig4"}),
-    "steps": (steps_curves(P, lambda count: 0.0), {"fig4"}),
-    "lipschitz": (lipschitz_values(P, {("adv", "test"): 0.5}), {"lipschitz"}),
-    "alpha": (alphas(P, {1.0: 0.7}), {"alpha"}),
+    "transfer": (made_up.transfers(P, lambda a, b: 0.5), {"fig3"}),
+    "ensemble": (made_up.ensemble_curves(P, lambda size: 0.0), {"fig4"}),
+    "steps": (made_up.steps_curves(P, lambda count: 0.0), {"fig4"}),
+    "lipschitz": (made_up.lipschitz_values(P, [0.5]), {"lipschitz"}),
+    "alpha": (made_up.alphas(P, {1.0: 0.7}), {"alpha"}),
 }
 
 
@@ -54,7 +41,7 @@ def test_any_part_alone_can_be_shown(tmp_path, part: str) -> None:
 
 
 def test_table_1_has_the_papers_rows_and_ours() -> None:
-    table = table1(everything())
+    table = table1(made_up.everything())
     rows = {(row[0].text, row[1].text): [cell.text for cell in row[2:]] for row in table.rows}
     assert rows["Adv-BNN", "the paper"] == ["79.7", "68.7", "45.4", "26.9", "18.6"]
     assert rows["Adv-BNN", "PGD-20"] == ["79.7", "68.7", "45.4", "26.9", "18.6"]
@@ -67,7 +54,7 @@ def test_table_1_has_the_papers_rows_and_ours() -> None:
 
 
 def test_the_caption_has_the_smaller_number_of_images_and_the_inconclusive_ones() -> None:
-    averaged = averaged_records(P, as_in_the_paper)
+    averaged = made_up.averaged_records(P, as_in_the_paper)
     fewer = [replace(one, data=replace(one.data, n=2000), correct=(1000,)) for one in averaged]
     assert "2,000 images" in table1(evidence([*radius_records(P, as_in_the_paper), *fewer])).caption
     for images, most in ((650, "6.5"), (1, "0.1")):
@@ -87,7 +74,7 @@ def test_digits_show_no_number_of_the_paper() -> None:
 
 
 def test_claims_are_listed_with_source_verdict_and_evidence() -> None:
-    table = claims_table(check_claims(everything()))
+    table = claims_table(check_claims(made_up.everything()))
     assert table.rows[0][1].note == "(Table 1)"
     assert all(row[2].text == "reproduced" and row[3].text for row in table.rows)
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from advbnn.errors import ArgumentError
 from advbnn.report.elements import NOTHING, Cell, Table, percent_at_most, percent_range, with_error
 
 ROWS = [
@@ -33,11 +32,6 @@ def test_rows_with_the_same_heading_are_a_group() -> None:
 def test_columns_of_numbers_are_recognised(text: str) -> None:
     is_number = text not in ("linf 0.1", "4 of 5")
     assert Table(name="t", caption="", columns=["x"], rows=[[Cell(text)]]).numeric == [is_number]
-
-
-def test_rows_need_a_cell_for_each_column() -> None:
-    with pytest.raises(ArgumentError, match="'t' need 2 cells, got 1"):
-        Table(name="t", caption="", columns=["a", "b"], rows=[[Cell("1")]])
 
 
 def test_numbers_are_rounded_alike_and_upper_bounds_are_rounded_up() -> None:

@@ -9,7 +9,7 @@ import matplotlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import Image, ImageChops
 
 from advbnn.report import plots
 from advbnn.report.style import looks
@@ -79,17 +79,9 @@ def test_files_use_their_whole_area_and_are_reproducible(tmp_path: Path, draw: C
     assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
     with Image.open(tmp_path / "one.png") as image:
         ground = Image.new("RGB", image.size, (253, 252, 250))
-        left, top, right, bottom = _drawn(image.convert("RGB"), ground)
+        left, top, right, bottom = ImageChops.difference(image.convert("RGB"), ground).getbbox()
         assert left < 0.05 * image.width and right > 0.95 * image.width
         assert top < 0.05 * image.height and bottom > 0.95 * image.height
-
-
-def _drawn(image: Image.Image, ground: Image.Image) -> tuple[int, int, int, int]:
-    from PIL import ImageChops
-
-    box = ImageChops.difference(image, ground).getbbox()
-    assert box is not None
-    return box
 
 
 @given(st.lists(st.floats(-20, 120), min_size=1, max_size=12))

@@ -23,7 +23,9 @@ def report(
         Path,
         typer.Option(callback=folder_to_write, help="The folder for report.html, report.md and report.csv."),
     ] = Path("report"),
-    images: Annotated[int, typer.Option(help="Test images shown under attack for each run folder; 0 for none.")] = 3,
+    images: Annotated[
+        int, typer.Option(min=0, help="Test images shown under attack for each run folder; 0 for none.")
+    ] = 3,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; default the first GPU, else cpu.")] = None,
 ) -> None:
     """Write a page with tables and plots of everything that was measured."""
@@ -35,8 +37,6 @@ def report(
     from advbnn.report.style import defenses_in
 
     with explaining_errors():
-        if images < 0:
-            raise ArgumentError(f"images must be a number of images, 0 or more, got {images}")
         found = {source: read_records(source) for source in sources}
         check_one_network_per_label(found)
         records = Records()
@@ -77,10 +77,7 @@ def read_records(source: Path) -> "Records":
 
 
 def check_one_network_per_label(found: Mapping[Path, "Records"]) -> None:
-    """Refuses two networks with the same label, whose numbers would share a row.
-
-    Files of the same reproduction are accepted: there the networks trained with different alphas share a label.
-    """
+    """Refuses two networks with one label, except in one reproduction, where those with different alphas share it."""
     from advbnn.paper.experiment import FILE
 
     first: dict[tuple[str, ...], tuple[str, Path]] = {}

@@ -148,6 +148,5 @@ def _announce(reproduction: "Reproduction", estimate: bool) -> list["Task"]:
     if estimate:
         devices = reproduction.devices
         total = in_words(wall_time([task.seconds or 0.0 for task in tasks], len(devices)))
-        count = f"{len(devices)} process{'es' if len(devices) > 1 else ''}"
-        typer.echo(f"Estimated time: {total} with {count} on {', '.join(dict.fromkeys(devices))}.")
+        typer.echo(f"Estimated time: {total} with {len(devices)} workers on {', '.join(dict.fromkeys(devices))}.")
     return tasks

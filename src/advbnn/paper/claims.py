@@ -3,8 +3,10 @@
 A new claim is one more function with `@_claim`, which returns a verdict and the evidence for it in words.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from itertools import permutations
 from statistics import fmean
 
 from advbnn.paper import published as paper
@@ -24,6 +26,8 @@ _NOT_BOTH = "Adv-BNN and adversarial training were not both measured."
 Verdict = tuple[str, str]
 """The verdict, and the evidence in words."""
 Check = Callable[[Evidence], Verdict]
+_Accuracy = Callable[[float], Number | None]
+_Pairs = list[tuple[float, Number, Number]]
 _CHECKS: list[tuple[str, str, str, Check]] = []
 
 
@@ -86,7 +90,7 @@ def _better(evidence: Evidence) -> Verdict:
 
 @_claim("gain", "Section 4.1", "The gain over adversarial training is about 10 points.")
 def _gain(evidence: Evidence) -> Verdict:
-    pairs = _pairs(evidence, evidence.authors)
+    pairs = _ours_and_theirs(evidence, evidence.authors)
     if not pairs:
         return UNMEASURED, _NOT_BOTH
     gains = [ours.mean - theirs.mean for _, ours, theirs in pairs]
@@ -112,7 +116,7 @@ def _better_averaged(evidence: Evidence) -> Verdict:
 def _better_worst(evidence: Evidence) -> Verdict:
     """Images of Adv-BNN on which the audit was inconclusive are no evidence against a gain."""
     verdict, words = _comparison(evidence, evidence.worst, lambda eps: evidence.inconclusive("adv_bnn", eps))
-    shares = [evidence.inconclusive("adv_bnn", eps) for eps, _, _ in _pairs(evidence, evidence.worst)]
+    shares = [evidence.inconclusive("adv_bnn", eps) for eps, _, _ in _ours_and_theirs(evidence, evidence.worst)]
     if any(shares):
         span = " to ".join(dict.fromkeys(percent_at_most(end / 100) for end in (min(shares), max(shares))))
         words += f" For Adv-BNN {span} % of the images were inconclusive and are counted as not robust."
@@ -121,29 +125,22 @@ def _better_worst(evidence: Evidence) -> Verdict:
 
 @_claim("attack", "Section 2.1, appendix A", "One weight sample per step is enough to attack a random network.")
 def _attack(evidence: Evidence) -> Verdict:
-    pairs = [
-        (both[0].mean - both[1].mean, eps, *both)
-        for eps in evidence.radii
-        if (both := _both(evidence.authors("adv_bnn", eps), evidence.averaged("adv_bnn", eps)))
-    ]
+    pairs = _pairs(evidence, partial(evidence.authors, "adv_bnn"), partial(evidence.averaged, "adv_bnn"))
     if not pairs:
         return UNMEASURED, "Adv-BNN was not attacked in both ways."
-    lost, eps, single, averaged = max(pairs, key=lambda pair: pair[0])
+    eps, single, averaged = max(pairs, key=lambda pair: pair[1].mean - pair[2].mean)
     chance, worst = margin(single, averaged), evidence.worst("adv_bnn", eps)
     words = f"At {eps:.4g} Adv-BNN has {single.mean:.1f} % under the paper's attack, {averaged.mean:.1f} % under "
     words += f"averaged gradients{f' and {worst.mean:.1f} % in the worst case' if worst is not None else ''}"
-    return small_loss(lost, chance, 2, 5), f"{words}; 95 % margin {chance:.1f} points."
+    return small_loss(single.mean - averaged.mean, chance, 2, 5), f"{words}; 95 % margin {chance:.1f} points."
 
 
 @_claim("bnn", "Section 4.1", "A BNN by itself is no more robust than a network without defence.")
 def _bnn(evidence: Evidence) -> Verdict:
-    found = [
-        (both[0].mean - both[1].mean, margin(*both), eps, both[0].mean, both[1].mean)
-        for eps in evidence.radii
-        if (both := _both(evidence.averaged("bnn", eps), evidence.averaged("none", eps)))
-    ]
-    if not found:
+    pairs = _pairs(evidence, partial(evidence.averaged, "bnn"), partial(evidence.averaged, "none"))
+    if not pairs:
         return UNMEASURED, "BNN and the network without defence were not both attacked."
+    found = [(bnn.mean - none.mean, margin(bnn, none), eps, bnn.mean, none.mean) for eps, bnn, none in pairs]
     lead, chance, eps, random, plain = max(found)
     return small_loss(lead, chance, 5, 15), (
         f"Largest lead at {eps:.4g}: {random:.1f} % against {plain:.1f} % without defence, under averaged gradients; "
@@ -168,18 +165,14 @@ def _alpha(evidence: Evidence) -> Verdict:
         return UNMEASURED, "There are no trainings with a smaller alpha."
     (first, default), *smaller = clean.items()
     if default.mean >= target.mean:
-        return UNMEASURED, (
-            f"There is no gap to close: without attack alpha {first:g} has {default.mean:.1f} %, adversarial training "
-            f"{target.mean:.1f} %."
-        )
+        words = f"There is no gap to close: without attack alpha {first:g} has {default.mean:.1f} %, "
+        return UNMEASURED, f"{words}adversarial training {target.mean:.1f} %."
     alpha, best = max(smaller, key=lambda item: item[1].mean)
     verdict = REPRODUCED if best.mean >= target.mean - 0.5 else PARTLY if best.mean > default.mean else NOT
     if max(margin(best, target), margin(best, default)) > 5:
         verdict = INCONCLUSIVE
-    words = (
-        f"Without attack alpha {first:g} has {default.mean:.1f} %, alpha {alpha:g} {best.mean:.1f} % and adversarial "
-        f"training {target.mean:.1f} %"
-    )
+    words = f"Without attack alpha {first:g} has {default.mean:.1f} %, alpha {alpha:g} {best.mean:.1f} % and "
+    words += f"adversarial training {target.mean:.1f} %"
     if alpha in robust and first in robust:
         words += f"; under attack {robust[first].mean:.1f} % becomes {robust[alpha].mean:.1f} %"
     return verdict, f"{words}."
@@ -191,8 +184,10 @@ def _alpha(evidence: Evidence) -> Verdict:
     "The undefended network and the BNN share adversarial examples; RSE, adversarial training and Adv-BNN less so.",
 )
 def _families(evidence: Evidence) -> Verdict:
-    plain = _affinities(evidence, ("none", "bnn"))
-    robust = _affinities(evidence, ("rse", "adv", "adv_bnn"))
+    plain, robust = (
+        [value for a, b in permutations(names, 2) if (value := evidence.affinity.get(a, {}).get(b)) is not None]
+        for names in (("none", "bnn"), ("rse", "adv", "adv_bnn"))
+    )
     if len(plain) < 2 or len(robust) < 6:
         return UNMEASURED, "The affinity of all pairs of the five defences was not measured."
     (low, high), mean = paper.AFFINITY_OF_ROBUST, fmean(robust)
@@ -304,7 +299,7 @@ def _comparison(
     slack: Callable[[float], float] = lambda eps: 0.0,
 ) -> Verdict:
     """Whether Adv-BNN, which may really have `slack` points more, is ahead by more than chance."""
-    pairs = _pairs(evidence, accuracy)
+    pairs = _ours_and_theirs(evidence, accuracy)
     if not pairs:
         return UNMEASURED, _NOT_BOTH
     leads = [(ours.mean - theirs.mean, margin(ours, theirs), slack(eps)) for eps, ours, theirs in pairs]
@@ -320,21 +315,15 @@ def _comparison(
     return verdict, words
 
 
-def _pairs(evidence: Evidence, accuracy: Callable[[str, float], Number | None]) -> list[tuple[float, Number, Number]]:
-    """Adv-BNN and adversarial training at every radius where both are known."""
-    return [(eps, *both) for eps in evidence.radii if (both := _both(accuracy("adv_bnn", eps), accuracy("adv", eps)))]
+def _ours_and_theirs(evidence: Evidence, accuracy: Callable[[str, float], Number | None]) -> _Pairs:
+    return _pairs(evidence, partial(accuracy, "adv_bnn"), partial(accuracy, "adv"))
 
 
-def _both(one: Number | None, other: Number | None) -> tuple[Number, Number] | None:
-    """Two numbers, on the same images where possible; None if one is unknown."""
-    return None if one is None or other is None else (one.on(other.data), other.on(one.data))
+def _pairs(evidence: Evidence, ours: _Accuracy, theirs: _Accuracy) -> _Pairs:
+    """Two accuracies at every radius where both are known, on the same images where possible."""
+    found = ((eps, ours(eps), theirs(eps)) for eps in evidence.radii)
+    return [(eps, a.on(b.data), b.on(a.data)) for eps, a, b in found if a is not None and b is not None]
 
 
 def _radii(count: int) -> str:
     return f"{count} {'radius' if count == 1 else 'radii'}"
-
-
-def _affinities(evidence: Evidence, names: Sequence[str]) -> list[float]:
-    rho = evidence.affinity
-    values = [rho.get(a, {}).get(b) for a in names for b in names if a != b]
-    return [value for value in values if value is not None]

@@ -27,17 +27,18 @@ _STEPS_TIMED = 3
 _LONG_CALL = 2.0  # seconds; a single call of this length is precise enough
 
 
-def estimated_seconds(plan: Plan, splits: Splits[Any], device: str) -> tuple[dict[str, float], dict[str, float]]:
-    """The seconds of each pending training by label, and of each pending measurement by name."""
+def estimated_seconds(plan: Plan, splits: Splits[Any], device: str) -> dict[str, float]:
+    """The seconds of each pending training and measurement, by the name of its task."""
     protocol, pending, runs = plan.experiment.protocol, plan.pending(), plan.pending_runs()
     networks = {run.defense: run for one in pending for run in one.runs}
-    models = {name: _model(run, splits, device) for name, run in networks.items()}
+    shape: dict[str, Any] = {"classes": len(splits.train.classes), "shape": splits.train.shape, "seed": 0}
+    models = {name: run.config.defense.build(**shape).to(device) for name, run in networks.items()}
     trained = {run.defense: run for run in runs}
     steps = {name: _step_seconds(plan, run, models[name], splits, device) for name, run in trained.items()}
     costs = {name: _cost(run, models[name], protocol, splits, device) for name, run in networks.items()}
     budget = Budget(protocol=protocol, costs=costs, test_images=len(splits.test))
-    trainings = {run.label: steps[run.defense] * _steps_left(plan, run, len(splits.train)) for run in runs}
-    return trainings, {one.name: one.cost(budget) for one in pending}
+    trainings = {run.task: steps[run.defense] * _steps_left(plan, run, len(splits.train)) for run in runs}
+    return trainings | {one.name: one.cost(budget) for one in pending}
 
 
 def in_words(seconds: float) -> str:
@@ -52,11 +53,6 @@ def wall_time(seconds: Iterable[float], workers: int) -> float:
     """The duration of all tasks if the workers share them evenly and do not slow each other down."""
     every = list(seconds)
     return max(sum(every) / workers, max(every, default=0.0))
-
-
-def _model(run: Run, splits: Splits[Any], device: str) -> nn.Module:
-    train = splits.train
-    return run.config.defense.build(classes=len(train.classes), shape=train.shape, seed=0).to(device)
 
 
 def _cost(run: Run, model: nn.Module, protocol: Protocol, splits: Splits[Any], device: str) -> Cost:

@@ -33,12 +33,9 @@ class Speed:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """Everything that a reproduction has measured so far.
+    """Everything that a reproduction has measured so far, and the rows of Table 1 for the same data, if any.
 
-    Attributes:
-        paper: the rows of Table 1 for the same data; empty if the paper has none.
-        speeds: of the trainings, by label.
-        borrowed: the defences taken from another reproduction, with the name of its folder.
+    `speeds` are by label; `borrowed` are defences of another reproduction, with the name of its folder.
     """
 
     experiment: Experiment

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from advbnn.defenses.profiles import DEFENSES
-from advbnn.errors import ArgumentError, RunError, unknown
+from advbnn.errors import ArgumentError, RunError, positive_whole, unknown
 from advbnn.evaluation.audit.attack_suite import LEVELS
+from advbnn.fast.compiling import ENGINES
 from advbnn.paper.experiment import EXPERIMENTS, RUNS, Experiment, Run, source
 from advbnn.paper.measurement import Measurement, Request
 from advbnn.paper.measurements import MEASUREMENTS, NO_AUDIT
@@ -49,36 +50,28 @@ def make_plan(
     root: str | None = None,
     engine: str = "auto",
 ) -> Plan:
-    """Returns the trainings and measurements that the named experiments need.
+    """Returns the trainings and measurements that the named experiments need, with `seeds` trainings per defence.
 
-    Args:
-        experiment: what is reproduced.
-        out: the folder of the reproduction.
-        names: of the experiments.
-        defenses: which defences to train.
-        seeds: trainings per defence.
-        audit: the level of the audit; the protocol's when None, `"none"` for no audit.
-        root: where the files of the data set are.
-        engine: how training steps run.
+    `audit` is the level of the audit: the protocol's when None, `"none"` for no audit.
     """
-    for name in names:
-        if name not in EXPERIMENTS:
-            raise unknown("experiment", name, [*EXPERIMENTS, "all"])
-    if seeds < 1:
-        raise ArgumentError(f"seeds must be the number of trainings per defence, at least 1, got {seeds}")
     level = experiment.protocol.audit if audit is None else audit
-    if level not in (*LEVELS, NO_AUDIT):
-        raise unknown("audit", level, [*LEVELS, NO_AUDIT])
-    for defense in defenses:
-        if defense not in DEFENSES:
-            raise unknown("defenses", defense, DEFENSES)
+    for argument, given, known in (
+        ("experiment", names, (*EXPERIMENTS, "all")),
+        ("defenses", defenses, DEFENSES),
+        ("audit", [level], (*LEVELS, NO_AUDIT)),
+        ("engine", [engine], ENGINES),
+    ):
+        for name in set(given) - set(known):
+            raise unknown(argument, name, known)
+    positive_whole("seeds", seeds)
     if not defenses or len(set(defenses)) < len(defenses):
         raise ArgumentError(f"defenses must be distinct names of {', '.join(DEFENSES)}, got {','.join(defenses)!r}")
     runs = [experiment.run(defense, seed, root=root, engine=engine) for defense in defenses for seed in range(seeds)]
     request = Request(experiment=experiment, names=names, runs=runs, audit=level)
     for key in experiment.unused_settings(defenses):
         request.left_out.append(f"--set {key}: none of the chosen defences has this setting")
-    measurements = [one for kind in MEASUREMENTS for one in kind.requested(request)]
+    kinds = [kind for kind in MEASUREMENTS if set(kind.experiments) & set(names)]
+    measurements = [one for kind in kinds for one in kind.requested(request)]
     if not measurements:
         raise ArgumentError(f"nothing to do: {'; '.join(request.left_out)}")
     used = {run.label: run for measurement in measurements for run in measurement.runs}

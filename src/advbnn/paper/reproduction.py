@@ -33,20 +33,16 @@ class Reproduction:
 
     def estimate(self) -> dict[str, float]:
         """The estimated seconds of every task that is left, by name."""
-        plan, splits = self.plan, load_splits(self.plan.runs[0].config)
-        trainings, measurements = estimated_seconds(plan, splits, self.devices[0])
-        return {_training(label): seconds for label, seconds in trainings.items()} | measurements
+        return estimated_seconds(self.plan, load_splits(self.plan.runs[0].config), self.devices[0])
 
     def tasks(self, seconds: dict[str, float] | None = None) -> list[Task]:
         """The trainings and measurements that are left, with their estimated seconds if known."""
         plan, known = self.plan, seconds or {}
-        tasks = []
-        for run in plan.pending_runs():
-            name = _training(run.label)
-            tasks.append(Task(name, train, (run, plan.folder(run)), seconds=known.get(name)))
+        runs = plan.pending_runs()
+        tasks = [Task(run.task, train, (run, plan.folder(run)), seconds=known.get(run.task)) for run in runs]
         for one in plan.pending():
+            needs = tuple(run.task for run in one.runs)
             arguments = (one, plan.experiment, plan.out, self.command)
-            needs = tuple(_training(run.label) for run in one.runs)
             tasks.append(Task(one.name, measure, arguments, needs, known.get(one.name)))
         return tasks
 
@@ -99,7 +95,3 @@ def load_splits(config: Config) -> Splits[Any]:
 @cache
 def _load(source: str, root: str | None, size: int | None, folder: str | None) -> Splits[Any]:
     return data.load(source, root, size=size, cache=folder)
-
-
-def _training(label: str) -> str:
-    return f"training {label}"

@@ -56,11 +56,8 @@ def run_tasks(
 ) -> TaskResults:
     """Runs the tasks, each after those it needs, first those with the most work depending on them.
 
-    Args:
-        tasks: the work; a need that is not among them counts as done.
-        devices: one for each worker; a device may be named several times.
-        threads: CPU threads of each worker.
-        log: receives a line whenever a task starts or ends, with the progress and the time left if all have estimates.
+    There is a worker for each of `devices`, with so many CPU threads. A need that is not among the tasks counts as
+    done. `log` receives a line whenever a task starts or ends, with the time left if all have estimates.
 
     Raises:
         Interrupted: after Ctrl-C or SIGTERM; the workers have saved what they could and have ended.
@@ -121,10 +118,10 @@ class _Worker:
             return name, self.pipe.recv()
         except (EOFError, OSError):
             self.process.join()
-            code = self.process.exitcode
+            reason = f"its process ended with status {self.process.exitcode}"
             self.pipe.close()
             self._start_process()
-            return name, f"its process ended with status {code}"
+            return name, reason
 
     def seconds_left(self) -> float | None:
         """The estimated rest of its task; None without an estimate, or once it has taken longer."""

@@ -24,13 +24,7 @@ _WORDS = (
 
 
 def write_all(out: Path, images: Sequence[AttackedImage] = (), figures: Path | None = None) -> Path:
-    """Writes figures, `results.md` and the report of the reproduction in a folder; returns the path of the report.
-
-    Args:
-        out: the folder of a reproduction.
-        images: single images to show in the report.
-        figures: the folder of the figures; `figures` inside `out` when None.
-    """
+    """Writes figures, `results.md` and the report of the reproduction in `out`; returns the path of the report."""
     evidence = Evidence.read(out)
     claims = check_claims(evidence)
     drawn = draw_all(evidence, figures or out / "figures")

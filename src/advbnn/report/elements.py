@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from advbnn.errors import ArgumentError
 from advbnn.report.style import Look
 
 PLUS_MINUS = "\u00b1"
@@ -36,11 +35,6 @@ class Table:
     caption: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
-
-    def __post_init__(self) -> None:
-        for row in self.rows:
-            if len(row) != len(self.columns):
-                raise ArgumentError(f"rows of table {self.name!r} need {len(self.columns)} cells, got {len(row)}")
 
     @property
     def groups(self) -> list[tuple[Cell, list[Sequence[Cell]]]]:

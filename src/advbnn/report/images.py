@@ -1,9 +1,8 @@
 """Single images before and after an attack, with the predictions of the model."""
 
 import base64
+import io
 import math
-import struct
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -119,24 +118,19 @@ def by_model(images: Sequence[AttackedImage], labels: Sequence[str]) -> Mapping[
 
 def png(pixels: Tensor) -> bytes:
     """A PNG file of an image [1 or 3, height, width] with values in [0, 1]."""
+    from PIL import Image
+
     if pixels.ndim != 3 or pixels.shape[0] not in (1, 3) or 0 in pixels.shape:
         raise ArgumentError(f"pixels must be an image [1 or 3, height, width], got shape {list(pixels.shape)}")
-    channels, height, width = pixels.shape
     levels = (pixels.detach().cpu().float().clamp(0, 1) * 255).round().to(torch.uint8)
-    rows = levels.permute(1, 2, 0).reshape(height, width * channels)
-    filtered = torch.cat([torch.zeros(height, 1, dtype=torch.uint8), rows], 1)  # every row begins with its filter: none
-    header = struct.pack(">IIBBBBB", width, height, 8, 0 if channels == 1 else 2, 0, 0, 0)  # 0: grey, 2: colour
-    body = zlib.compress(filtered.numpy().tobytes(), 9)
-    return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", body) + _chunk(b"IEND", b"")
+    file = io.BytesIO()
+    Image.fromarray((levels[0] if len(levels) == 1 else levels.permute(1, 2, 0)).numpy()).save(file, "png")
+    return file.getvalue()
 
 
 def data_uri(pixels: Tensor) -> str:
     """An image as a data URI, so that a page needs no other file."""
     return f"data:image/png;base64,{base64.b64encode(png(pixels)).decode()}"
-
-
-def _chunk(name: bytes, content: bytes) -> bytes:
-    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
 
 
 def _prediction(prediction: Prediction, row: int, classes: Sequence[str]) -> ImagePrediction:

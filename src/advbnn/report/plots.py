@@ -217,6 +217,6 @@ def _label_above(axes: "Axes", label: str) -> None:
 def _name_ends(axes: "Axes", height: float, lines: Sequence[Line]) -> None:
     low, high = axes.get_ylim()
     gap = _LABEL_GAP * (high - low) / (height * axes.get_position().height)
+    style: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "center"}
     for line, place in zip(lines, spread_out([line.y[-1] for line in lines], gap, low, high), strict=True):
-        text = line.look.title
-        axes.text(1.02, place, text, color=line.look.light, transform=axes.get_yaxis_transform(), va="center")
+        axes.text(1.02, place, line.look.title, color=line.look.light, **style)

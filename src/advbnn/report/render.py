@@ -9,7 +9,7 @@ from advbnn.evaluation.records import Record, Records
 from advbnn.files import write_atomically
 from advbnn.report.compose import compose
 from advbnn.report.elements import Cell, Contents, Section, Table
-from advbnn.report.images import AttackedImage, ImagePrediction, by_model, data_uri
+from advbnn.report.images import AttackedImage, by_model, data_uri
 
 Images = Mapping[str, Sequence[AttackedImage]]
 """Attacked images by the label of their model."""
@@ -84,11 +84,8 @@ def _predictions(contents: Contents, images: Images) -> Table:
     for label, of_model in images.items():
         for image in of_model:
             shown = [contents.looks[label].title, f"{image.attack} at {image.eps:.4g}", image.truth]
-            rows.append([*map(Cell, shown), _prediction(image.before), _prediction(image.after)])
+            predicted = [Cell(p.label, f"({p.probability:.0%}, {p.entropy:.2f})") for p in (image.before, image.after)]
+            rows.append([*map(Cell, shown), *predicted])
     columns = ["model", "attack", "true class", "prediction before", "prediction after"]
     caption = "In brackets the probability of the prediction and its entropy in nats."
     return Table(name="images", caption=caption, columns=columns, rows=rows)
-
-
-def _prediction(prediction: ImagePrediction) -> Cell:
-    return Cell(prediction.label, f"({prediction.probability:.0%}, {prediction.entropy:.2f})")

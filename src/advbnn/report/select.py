@@ -68,10 +68,7 @@ def samples_of(records: Sequence[Record]) -> str:
 
 
 def check_one_data_set(records: Records) -> None:
-    """Refuses records that do not belong on one plot.
-
-    The local Lipschitz value is also measured on training images: its two names, train and test, are checked apart.
-    """
+    """Refuses records that do not belong on one plot; local Lipschitz values of training and test images may differ."""
     groups: dict[str, dict[str, Record]] = {}
     for record in records:
         group = f"{record.kind} {record.name}" if record.kind == "lipschitz" else ""
@@ -79,9 +76,7 @@ def check_one_data_set(records: Records) -> None:
     for found in groups.values():
         if len(found) > 1:
             listed = "; ".join(f"{r.model.label}: {r.data.name} ({r.data.sha256[:8]})" for r in found.values())
-            raise ArgumentError(
-                f"records are of different data and cannot share a plot: {listed}. Make one report per data set"
-            )
+            raise ArgumentError(f"records are of different data: {listed}. Make one report per data set")
 
 
 def _range(values: Sequence[int]) -> str:

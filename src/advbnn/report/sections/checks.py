@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 from advbnn.evaluation.audit.flags import FLAGS, Flag
 from advbnn.evaluation.records import Record, Records
-from advbnn.report.audited import attacks_of, flags_of
 from advbnn.report.elements import NOTHING, Cell, Notice, Section, Table, percent
 from advbnn.report.select import ball, ball_title
 from advbnn.report.style import Look
@@ -40,8 +39,8 @@ def checks_section(worst: Records, looks: Mapping[str, Look]) -> Section | None:
 def _flags(worst: Sequence[Record]) -> _Flags:
     by_name: _Flags = {}
     for record in sorted(worst, key=ball):
-        for flag in flags_of(record):
-            by_name.setdefault(flag.name, []).append((ball_title(record), flag))
+        for flag in record.details["flags"]:
+            by_name.setdefault(flag["name"], []).append((ball_title(record), Flag(**flag)))
     return by_name
 
 
@@ -84,7 +83,7 @@ def _suite(worst: Records, looks: Mapping[str, Look]) -> Table:
     for label, look in looks.items():
         for record in sorted(worst.where(label=label), key=ball):
             where = [Cell(look.title), Cell(ball_title(record))]
-            for entry in attacks_of(record):
+            for entry in record.details["attacks"]:
                 right, asked = sum(entry["correct"]), sum(entry["n"])
                 share = f"{percent(right / asked)} %" if entry["on"] == "all" and asked else ""
                 rows.append([*where, Cell(entry["name"]), Cell(entry["role"]), Cell(f"{right:,} of {asked:,}", share)])

@@ -98,12 +98,9 @@ def _table(
             rows.append([Cell(look.title), Cell(name, strong=strong), unharmed, *cells])
         if not rows_of:
             rows.append([Cell(look.title), NOTHING, unharmed])
-    return Table(
-        name="headline",
-        caption=f"Accuracy in % and its 95 % interval. {images_of(used)}; {samples_of(used)}.",
-        columns=["model", "attack", "no attack", *(f"{norm} {eps:.4g}" for norm, eps in balls)],
-        rows=rows,
-    )
+    caption = f"Accuracy in % and its 95 % interval. {images_of(used)}; {samples_of(used)}."
+    columns = ["model", "attack", "no attack", *(f"{norm} {eps:.4g}" for norm, eps in balls)]
+    return Table(name="headline", caption=caption, columns=columns, rows=rows)
 
 
 def _everything(measured: Sequence[Record], looks: Mapping[str, Look]) -> Table:

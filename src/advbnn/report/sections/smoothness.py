@@ -56,12 +56,7 @@ def _figure(ball: str, found: Records, looks: Mapping[str, Look]) -> Figure:
 
 def lipschitz_bar(look: Look, part: str, details: Mapping[str, Any]) -> plots.Bar:
     """The bar of a model on `"train"` or `"test"` images, from the details of its record."""
-    value = details["first_order"]
+    value, mark, label = details["first_order"], details["increase"]["mean"], f"{look.title}, {part}"
     return plots.Bar(
-        look=look,
-        label=f"{look.title}, {part}",
-        length=value["mean"],
-        error=2 * value["se"],
-        mark=details["increase"]["mean"],
-        pale=part == "train",
+        look=look, label=label, length=value["mean"], error=2 * value["se"], mark=mark, pale=part == "train"
     )

@@ -61,12 +61,9 @@ def detection_section(records: Records, looks: Mapping[str, Look]) -> Section | 
             for which, key in ((kind, "auroc"), (f"{kind}, successful only", "auroc_of_successes")):
                 if values := record.details.get(key):
                     rows.append([Cell(look.title), Cell(which), *(_spread(values.get(score)) for score in _SCORES)])
-    table = Table(
-        name="detection",
-        caption=f"AUROC, with standard deviations over the seeds. {images_of(found)}.",
-        columns=["model", "separated from clean images", *_SCORES.values()],
-        rows=rows,
-    )
+    caption = f"AUROC, with standard deviations over the seeds. {images_of(found)}."
+    columns = ["model", "separated from clean images", *_SCORES.values()]
+    table = Table(name="detection", caption=caption, columns=columns, rows=rows)
     return Section(name="detection", title="Detection of attacks", words=[_DETECTION], tables=[table])
 
 
@@ -74,14 +71,9 @@ def _reliability(index: int, look: Look, by_condition: Mapping[str, Record]) -> 
     found = by_condition.items()
     drawn = [_dots(record.details["reliability"], hollow=record.threat is not None) for _, record in found]
     errors = [f"{name}: expected calibration error {record.details['ece']['mean']:.3f}." for name, record in found]
-    name = f"reliability-{index + 1}"
-    return Figure(
-        name=name,
-        caption=look.title,
-        alt=f"Reliability diagram of {look.title}. {' '.join(errors)}",
-        draw=partial(plots.reliability_svg, name, look, drawn),
-        small=True,
-    )
+    name, alt = f"reliability-{index + 1}", f"Reliability diagram of {look.title}. {' '.join(errors)}"
+    draw = partial(plots.reliability_svg, name, look, drawn)
+    return Figure(name=name, caption=look.title, alt=alt, draw=draw, small=True)
 
 
 def _dots(bars: Mapping[str, Any], hollow: bool) -> plots.Dots:
