@@ -70,47 +70,41 @@ def with_outcomes(found: Evidence, moved: int = 0) -> Evidence:
     return replace(found, records=Records(records))
 
 
-def radius_records(
-    protocol: Protocol, accuracy: Accuracy, labels: Iterable[str] = DEFENSES, n: int = N
-) -> list[Record]:
+def radius_records(p: Protocol, accuracy: Accuracy, labels: Iterable[str] = DEFENSES, n: int = N) -> list[Record]:
     """Table 1 and Figure 2 under the authors' attack."""
     return [
-        under(protocol.authors_attack(eps), AUTHORS, label, accuracy(label, eps), curve="radius", at=eps, n=n)
-        for label in labels
-        for eps in protocol.radii
+        under(p.authors_attack(eps), AUTHORS, label, accuracy(label, eps), curve="radius", at=eps, n=n)
+        for label, eps in product(labels, p.radii)
     ]
 
 
-def averaged_records(protocol: Protocol, accuracy: Accuracy, labels: Iterable[str] = RANDOM) -> list[Record]:
+def averaged_records(p: Protocol, accuracy: Accuracy, labels: Iterable[str] = RANDOM) -> list[Record]:
     """The same under averaged gradients."""
     return [
-        under(protocol.averaged_attack(eps), protocol.averaged, label, accuracy(label, eps), curve="radius", at=eps)
-        for label in labels
-        for eps in protocol.table_radii
+        under(p.averaged_attack(eps), p.averaged, label, accuracy(label, eps), curve="radius", at=eps)
+        for label, eps in product(labels, p.table_radii)
     ]
 
 
-def audits(
-    protocol: Protocol, accuracy: Accuracy, labels: Iterable[str] = DEFENSES, undecided: int = 0
-) -> list[Record]:
+def audits(p: Protocol, accuracy: Accuracy, inconclusive: int = 0) -> list[Record]:
     """Worst cases without flags."""
-    details = {"attacks": [], "flags": [], "inconclusive": [undecided]}
+    known: dict[str, Any] = {"kind": "worst_case"}
+    known["details"] = {"attacks": [], "flags": [], "inconclusive": [inconclusive]}
     return [
-        under(protocol.authors_attack(eps), "standard", label, accuracy(label, eps), kind="worst_case", details=details)
-        for label in labels
-        for eps in protocol.audit_radii
+        under(p.authors_attack(eps), "standard", label, accuracy(label, eps), **known)
+        for label, eps in product(DEFENSES, p.audit_radii)
     ]
 
 
 def transfers(protocol: Protocol, rho: Callable[[str, str], float]) -> list[Record]:
     """All pairs with the given affinity; every network has 90 % clean and 10 % under its own attack."""
     attack = protocol.authors_attack(protocol.transfer_radius)
-    made = [record(label, 0.9) for label in DEFENSES]
-    for source in DEFENSES:
-        for target in DEFENSES:
-            share = 0.1 if source == target else 0.9 - 0.8 * rho(source, target)
-            origin = ModelIdentity(label=source, kind="VGG", sha256=source[0] * 64)
-            made.append(under(attack, f"from {source}", target, share, kind="transfer", source=origin))
+    cleans = {label: record(label, 0.9) for label in DEFENSES}
+    made = list(cleans.values())
+    for source, target in product(DEFENSES, repeat=2):
+        share = 0.1 if source == target else 0.9 - 0.8 * rho(source, target)
+        origin = cleans[source].model
+        made.append(under(attack, f"from {source}", target, share, kind="transfer", source=origin))
     return made
 
 
@@ -191,8 +185,7 @@ def speeds(adv: float, adv_bnn: float) -> dict[str, Speed]:
 
 def claim(name: str, found: Evidence) -> Claim:
     """One of the claims."""
-    (one,) = (one for one in check_claims(found) if one.name == name)
-    return one
+    return {one.name: one for one in check_claims(found)}[name]
 
 
 def verdict(name: str, found: Evidence) -> str:

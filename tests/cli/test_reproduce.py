@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from advbnn import data
 from advbnn.cli.app import app
 from advbnn.files import locked_folder
 from advbnn.paper import Experiment
 from advbnn.paper.experiment import RECORDS, RUNS
-from advbnn.training.loop import fit
+from advbnn.training.loop import fit_config
 from advbnn.training.run_folder import MODEL
 
 pytest.importorskip("matplotlib")
@@ -36,9 +35,7 @@ def made(tmp_path_factory) -> tuple[Path, str]:
     """A reproduction with one network that was trained by other means."""
     out = tmp_path_factory.mktemp("reproduced")
     config = Experiment.choose("digits", settings=SETTINGS).run("none").config
-    splits = data.load("digits")
-    net = config.defense.build(classes=10, shape=(1, 8, 8), seed=0)
-    fit(net, splits, config.defense, out=out / RUNS / "none", config=config)
+    fit_config(config, config.load_data(), out=out / RUNS / "none", resume=False, device="cpu")
     code, output = reproduce("table1", *OPTIONS, "--out", str(out))
     assert code == 0, output
     return out, output

@@ -8,9 +8,7 @@ from advbnn.paper.experiment import stored
 
 
 def test_defaults() -> None:
-    assert Experiment.choose("digits").profile == "ours"
-    assert Experiment.choose("cifar10").profile == "authors_code"
-    assert Experiment.choose("cifar10", "paper").title == "cifar10-paper"
+    assert [Experiment.choose(name).profile for name in ("digits", "cifar10")] == ["ours", "authors_code"]
 
 
 def test_an_image_folder_uses_the_hyper_parameters_of_a_data_set(tmp_path) -> None:

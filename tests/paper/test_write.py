@@ -10,7 +10,7 @@ from advbnn.evaluation.records import Records
 from advbnn.paper import Experiment, check_claims, write_all
 from advbnn.paper.experiment import RECORDS
 from advbnn.paper.figures import FIGURES, draw_all
-from advbnn.paper.tables import claims_table, table1
+from advbnn.paper.tables import table1
 from advbnn.paper.write import results
 from advbnn.report.elements import NOTHING
 from made_up_reproductions import CIFAR10, DIGITS, as_in_the_paper, audits, evidence, radius_records
@@ -49,8 +49,7 @@ def test_table_1_has_the_papers_rows_and_ours() -> None:
     assert rows["Adv-BNN", "worst case"][2] == "36.3"
     assert ["-", "64.2", "37.7", "16.3", "8.1"] in rows.values()  # later work
     assert ("Adv. training", P.averaged) not in rows
-    assert "10,000 images of cifar10" in table.caption
-    assert "standard audit" in table.caption
+    assert "10,000 images of cifar10" in table.caption and "standard audit" in table.caption
 
 
 def test_the_caption_has_the_smaller_number_of_images_and_the_inconclusive_ones() -> None:
@@ -58,7 +57,7 @@ def test_the_caption_has_the_smaller_number_of_images_and_the_inconclusive_ones(
     fewer = [replace(one, data=replace(one.data, n=2000), correct=(1000,)) for one in averaged]
     assert "2,000 images" in table1(evidence([*radius_records(P, as_in_the_paper), *fewer])).caption
     for images, most in ((650, "6.5"), (1, "0.1")):
-        assert f"{most} %" in table1(evidence(audits(P, as_in_the_paper, undecided=images))).caption
+        assert f"{most} %" in table1(evidence(audits(P, as_in_the_paper, inconclusive=images))).caption
 
 
 def test_several_trainings_are_shown_with_their_spread() -> None:
@@ -73,12 +72,6 @@ def test_digits_show_no_number_of_the_paper() -> None:
     assert {cell for row in table1(evidence(experiment=DIGITS)).rows for cell in row[2:]} == {NOTHING}
 
 
-def test_claims_are_listed_with_source_verdict_and_evidence() -> None:
-    table = claims_table(check_claims(made_up.everything()))
-    assert table.rows[0][1].note == "(Table 1)"
-    assert all(row[2].text == "reproduced" and row[3].text for row in table.rows)
-
-
 def test_a_folder_gives_the_same_files_every_time(tmp_path) -> None:
     pytest.importorskip("jinja2")
     out, figures = tmp_path / "out", tmp_path / "images"
@@ -88,11 +81,9 @@ def test_a_folder_gives_the_same_files_every_time(tmp_path) -> None:
             Records(records).save(out / RECORDS / f"{name}.json")
     report = write_all(out, figures=figures)
     before = _contents(tmp_path)
-    assert report == out / "report" / "report.html"
     assert "The paper&#39;s claims" in report.read_text()
     text = (out / "results.md").read_text()
-    assert "(../images/fig2.png)" in text
-    assert "advbnn reproduce all --data cifar10" in text
+    assert "(../images/fig2.png)" in text and "advbnn reproduce all --data cifar10" in text
     assert {path.stem for path in figures.iterdir()} == set(FIGURES)
     assert all(path.read_bytes()[:4] == b"\x89PNG" for path in figures.iterdir())
     write_all(out, figures=figures)

@@ -38,9 +38,8 @@ def test_images_come_from_the_data_and_stay_within_the_radius(images: list[Attac
 
 def test_predictions_are_those_of_the_ensemble(images: list[AttackedImage]) -> None:
     evaluation = Evaluation(bnn(), digits(), samples=5, seeds=[3])
-    for when in ("before", "after"):
-        pixels = torch.stack([image.clean if when == "before" else image.adversarial for image in images])
-        expected = evaluation.classify(pixels, 3)
+    for when, pixels in (("before", "clean"), ("after", "adversarial")):
+        expected = evaluation.classify(torch.stack([getattr(image, pixels) for image in images]), 3)
         for row, image in enumerate(images):
             found = getattr(image, when)
             assert found.label == digits().classes[int(expected.label[row])]

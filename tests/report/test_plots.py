@@ -59,9 +59,8 @@ def test_svg_fits_into_a_page(draw: Callable[[str], str]) -> None:
     assert len(following) == len(re.findall(r"#[0-9a-f]{6}\b", drawing)) > 0  # all colours follow the page
 
 
-@pytest.mark.parametrize("log", [False, True])
-def test_lines_are_named_once_at_their_ends(log: bool) -> None:
-    named = re.findall(r">(No defence|Adv-BNN|radius|accuracy, %)</text>", lines(log=log))
+def test_lines_are_named_once_at_their_ends() -> None:
+    named = re.findall(r">(No defence|Adv-BNN|radius|accuracy, %)</text>", lines(log=True))
     assert sorted(named) == ["Adv-BNN", "No defence", "accuracy, %", "radius"]
 
 
@@ -95,4 +94,3 @@ def test_labels_are_spread_out_in_order_and_in_bounds(values: list[float]) -> No
 
 def test_labels_with_enough_room_stay_in_place() -> None:
     assert plots.spread_out([50, 10, 30], gap=6, low=0, high=100) == [50, 10, 30]
-    assert plots.spread_out([1.0, 1.0, 1.0], gap=60, low=0, high=100) == pytest.approx([1, 50.5, 100], abs=1)

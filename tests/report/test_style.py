@@ -75,7 +75,7 @@ def test_a_run_is_named_by_its_defence_and_its_folder() -> None:
 
 def test_names_are_unique() -> None:
     found = looks(["adv_bnn", "Adv-BNN", "x", "Adv. training (x)"], {"x": "adv"})
-    assert sorted(look.title for look in found.values()) == ["Adv-BNN", "Adv. training (x)", "adv_bnn", "x"]
+    assert len({look.title for look in found.values()}) == 4
 
 
 def test_the_defence_of_a_run_is_in_its_config(tmp_path: Path) -> None:

@@ -25,10 +25,8 @@ def tables(
     with explaining_errors():
         for document in documents:
             if not has_tables(read_text(document)):
-                raise ArgumentError(
-                    f"{document} has no table to fill: mark its place with the lines "
-                    "<!-- table: RECORDS/NAME --> and <!-- end -->"
-                )
+                marks = "<!-- table: RECORDS/NAME --> and <!-- end -->"
+                raise ArgumentError(f"{document} has no table to fill: mark its place with the lines {marks}")
         changed = refresh(documents, results, check=check)
         for document in documents:
             done = "out of date; run advbnn tables" if check else "refreshed"

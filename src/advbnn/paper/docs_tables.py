@@ -79,12 +79,10 @@ def _tables(results: Path, name: str, radii: str) -> dict[str, Table]:
         made |= {"table1": table1(found), "claims": claims_table(claims[folders[0].name])}
         return compose(found.records, defenses=defenses_in(folders[0])).tables() | made
     file = results / f"{name}.json"
-    files = sorted(folders[0].glob("*.json")) if folders[0].is_dir() else [file]
-    if not files or not files[0].is_file():
+    files = [file] if file.is_file() else sorted(folders[0].glob("*.json"))
+    if not files:
         raise ArgumentError(f"there are no records of {name!r}: neither {file} nor JSON files in {folders[0]}")
-    records = Records()
-    for path in files:
-        records += Records.load(path)
+    records = sum(map(Records.load, files), Records())
     return compose(records, defenses=defenses_in(folders[0])).tables()
 
 

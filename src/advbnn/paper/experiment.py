@@ -104,7 +104,8 @@ class Experiment:
         label = defense if seed == 0 else f"{defense}-seed{seed}"
         config = Config.from_table(table)
         check_radius(config)
-        if _kind(config.defense) != _kind(original):
+        now = config.defense
+        if type(now.network) is not type(original.network) or (now.attack is None) != (original.attack is None):
             culprits = " ".join(f"--set {key}" for key in changes if key.partition(".")[0] in ("network", "attack"))
             raise ConfigError(f"{culprits} turns {defense} into another defence; leave it out, choose with --defenses")
         if factor != 1:
@@ -182,8 +183,3 @@ def _applies(key: str, original: Defense) -> bool:
         return isinstance(original.network, Variational)
     of_others = part == "network" and any(hasattr(kind, name) for kind in (Noisy, Variational))
     return not of_others or hasattr(original.network, name)
-
-
-def _kind(defense: Defense) -> tuple[type, bool]:
-    """How the network of a defence is random, and whether it is trained under attack."""
-    return type(defense.network), defense.attack is not None

@@ -30,14 +30,9 @@ def write_all(out: Path, images: Sequence[AttackedImage] = (), figures: Path | N
     drawn = draw_all(evidence, figures or out / "figures")
     links = {name: Path(os.path.relpath(path, out)).as_posix() for name, path in drawn.items()}
     write_atomically(out / RESULTS, results(evidence, claims, links).encode())
-    first = [section(evidence, claims)]
-    return write_report(evidence.records, out / "report", images, first=first, defenses=defenses_in(out))
-
-
-def section(evidence: Evidence, claims: Sequence[Claim]) -> Section:
-    """The paper's table and claims as the first section of the report."""
     tables = [claims_table(claims), table1(evidence)]
-    return Section(name="paper", title="The paper's claims", words=[_WORDS], tables=tables)
+    first = [Section(name="paper", title="The paper's claims", words=[_WORDS], tables=tables)]
+    return write_report(evidence.records, out / "report", images, first=first, defenses=defenses_in(out))
 
 
 def results(evidence: Evidence, claims: Sequence[Claim], figures: Mapping[str, str]) -> str:

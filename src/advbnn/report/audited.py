@@ -14,10 +14,7 @@ def worst_cases(records: Records) -> Records:
 
 
 def accuracy_in(worst: Record, role: str) -> Record | None:
-    """The accuracy under the attack with a role, `"clean"` or `"paper"`, as a separate record.
-
-    Only attacks on all images have one, not those that ran on survivors only.
-    """
+    """The accuracy under the attack with a role, `"clean"` or `"paper"`, if it ran on all images, as a record."""
     for entry in worst.details["attacks"]:
         if entry["role"] == role and entry["on"] == "all":
             kind, threat = ("clean", None) if role == "clean" else ("attack", worst.threat)

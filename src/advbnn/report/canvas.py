@@ -36,7 +36,6 @@ _STYLE: dict[Any, Any] = {
     "lines.linewidth": 1.8,
     "lines.markersize": 4.5,
 }
-_IN_FILES: dict[Any, Any] = {"axes.titlesize": 13, "axes.titlepad": 10, "legend.fontsize": 10.5}
 
 
 @contextmanager
@@ -54,7 +53,7 @@ def png_canvas(
     path: Path, *, columns: int, width: float, height: float, sharey: bool = False
 ) -> Iterator["tuple[Figure, Sequence[Axes]]"]:
     """A figure with panels side by side, each `width` inches wide; saved to `path` at the end."""
-    with _matplotlib(_IN_FILES) as new_figure:
+    with _matplotlib({"axes.titlesize": 13, "axes.titlepad": 10, "legend.fontsize": 10.5}) as new_figure:
         figure = new_figure(figsize=(width * columns, height), layout="constrained", facecolor=GROUND[1])
         panels = list(figure.subplots(1, columns, sharey=sharey, squeeze=False)[0])
         for axes in panels:

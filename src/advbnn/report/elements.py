@@ -68,7 +68,7 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Notice:
-    """Something that a reader must know; it is alarming if it calls a result into question."""
+    """Something that a reader must know; alarming if it calls a result into question."""
 
     title: str
     words: str

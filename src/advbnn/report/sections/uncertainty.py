@@ -93,19 +93,15 @@ def _selective(index: int, name: str, shown: Sequence[Look], by_model: Mapping[s
     # a curve with hardly any errors should look like one
     top = max(5.0, 1.05 * max(max(line.y) for line in drawn))
     identity, axis = f"risk-coverage-{index + 1}", "coverage, %"
-    numbers = Table(
-        name=identity,
-        caption=f"Error in % on the covered images, {name}.",
-        columns=[axis, *(look.title for look in curves)],
-        rows=[[Cell(f"{x:.0f}"), *(Cell(f"{line.y[i]:.1f}") for line in drawn)] for i, x in enumerate(drawn[0].x)],
-    )
+    columns, caption = [axis, *(look.title for look in curves)], f"Error in % on the covered images, {name}."
+    rows = [[Cell(f"{x:.0f}"), *(Cell(f"{line.y[i]:.1f}") for line in drawn)] for i, x in enumerate(drawn[0].x)]
+    ends = " ".join(f"{line.look.title}: error {line.y[-1]:.1f} % at full coverage." for line in drawn)
     return Figure(
         name=identity,
         caption=f"Selective prediction: {name}.",
-        alt=f"Error against coverage, {name}. "
-        + " ".join(f"{line.look.title}: error {line.y[-1]:.1f} % at full coverage." for line in drawn),
+        alt=f"Error against coverage, {name}. {ends}",
         draw=partial(plots.lines_svg, identity, plots.Panel(lines=drawn, x_label=axis), y_label="error, %", top=top),
-        numbers=numbers,
+        numbers=Table(name=identity, caption=caption, columns=columns, rows=rows),
     )
 
 
