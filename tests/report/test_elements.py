@@ -1,6 +1,5 @@
 """Tables and their markdown."""
 
-
 from advbnn.report.elements import NOTHING, Cell, Table, percent_at_most, percent_range, with_error
 
 ROWS = [
