@@ -201,9 +201,8 @@ def test_uncertainty_and_lipschitz_values_show_their_numbers() -> None:
     made = records.only(kind="uncertainty", label="bnn", name="paper 20").details
     assert cell(report, "uncertainty", "BNN", "paper 20 at linf 0.035", "ECE")[0] == f"{made['ece']['mean']:.3f}"
     assert cell(report, "detection", "BNN", "images of noise", "entropy")[0] == "0.900"
-    assert cell(report, "lipschitz-linf-0.035", "BNN", "train", "first-order estimate")[0] == (
-        f"{records.only(kind='lipschitz', label='bnn', name='train').details['first_order']['mean']:.3f}"
-    )
+    lipschitz = records.only(kind="lipschitz", label="bnn", name="train").details["first_order"]["mean"]
+    assert cell(report, "lipschitz-linf-0.035", "BNN", "train", "first-order estimate")[0] == f"{lipschitz:.3f}"
     successful = [row[0].text for row in report.tables()["detection"].rows if "successful" in row[1].text]
     assert successful == ["No defence", "RSE", "BNN", "Adv-BNN"]  # the attack never succeeded on the other
     risk = made["risk_coverage"]["risk"][-1]
@@ -212,10 +211,8 @@ def test_uncertainty_and_lipschitz_values_show_their_numbers() -> None:
 
 def test_empty_bins_are_not_drawn() -> None:
     figure = section(compose(made_up.uncertainties()), "uncertainty").figures[0]
-    (clean, attacked) = figure.draw.args[2]
-    assert len(clean.x) == 13
-    assert sum(clean.share) == pytest.approx(1)
-    assert attacked.hollow
+    clean, attacked = figure.draw.args[2]
+    assert (len(clean.x), sum(clean.share), attacked.hollow) == (13, pytest.approx(1), True)
 
 
 def test_provenance_identifies_weights_images_software_and_commands() -> None:
@@ -223,8 +220,7 @@ def test_provenance_identifies_weights_images_software_and_commands() -> None:
     tables = {table.name: [[c.text for c in row] for row in table.rows] for table in found.provenance}
     assert ["adv", "Bayesian(Sequential)", "a" * 64] in tables["models"]
     assert [row[0] for row in tables["data"]] == ["digits", "noise"]
-    assert ["torch", "2.13.0"] in tables["settings"]
-    assert ["evaluation seeds", "0 1 2"] in tables["settings"]
+    assert ["torch", "2.13.0"] in tables["settings"] and ["evaluation seeds", "0 1 2"] in tables["settings"]
     assert found.commands[0] == "advbnn evaluate runs/none"
 
 
@@ -237,17 +233,13 @@ def test_refuses_records_of_different_data() -> None:
     other = replace(train, model=replace(train.model, label="mine"), data=replace(train.data, sha256="00"))
     with pytest.raises(ArgumentError, match="different data"):
         compose(Records([*made_up.steepness(), other]))
+    with pytest.raises(ArgumentError, match="records is empty"):
+        compose(Records())
 
 
 def test_parts_of_one_data_set_may_be_combined() -> None:
-    part = replace(made_up.TEST, n=100, rows="0-99")
-    made = made_up.record("mine", 0.5, data=part)
+    made = made_up.record("mine", 0.5, data=replace(made_up.TEST, n=100, rows="0-99"))
     assert "100 to 400 images of digits" in compose(Records([*made_up.clean(), made])).tables()["headline"].caption
-
-
-def test_refuses_no_records() -> None:
-    with pytest.raises(ArgumentError, match="records is empty"):
-        compose(Records())
 
 
 def test_names_of_figures_differ_even_if_those_of_attacks_look_alike() -> None:
