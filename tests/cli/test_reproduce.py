@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from advbnn import data
 from advbnn.cli.app import app
 from advbnn.files import locked_folder
 from advbnn.paper import Experiment
 from advbnn.paper.experiment import RECORDS, RUNS
-from advbnn.training.loop import fit
+from advbnn.training.loop import fit_config
 from advbnn.training.run_folder import MODEL
 
 pytest.importorskip("matplotlib")
@@ -36,23 +35,17 @@ def made(tmp_path_factory) -> tuple[Path, str]:
     """A reproduction with one network that was trained by other means."""
     out = tmp_path_factory.mktemp("reproduced")
     config = Experiment.choose("digits", settings=SETTINGS).run("none").config
-    splits = data.load("digits")
-    net = config.defense.build(classes=10, shape=(1, 8, 8), seed=0)
-    fit(net, splits, config.defense, out=out / RUNS / "none", config=config)
+    fit_config(config, config.load_data(), out=out / RUNS / "none", resume=False, device="cpu")
     code, output = reproduce("table1", *OPTIONS, "--out", str(out))
     assert code == 0, output
     return out, output
 
 
-def test_the_plan_and_an_estimate_come_first(made) -> None:
+def test_the_plan_and_an_estimate_come_first_and_a_run_that_exists_is_not_trained_again(made) -> None:
     _, output = made
     assert re.search(r"training bnn +about \d", output)
     assert re.search(r"radius-none +about \d", output)
     assert "Estimated time: " in output
-
-
-def test_a_run_that_exists_is_not_trained_again(made) -> None:
-    _, output = made
     assert "training none" not in output
     assert "done:   training bnn" in output
     assert re.search(r"\(1 of \d+ done, about \d+ s left\)", output)
@@ -64,7 +57,7 @@ def test_it_ends_with_the_table_and_the_path_of_the_report(made) -> None:
     assert "PGD-20, 5 EOT samples" in output
     assert str(out / "report" / "report.html") in output.replace("\n", "")
     assert (out / "report" / "report.html").exists()
-    assert {path.name for path in (out / "figures").iterdir()} == {"fig2.png"}
+    assert [path.name for path in (out / "figures").iterdir()] == ["fig2.png"]
     assert "schedule.epochs=1" in (out / "results.md").read_text()
     records = json.loads((out / RECORDS / "radius-bnn.json").read_text())["records"]
     assert len(records) == 5
@@ -76,9 +69,7 @@ def test_a_second_start_only_renders(made) -> None:
     weights = (out / RUNS / "bnn" / MODEL).stat().st_mtime_ns
     (out / "results.md").unlink()
     code, output = reproduce("table1", *OPTIONS, "--out", str(out))
-    assert code == 0
-    assert "done:" not in output
-    assert (out / "results.md").exists()
+    assert (code, "done:" in output, (out / "results.md").exists()) == (0, False, True)
     assert (out / RUNS / "bnn" / MODEL).stat().st_mtime_ns == weights
 
 
@@ -93,54 +84,33 @@ def test_copied_weights_are_checked_once(made) -> None:
 
 def test_a_dry_run_touches_nothing(tmp_path) -> None:
     code, output = reproduce("all", *OPTIONS, "--out", str(tmp_path / "new"), "--dry-run", "--no-estimate")
-    assert code == 0
-    assert "training none" in output
-    assert "left out: fig4" in output
-    assert "about" not in output
-    assert not (tmp_path / "new").exists()
+    assert code == 0 and not (tmp_path / "new").exists()
+    assert "training none" in output and "left out: fig4" in output and "about" not in output
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["fig7", "--data", "digits"], "fig7"),
-        (["table1", "--data", "cifar1O"], "cifar10"),
         (["table1", "--data", "digits", "--engine", "warp"], "engine"),
-        (["table1", "--data", "digits", "--jobs", "0"], "jobs"),
-        (["table1", "--data", "digits", "--device", "tpu"], "device='tpu'"),
         (["table1", "--data", "digits", "--defenses", ""], "'adv_bnn'"),
-        (["table1", "--data", "digits", "--set", "attack=none"], "--set attack"),
-        (["fig3", "--data", "digits", "--defenses", "adv"], "fig3"),
         (["table1", "--data", "digits", "--beside", "nowhere"], "nowhere"),
     ],
 )
 def test_mistakes_are_one_clear_line(tmp_path, arguments: list[str], message: str) -> None:
     code, output = reproduce(*arguments, "--out", str(tmp_path / "out"), "--no-estimate", "--dry-run")
-    assert code == 1
-    assert output.startswith("error:") or "\nerror:" in output
-    assert message in output
+    assert code == 1 and re.search(rf"^error:.*{message}", output, re.MULTILINE | re.DOTALL)
 
 
 def test_its_folder_cannot_be_the_source_of_another_report(made) -> None:
-    out, _ = made
-    result = CliRunner().invoke(app, ["report", str(out)])
-    assert result.exit_code == 1
-    assert "advbnn reproduce" in result.output
+    result = CliRunner().invoke(app, ["report", str(made[0])])
+    assert (result.exit_code, "advbnn reproduce" in result.output) == (1, True)
 
 
 def test_a_second_command_is_refused(made) -> None:
-    out, _ = made
-    with locked_folder(out):
-        code, output = reproduce("table1", *OPTIONS, "--out", str(out))
-    assert code == 1
-    assert "is working in" in output
-
-
-def test_other_settings_need_another_folder(made) -> None:
-    out, _ = made
-    code, output = reproduce("table1", "--data", "digits", "--out", str(out))
-    assert code == 1
-    assert "--out" in output
+    with locked_folder(made[0]):
+        code, output = reproduce("table1", *OPTIONS, "--out", str(made[0]))
+    assert (code, "is working in" in output) == (1, True)
 
 
 def test_defences_of_another_reproduction_are_included_and_remembered(made, tmp_path) -> None:

@@ -46,23 +46,18 @@ def test_the_whole_paper(tmp_path) -> None:
     assert plan.left_out == ()
 
 
-def test_an_experiment_needs_only_its_own_networks(tmp_path) -> None:
+def test_an_experiment_needs_only_its_own_networks_and_shares_measurements(tmp_path) -> None:
+    table, figure = (planned(tmp_path, name).measurements[0] for name in ("table1", "fig2"))
+    assert table.name == figure.name and table.points(DIGITS.protocol) < figure.points(DIGITS.protocol)
     assert [run.label for run in planned(tmp_path, "fig4").runs] == ["adv_bnn"]
     assert [run.label for run in planned(tmp_path, "lipschitz").runs] == ["adv", "adv_bnn"]
     assert kinds(planned(tmp_path, "table1", audit="none")).keys() == {"radius", "averaged"}
 
 
-def test_the_table_and_the_figure_share_their_measurements(tmp_path) -> None:
-    table, figure = (planned(tmp_path, name).measurements[0] for name in ("table1", "fig2"))
-    assert table.name == figure.name
-    assert table.points(DIGITS.protocol) < figure.points(DIGITS.protocol)
-
-
 def test_seeds_are_trained_and_measured_but_transfer_takes_the_first(tmp_path) -> None:
     plan = planned(tmp_path, "table1", "fig3", defenses=["adv", "adv_bnn"], seeds=2)
     assert [run.label for run in plan.runs] == ["adv", "adv-seed1", "adv_bnn", "adv_bnn-seed1"]
-    (transfer,) = (one for one in plan.measurements if one.what == "transfer")
-    assert [run.label for run in transfer.runs] == ["adv", "adv_bnn"]
+    assert [run.label for run in plan.measurements[-1].runs] == ["adv", "adv_bnn"]
 
 
 def test_what_cannot_be_made_is_listed(tmp_path) -> None:
@@ -76,18 +71,16 @@ def test_what_cannot_be_made_is_listed(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "options", "message"),
+    ("options", "message"),
     [
-        (["fig5"], {}, "fig5"),
-        ([], {"seeds": 0}, "seeds .*got 0"),
-        ([], {"audit": "medium"}, "audit='medium'"),
-        ([], {"defenses": ["adv", "adv"]}, "defenses .*distinct"),
-        ([], {"defenses": ["madry"]}, "defenses='madry'"),
+        ({"seeds": 0}, "seeds .*got 0"),
+        ({"audit": "medium"}, "audit='medium'"),
+        ({"defenses": ["adv", "adv"]}, "defenses .*distinct"),
     ],
 )
-def test_mistakes_are_found_at_once(tmp_path, names: list[str], options: dict, message: str) -> None:
+def test_mistakes_are_found_at_once(tmp_path, options: dict, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
-        planned(tmp_path, *names, **options)
+        planned(tmp_path, **options)
 
 
 def finish(plan: Plan, label: str, **changes) -> Path:
@@ -100,7 +93,7 @@ def finish(plan: Plan, label: str, **changes) -> Path:
     return folder
 
 
-def test_a_finished_run_is_accepted_whatever_the_machine(tmp_path) -> None:
+def test_a_finished_run_is_accepted_on_any_machine(tmp_path) -> None:
     plan = planned(tmp_path, "fig2")
     folder = finish(plan, "adv", engine="eager", root="elsewhere", log_every=7)
     assert [run.label for run in plan.pending_runs()] == ["none", "rse", "bnn", "adv_bnn"]
@@ -125,7 +118,7 @@ def test_a_run_with_other_settings_is_refused(tmp_path) -> None:
     with pytest.raises(RunError, match="batch_size = 7 there, 64 now.*--out"):
         plan.pending_runs()
     (folder / CONFIG).write_text("seed = 3")
-    with pytest.raises(RunError, match="config.toml cannot be read.*--out"):
+    with pytest.raises(RunError, match="config.toml cannot be read"):
         plan.pending_runs()
 
 
@@ -147,5 +140,4 @@ def test_tasks_have_estimates_and_measurements_wait_for_their_networks(tmp_path)
     reproduction = Reproduction(plan=plan, devices=["cpu"], command="")
     tasks = {task.name: task for task in reproduction.tasks({"training adv": 100.0, "transfer": 7.0})}
     assert tasks["transfer"].needs == ("training none", "training adv")
-    assert (tasks["training adv"].seconds, tasks["transfer"].seconds) == (100, 7)
-    assert tasks["training none"].seconds is None
+    assert [tasks[name].seconds for name in ("training adv", "transfer", "training none")] == [100, 7, None]

@@ -5,28 +5,15 @@ from pathlib import Path
 
 import pytest
 
+import made_up_reproductions as made_up
 from advbnn.evaluation.records import Records
 from advbnn.paper import Experiment, check_claims, write_all
 from advbnn.paper.experiment import RECORDS
 from advbnn.paper.figures import FIGURES, draw_all
-from advbnn.paper.tables import claims_table, table1
+from advbnn.paper.tables import table1
 from advbnn.paper.write import results
 from advbnn.report.elements import NOTHING
-from made_up_reproductions import (
-    CIFAR10,
-    DIGITS,
-    alphas,
-    as_in_the_paper,
-    audits,
-    averaged_records,
-    ensemble_curves,
-    everything,
-    evidence,
-    lipschitz_values,
-    radius_records,
-    steps_curves,
-    transfers,
-)
+from made_up_reproductions import CIFAR10, DIGITS, as_in_the_paper, audits, evidence, radius_records
 
 pytest.importorskip("matplotlib")
 
@@ -34,13 +21,13 @@ P = CIFAR10.protocol
 PARTS = {
     "radius": (radius_records(P, as_in_the_paper), {"table1", "fig2"}),
     "rse": (radius_records(P, as_in_the_paper, ["rse"]), {"fig2"}),
-    "averaged": (averaged_records(P, as_in_the_paper), set()),
+    "averaged": (made_up.averaged_records(P, as_in_the_paper), set()),
     "audit": (audits(P, as_in_the_paper), {"table1"}),
-    "transfer": (transfers(P, lambda a, b: 0.5), {"fig3"}),
-    "ensemble": (ensemble_curves(P, lambda size: 0.0), {"fig4"}),
-    "steps": (steps_curves(P, lambda count: 0.0), {"fig4"}),
-    "lipschitz": (lipschitz_values(P, {("adv", "test"): 0.5}), {"lipschitz"}),
-    "alpha": (alphas(P, {1.0: 0.7}), {"alpha"}),
+    "transfer": (made_up.transfers(P, lambda a, b: 0.5), {"fig3"}),
+    "ensemble": (made_up.ensemble_curves(P, lambda size: 0.0), {"fig4"}),
+    "steps": (made_up.steps_curves(P, lambda count: 0.0), {"fig4"}),
+    "lipschitz": (made_up.lipschitz_values(P, [0.5]), {"lipschitz"}),
+    "alpha": (made_up.alphas(P, {1.0: 0.7}), {"alpha"}),
 }
 
 
@@ -54,7 +41,7 @@ def test_any_part_alone_can_be_shown(tmp_path, part: str) -> None:
 
 
 def test_table_1_has_the_papers_rows_and_ours() -> None:
-    table = table1(everything())
+    table = table1(made_up.everything())
     rows = {(row[0].text, row[1].text): [cell.text for cell in row[2:]] for row in table.rows}
     assert rows["Adv-BNN", "the paper"] == ["79.7", "68.7", "45.4", "26.9", "18.6"]
     assert rows["Adv-BNN", "PGD-20"] == ["79.7", "68.7", "45.4", "26.9", "18.6"]
@@ -62,16 +49,15 @@ def test_table_1_has_the_papers_rows_and_ours() -> None:
     assert rows["Adv-BNN", "worst case"][2] == "36.3"
     assert ["-", "64.2", "37.7", "16.3", "8.1"] in rows.values()  # later work
     assert ("Adv. training", P.averaged) not in rows
-    assert "10,000 images of cifar10" in table.caption
-    assert "standard audit" in table.caption
+    assert "10,000 images of cifar10" in table.caption and "standard audit" in table.caption
 
 
 def test_the_caption_has_the_smaller_number_of_images_and_the_inconclusive_ones() -> None:
-    averaged = averaged_records(P, as_in_the_paper)
+    averaged = made_up.averaged_records(P, as_in_the_paper)
     fewer = [replace(one, data=replace(one.data, n=2000), correct=(1000,)) for one in averaged]
     assert "2,000 images" in table1(evidence([*radius_records(P, as_in_the_paper), *fewer])).caption
     for images, most in ((650, "6.5"), (1, "0.1")):
-        assert f"{most} %" in table1(evidence(audits(P, as_in_the_paper, undecided=images))).caption
+        assert f"{most} %" in table1(evidence(audits(P, as_in_the_paper, inconclusive=images))).caption
 
 
 def test_several_trainings_are_shown_with_their_spread() -> None:
@@ -86,12 +72,6 @@ def test_digits_show_no_number_of_the_paper() -> None:
     assert {cell for row in table1(evidence(experiment=DIGITS)).rows for cell in row[2:]} == {NOTHING}
 
 
-def test_claims_are_listed_with_source_verdict_and_evidence() -> None:
-    table = claims_table(check_claims(everything()))
-    assert table.rows[0][1].note == "(Table 1)"
-    assert all(row[2].text == "reproduced" and row[3].text for row in table.rows)
-
-
 def test_a_folder_gives_the_same_files_every_time(tmp_path) -> None:
     pytest.importorskip("jinja2")
     out, figures = tmp_path / "out", tmp_path / "images"
@@ -101,11 +81,9 @@ def test_a_folder_gives_the_same_files_every_time(tmp_path) -> None:
             Records(records).save(out / RECORDS / f"{name}.json")
     report = write_all(out, figures=figures)
     before = _contents(tmp_path)
-    assert report == out / "report" / "report.html"
     assert "The paper&#39;s claims" in report.read_text()
     text = (out / "results.md").read_text()
-    assert "(../images/fig2.png)" in text
-    assert "advbnn reproduce all --data cifar10" in text
+    assert "(../images/fig2.png)" in text and "advbnn reproduce all --data cifar10" in text
     assert {path.stem for path in figures.iterdir()} == set(FIGURES)
     assert all(path.read_bytes()[:4] == b"\x89PNG" for path in figures.iterdir())
     write_all(out, figures=figures)

@@ -1,8 +1,5 @@
 """Tables and their markdown."""
 
-import pytest
-
-from advbnn.errors import ArgumentError
 from advbnn.report.elements import NOTHING, Cell, Table, percent_at_most, percent_range, with_error
 
 ROWS = [
@@ -29,15 +26,9 @@ def test_rows_with_the_same_heading_are_a_group() -> None:
     assert [(head.text, len(rows)) for head, rows in TABLE.groups] == [("a", 2), ("b", 1)]
 
 
-@pytest.mark.parametrize("text", ["12", "-0.5", "[0.1, 2.0]", "0.5 %", "-", "linf 0.1", "4 of 5"])
-def test_columns_of_numbers_are_recognised(text: str) -> None:
-    is_number = text not in ("linf 0.1", "4 of 5")
-    assert Table(name="t", caption="", columns=["x"], rows=[[Cell(text)]]).numeric == [is_number]
-
-
-def test_rows_need_a_cell_for_each_column() -> None:
-    with pytest.raises(ArgumentError, match="'t' need 2 cells, got 1"):
-        Table(name="t", caption="", columns=["a", "b"], rows=[[Cell("1")]])
+def test_columns_of_numbers_are_recognised() -> None:
+    row = [Cell(text) for text in ("12", "-0.5", "[0.1, 2.0]", "0.5 %", "-", "linf 0.1", "4 of 5")]
+    assert Table(name="t", caption="", columns=list("abcdefg"), rows=[row]).numeric == [True] * 5 + [False] * 2
 
 
 def test_numbers_are_rounded_alike_and_upper_bounds_are_rounded_up() -> None:

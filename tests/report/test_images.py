@@ -38,9 +38,8 @@ def test_images_come_from_the_data_and_stay_within_the_radius(images: list[Attac
 
 def test_predictions_are_those_of_the_ensemble(images: list[AttackedImage]) -> None:
     evaluation = Evaluation(bnn(), digits(), samples=5, seeds=[3])
-    for when in ("before", "after"):
-        pixels = torch.stack([image.clean if when == "before" else image.adversarial for image in images])
-        expected = evaluation.classify(pixels, 3)
+    for when, pixels in (("before", "clean"), ("after", "adversarial")):
+        expected = evaluation.classify(torch.stack([getattr(image, pixels) for image in images]), 3)
         for row, image in enumerate(images):
             found = getattr(image, when)
             assert found.label == digits().classes[int(expected.label[row])]
@@ -52,7 +51,6 @@ def test_predictions_are_those_of_the_ensemble(images: list[AttackedImage]) -> N
 
 def test_the_perturbation_is_magnified_to_the_full_range(images: list[AttackedImage]) -> None:
     image = images[0]
-    assert image.perturbation.min().item() >= 0
     assert (image.perturbation - 0.5).abs().max().item() == pytest.approx(0.5)
     assert torch.allclose(image.clean + (image.perturbation - 0.5) / image.magnified, image.adversarial, atol=1e-6)
     unchanged = AttackedImage(**{**vars(image), "adversarial": image.clean})
@@ -77,12 +75,8 @@ def test_another_reader_sees_the_same_pixels(channels: int, height: int, width: 
     assert (read.transpose(2, 0, 1) == levels.numpy()).all()
 
 
-def test_values_out_of_range_are_clipped() -> None:
+def test_values_out_of_range_are_clipped_and_other_shapes_are_refused() -> None:
     with Image.open(io.BytesIO(png(torch.tensor([[[-1.0, 2.0]]])))) as image:
         assert np.asarray(image).tolist() == [[0, 255]]
-
-
-@pytest.mark.parametrize("shape", [(8, 8), (2, 8, 8), (1, 0, 8)])
-def test_other_shapes_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ArgumentError, match="pixels must be an image"):
-        png(torch.zeros(shape))
+        png(torch.zeros(2, 8, 8))

@@ -24,9 +24,7 @@ def test_the_folder_has_three_files_and_the_csv_every_record(folder: Path) -> No
 
 
 def test_the_page_has_all_plots_and_images(elements: Elements) -> None:
-    assert len(elements.of("svg")) == 13
-    assert len(elements.of("img")) == 3 * 3 * 5
-    assert elements.text.count("two (wrong)") == 12
+    assert (len(elements.of("svg")), len(elements.of("img")), elements.text.count("two (wrong)")) == (13, 45, 12)
 
 
 def test_the_page_needs_no_other_file(elements: Elements, folder: Path) -> None:
@@ -41,8 +39,7 @@ def test_the_page_needs_no_other_file(elements: Elements, folder: Path) -> None:
 def test_the_page_is_accessible(elements: Elements) -> None:
     assert all(image["alt"] for image in elements.of("img"))
     plots = [div for div in elements.of("div") if div.get("role") == "img"]
-    assert len(plots) == 13
-    assert all(len(plot["aria-label"]) > 40 for plot in plots)
+    assert [len(plot["aria-label"]) > 40 for plot in plots] == [True] * 13
     assert all(drawing["aria-hidden"] == "true" for drawing in elements.of("svg"))
     scrolling = [div for div in elements.of("div") if "scroll" in div.get("class", "").split()]
     assert all(div["tabindex"] == "0" and div["role"] == "region" and div["aria-label"] for div in scrolling)
@@ -71,12 +68,6 @@ def test_markdown_has_every_table_and_flag(folder: Path) -> None:
     assert "| from BNN | 0.82 19.3 % |" in text
     assert "| Adv-BNN | PGD-20 at 0.1 | seven | seven (98%, 0.11) | seven (98%, 0.11) |" in text
     assert "advbnn audit runs/adv_bnn --level quick" in text
-
-
-def test_the_same_records_give_the_same_files(tmp_path: Path) -> None:
-    records = made_up.radius_curves().where(label="adv")
-    first, second = (write_report(records, tmp_path / name).read_bytes() for name in ("a", "b"))
-    assert first == second
 
 
 def test_names_are_escaped(tmp_path: Path) -> None:

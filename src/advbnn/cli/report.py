@@ -23,7 +23,9 @@ def report(
         Path,
         typer.Option(callback=folder_to_write, help="The folder for report.html, report.md and report.csv."),
     ] = Path("report"),
-    images: Annotated[int, typer.Option(help="Test images shown under attack for each run folder; 0 for none.")] = 3,
+    images: Annotated[
+        int, typer.Option(min=0, help="Test images shown under attack for each run folder; 0 for none.")
+    ] = 3,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; default the first GPU, else cpu.")] = None,
 ) -> None:
     """Write a page with tables and plots of everything that was measured."""
@@ -35,8 +37,6 @@ def report(
     from advbnn.report.style import defenses_in
 
     with explaining_errors():
-        if images < 0:
-            raise ArgumentError(f"images must be a number of images, 0 or more, got {images}")
         found = {source: read_records(source) for source in sources}
         check_one_network_per_label(found)
         records = Records()
@@ -70,18 +70,14 @@ def read_records(source: Path) -> "Records":
         raise ArgumentError(f"{source} is a run without records; `advbnn evaluate {source}` makes them")
     if (source / FILE).is_file():
         raise ArgumentError(
-            f"{source} is a reproduction: `advbnn reproduce` writes its report. For another one, give files of "
-            f"{source / 'records'}"
+            f"{source} is a reproduction, with a report by `advbnn reproduce`; give files of its records"
         )
     what = "is neither a run folder nor a file of records" if source.exists() else "does not exist"
     raise ArgumentError(f"{source} {what}; expected the folder of a run, or a file such as runs/adv_bnn/{RECORDS}")
 
 
 def check_one_network_per_label(found: Mapping[Path, "Records"]) -> None:
-    """Refuses two networks with the same label, whose numbers would share a row.
-
-    Files of the same reproduction are accepted: there the networks trained with different alphas share a label.
-    """
+    """Refuses two networks with one label, except in one reproduction, where those with different alphas share it."""
     from advbnn.paper.experiment import FILE
 
     first: dict[tuple[str, ...], tuple[str, Path]] = {}
@@ -92,9 +88,8 @@ def check_one_network_per_label(found: Mapping[Path, "Records"]) -> None:
             made_by = (record.versions.get(name, "").partition("+")[0] for name in ("torch", "advbnn"))
             comparable = (record.model.label, record.precision.partition(",")[0], *made_by)
             sha256, before = first.setdefault(comparable, (record.model.sha256, source))
-            if sha256 == record.model.sha256:
-                continue
-            if (home / FILE).is_file() and before.resolve().parent.parent == home:
+            together = (home / FILE).is_file() and before.resolve().parent.parent == home
+            if sha256 == record.model.sha256 or together:
                 continue
             where = " and ".join(dict.fromkeys((str(before), str(source))))
             raise ArgumentError(
@@ -115,7 +110,6 @@ def _attacked(runs: Sequence[Path], threat: "Threat", count: int, device: str | 
         trained = load_trained(run, device=device_or_first_gpu(device))
         test = trained.config.load_data().test
         rows = range(min(count, len(test)))
-        shown += attacked_images(
-            trained.model, test, PGD(threat, steps=20, eot=10), rows, name=_ATTACK, label=label_of(run)
-        )
+        attack = PGD(threat, steps=20, eot=10)
+        shown += attacked_images(trained.model, test, attack, rows, name=_ATTACK, label=label_of(run))
     return shown

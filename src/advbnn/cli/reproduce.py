@@ -10,7 +10,7 @@ from advbnn.cli.options import folder_to_write
 
 if TYPE_CHECKING:
     from advbnn.paper import Reproduction
-    from advbnn.paper.workers import Task, TaskResults
+    from advbnn.paper.workers import Task
     from advbnn.report.elements import Table
 
 
@@ -54,8 +54,6 @@ def reproduce(
 
     from advbnn.cli.common import command_line, device_or_first_gpu, explaining_errors
     from advbnn.defenses.profiles import DEFENSES
-    from advbnn.errors import unknown
-    from advbnn.fast.compiling import ENGINES
     from advbnn.files import locked_folder
     from advbnn.paper import EXPERIMENTS, Evidence, Experiment, Reproduction, make_plan, write_all
     from advbnn.paper.experiment import BESIDE, FILE, check_beside, stored
@@ -66,10 +64,6 @@ def reproduce(
     from advbnn.training.interrupts import Interrupted
 
     with explaining_errors():
-        if engine not in ENGINES:
-            raise unknown("engine", engine, ENGINES)
-        if experiment not in ("all", *EXPERIMENTS):
-            raise unknown("experiment", experiment, ("all", *EXPERIMENTS))
         chosen = Experiment.choose(data, profile, like, settings or (), limit)
         folder = out or Path("reproduced") / chosen.title
         folder_to_write(folder)
@@ -106,7 +100,10 @@ def reproduce(
             except Interrupted as stop:
                 typer.echo(f"stopped; finished work is kept in {folder}, run the same command to resume", err=True)
                 raise typer.Exit(128 + (stop.signal or 2)) from None
-            _report_failures(results)
+            for name, reason in results.failed.items():
+                typer.echo(f"error: {name} failed: {reason}", err=True)
+            if results.skipped:
+                typer.echo(f"error: skipped as a result: {', '.join(results.skipped)}", err=True)
             evidence = Evidence.read(folder)
             if evidence.records:
                 report = write_all(folder, reproduction.images(labels_of(evidence.records)))
@@ -126,8 +123,7 @@ def show(table: "Table") -> None:
         shown.add_column(name, justify="right" if numeric else "left", no_wrap=True)
     for heading, rows in table.groups:
         for number, row in enumerate(rows):
-            title = heading.text if number == 0 else ""
-            shown.add_row(title, *(cell.text for cell in row[1:]))
+            shown.add_row("" if number else heading.text, *(cell.text for cell in row[1:]))
     Console().print(shown)
 
 
@@ -152,13 +148,5 @@ def _announce(reproduction: "Reproduction", estimate: bool) -> list["Task"]:
     if estimate:
         devices = reproduction.devices
         total = in_words(wall_time([task.seconds or 0.0 for task in tasks], len(devices)))
-        count = f"{len(devices)} process{'es' if len(devices) > 1 else ''}"
-        typer.echo(f"Estimated time: {total} with {count} on {', '.join(dict.fromkeys(devices))}.")
+        typer.echo(f"Estimated time: {total} with {len(devices)} workers on {', '.join(dict.fromkeys(devices))}.")
     return tasks
-
-
-def _report_failures(results: "TaskResults") -> None:
-    for name, reason in results.failed.items():
-        typer.echo(f"error: {name} failed: {reason}", err=True)
-    if results.skipped:
-        typer.echo(f"error: skipped as a result: {', '.join(results.skipped)}", err=True)

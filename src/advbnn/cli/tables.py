@@ -18,21 +18,15 @@ def tables(
     ] = False,
 ) -> None:
     """Fill the marked tables of documents from records."""
-    from advbnn.cli.common import explaining_errors, refuse_missing
+    from advbnn.cli.common import explaining_errors
+    from advbnn.files import read_text
     from advbnn.paper.docs_tables import has_tables, refresh
 
     with explaining_errors():
-        refuse_missing(documents)
         for document in documents:
-            try:
-                text = document.read_text(encoding="utf-8")
-            except UnicodeDecodeError as error:
-                raise ArgumentError(f"{document} is not a text file: {error}; give a markdown file") from None
-            if not has_tables(text):
-                raise ArgumentError(
-                    f"{document} has no table to fill: mark its place with the lines "
-                    "<!-- table: RECORDS/NAME --> and <!-- end -->"
-                )
+            if not has_tables(read_text(document)):
+                marks = "<!-- table: RECORDS/NAME --> and <!-- end -->"
+                raise ArgumentError(f"{document} has no table to fill: mark its place with the lines {marks}")
         changed = refresh(documents, results, check=check)
         for document in documents:
             done = "out of date; run advbnn tables" if check else "refreshed"

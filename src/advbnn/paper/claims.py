@@ -3,8 +3,10 @@
 A new claim is one more function with `@_claim`, which returns a verdict and the evidence for it in words.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from itertools import permutations
 from statistics import fmean
 
 from advbnn.paper import published as paper
@@ -15,35 +17,23 @@ from advbnn.paper.verdicts import INCONCLUSIVE, NOT, PARTLY, REPRODUCED, UNMEASU
 from advbnn.report.elements import PLUS_MINUS, percent_at_most
 from advbnn.report.style import TITLES
 
-_ENOUGH_GAIN = 0.75 * paper.GAIN
-"""Points that count as about the paper's gain."""
-
-_SMALL_LEAD = 2.0
-"""A lead that is certainly smaller, in points, is none."""
-
-_ENOUGH_IMAGES = 100
-"""With fewer images an affinity may be off by ten points and more."""
-
-_TOO_FAST = 0.9
-"""Training time of Adv-BNN relative to adversarial training below which the two were not timed alike."""
-
+_ENOUGH_GAIN = 0.75 * paper.GAIN  # in points, about the paper's gain
+_SMALL_LEAD = 2.0  # a lead that is certainly smaller, in points, is none
+_ENOUGH_IMAGES = 100  # with fewer images an affinity may be off by ten points and more
+_TOO_FAST = 0.9  # training time relative to adversarial training; if less, the two were not timed alike
 _NOT_BOTH = "Adv-BNN and adversarial training were not both measured."
 
 Verdict = tuple[str, str]
 """The verdict, and the evidence in words."""
+Check = Callable[[Evidence], Verdict]
+_Accuracy = Callable[[float], Number | None]
+_Pairs = list[tuple[float, Number, Number]]
+_CHECKS: list[tuple[str, str, str, Check]] = []
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Claim:
-    """A claim and its verdict.
-
-    Attributes:
-        name: identifies it.
-        source: where the paper makes it; empty for a question that the paper does not raise.
-        text: what is claimed.
-        verdict: one of `VERDICTS`; `"inconclusive"` if chance could explain the result as well as its opposite.
-        evidence: the numbers behind the verdict.
-    """
+    """A claim and its verdict, one of `VERDICTS`; `source` is empty for a question that the paper does not raise."""
 
     name: str
     source: str
@@ -52,23 +42,14 @@ class Claim:
     evidence: str
 
 
-Check = Callable[[Evidence], Verdict]
-
-_REGISTRY: dict[str, tuple[str, str, Check]] = {}
-
-
 def check_claims(evidence: Evidence) -> list[Claim]:
     """All claims with their verdicts."""
-    claims = []
-    for name, (source, text, check) in _REGISTRY.items():
-        verdict, words = check(evidence)
-        claims.append(Claim(name=name, source=source, text=text, verdict=verdict, evidence=words))
-    return claims
+    return [Claim(name, source, text, *check(evidence)) for name, source, text, check in _CHECKS]
 
 
 def _claim(name: str, source: str, text: str) -> Callable[[Check], Check]:
     def register(check: Check) -> Check:
-        _REGISTRY[name] = (source, text, check)
+        _CHECKS.append((name, source, text, check))
         return check
 
     return register
@@ -89,14 +70,13 @@ def _numbers(evidence: Evidence) -> Verdict:
     if not pairs:
         return UNMEASURED, "Neither adversarial training nor Adv-BNN was attacked."
     losses = [(reported - ours.mean, max(ours.below, ours.above)) for _, _, reported, ours in pairs]
-    met = [lost <= 2 for lost, _ in losses]
-    clear = [met for met, loss in zip(met, losses, strict=True) if small_loss(*loss, 2, 5) != INCONCLUSIVE]
+    met = sum(lost <= 2 for lost, _ in losses)
+    clear = [loss[0] <= 2 for loss in losses if small_loss(*loss, 2, 5) != INCONCLUSIVE]
     defense, eps, reported, ours = min(pairs, key=lambda pair: pair[3].mean - pair[2])
-    words = (
-        f"{sum(met)} of {len(met)} numbers are at most 2 points below the paper's. Largest gap: {TITLES[defense]} at "
+    return share(clear, len(pairs)), (
+        f"{met} of {len(pairs)} numbers are at most 2 points below the paper's. Largest gap: {TITLES[defense]} at "
         f"{eps:.4g}, {ours.mean:.1f} % against {reported:.1f} %."
     )
-    return share(clear, len(met)), words
 
 
 @_claim(
@@ -110,7 +90,7 @@ def _better(evidence: Evidence) -> Verdict:
 
 @_claim("gain", "Section 4.1", "The gain over adversarial training is about 10 points.")
 def _gain(evidence: Evidence) -> Verdict:
-    pairs = _pairs(evidence, evidence.authors)
+    pairs = _ours_and_theirs(evidence, evidence.authors)
     if not pairs:
         return UNMEASURED, _NOT_BOTH
     gains = [ours.mean - theirs.mean for _, ours, theirs in pairs]
@@ -136,7 +116,7 @@ def _better_averaged(evidence: Evidence) -> Verdict:
 def _better_worst(evidence: Evidence) -> Verdict:
     """Images of Adv-BNN on which the audit was inconclusive are no evidence against a gain."""
     verdict, words = _comparison(evidence, evidence.worst, lambda eps: evidence.inconclusive("adv_bnn", eps))
-    shares = [evidence.inconclusive("adv_bnn", eps) for eps, _, _ in _pairs(evidence, evidence.worst)]
+    shares = [evidence.inconclusive("adv_bnn", eps) for eps, _, _ in _ours_and_theirs(evidence, evidence.worst)]
     if any(shares):
         span = " to ".join(dict.fromkeys(percent_at_most(end / 100) for end in (min(shares), max(shares))))
         words += f" For Adv-BNN {span} % of the images were inconclusive and are counted as not robust."
@@ -145,29 +125,22 @@ def _better_worst(evidence: Evidence) -> Verdict:
 
 @_claim("attack", "Section 2.1, appendix A", "One weight sample per step is enough to attack a random network.")
 def _attack(evidence: Evidence) -> Verdict:
-    pairs = [
-        (both[0].mean - both[1].mean, eps, *both)
-        for eps in evidence.radii
-        if (both := _both(evidence.authors("adv_bnn", eps), evidence.averaged("adv_bnn", eps)))
-    ]
+    pairs = _pairs(evidence, partial(evidence.authors, "adv_bnn"), partial(evidence.averaged, "adv_bnn"))
     if not pairs:
         return UNMEASURED, "Adv-BNN was not attacked in both ways."
-    lost, eps, single, averaged = max(pairs, key=lambda pair: pair[0])
+    eps, single, averaged = max(pairs, key=lambda pair: pair[1].mean - pair[2].mean)
     chance, worst = margin(single, averaged), evidence.worst("adv_bnn", eps)
     words = f"At {eps:.4g} Adv-BNN has {single.mean:.1f} % under the paper's attack, {averaged.mean:.1f} % under "
     words += f"averaged gradients{f' and {worst.mean:.1f} % in the worst case' if worst is not None else ''}"
-    return small_loss(lost, chance, 2, 5), f"{words}; 95 % margin {chance:.1f} points."
+    return small_loss(single.mean - averaged.mean, chance, 2, 5), f"{words}; 95 % margin {chance:.1f} points."
 
 
 @_claim("bnn", "Section 4.1", "A BNN by itself is no more robust than a network without defence.")
 def _bnn(evidence: Evidence) -> Verdict:
-    found = [
-        (both[0].mean - both[1].mean, margin(*both), eps, both[0].mean, both[1].mean)
-        for eps in evidence.radii
-        if (both := _both(evidence.averaged("bnn", eps), evidence.averaged("none", eps)))
-    ]
-    if not found:
+    pairs = _pairs(evidence, partial(evidence.averaged, "bnn"), partial(evidence.averaged, "none"))
+    if not pairs:
         return UNMEASURED, "BNN and the network without defence were not both attacked."
+    found = [(bnn.mean - none.mean, margin(bnn, none), eps, bnn.mean, none.mean) for eps, bnn, none in pairs]
     lead, chance, eps, random, plain = max(found)
     return small_loss(lead, chance, 5, 15), (
         f"Largest lead at {eps:.4g}: {random:.1f} % against {plain:.1f} % without defence, under averaged gradients; "
@@ -192,18 +165,14 @@ def _alpha(evidence: Evidence) -> Verdict:
         return UNMEASURED, "There are no trainings with a smaller alpha."
     (first, default), *smaller = clean.items()
     if default.mean >= target.mean:
-        return UNMEASURED, (
-            f"There is no gap to close: without attack alpha {first:g} has {default.mean:.1f} %, adversarial training "
-            f"{target.mean:.1f} %."
-        )
+        words = f"There is no gap to close: without attack alpha {first:g} has {default.mean:.1f} %, "
+        return UNMEASURED, f"{words}adversarial training {target.mean:.1f} %."
     alpha, best = max(smaller, key=lambda item: item[1].mean)
     verdict = REPRODUCED if best.mean >= target.mean - 0.5 else PARTLY if best.mean > default.mean else NOT
     if max(margin(best, target), margin(best, default)) > 5:
         verdict = INCONCLUSIVE
-    words = (
-        f"Without attack alpha {first:g} has {default.mean:.1f} %, alpha {alpha:g} {best.mean:.1f} % and adversarial "
-        f"training {target.mean:.1f} %"
-    )
+    words = f"Without attack alpha {first:g} has {default.mean:.1f} %, alpha {alpha:g} {best.mean:.1f} % and "
+    words += f"adversarial training {target.mean:.1f} %"
     if alpha in robust and first in robust:
         words += f"; under attack {robust[first].mean:.1f} % becomes {robust[alpha].mean:.1f} %"
     return verdict, f"{words}."
@@ -215,16 +184,16 @@ def _alpha(evidence: Evidence) -> Verdict:
     "The undefended network and the BNN share adversarial examples; RSE, adversarial training and Adv-BNN less so.",
 )
 def _families(evidence: Evidence) -> Verdict:
-    plain = _affinities(evidence, ("none", "bnn"))
-    robust = _affinities(evidence, ("rse", "adv", "adv_bnn"))
+    plain, robust = (
+        [value for a, b in permutations(names, 2) if (value := evidence.affinity.get(a, {}).get(b)) is not None]
+        for names in (("none", "bnn"), ("rse", "adv", "adv_bnn"))
+    )
     if len(plain) < 2 or len(robust) < 6:
         return UNMEASURED, "The affinity of all pairs of the five defences was not measured."
-    low, high = paper.AFFINITY_OF_ROBUST
-    mean = fmean(robust)
-    strong = min(plain) >= paper.AFFINITY_OF_PLAIN - 0.1
-    moderate = low - 0.1 <= mean <= high + 0.1
-    ordered = fmean(plain) > mean
-    verdict = REPRODUCED if strong and moderate else PARTLY if strong or moderate or ordered else NOT
+    (low, high), mean = paper.AFFINITY_OF_ROBUST, fmean(robust)
+    strong, moderate = min(plain) >= paper.AFFINITY_OF_PLAIN - 0.1, low - 0.1 <= mean <= high + 0.1
+    partly = strong or moderate or fmean(plain) > mean
+    verdict = REPRODUCED if strong and moderate else PARTLY if partly else NOT
     if min(record.n for record in evidence.records.where(kind="transfer")) < _ENOUGH_IMAGES:
         verdict = INCONCLUSIVE
     return verdict, (
@@ -243,7 +212,7 @@ def _samples(evidence: Evidence) -> Verdict:
         curve = evidence.curve("ensemble", eps)
         for size in gaps:
             if size in curve:
-                number, largest = (Number.of([curve[at]]) for at in (size, max(curve)))
+                number, largest = curve[size], curve[max(curve)]
                 gaps[size].append(abs(largest.mean - number.mean))
                 margins.append(margin(largest, number))
     if not gaps[few] or not gaps[enough]:
@@ -262,7 +231,7 @@ def _samples(evidence: Evidence) -> Verdict:
 def _steps(evidence: Evidence) -> Verdict:
     drops: list[tuple[float, float, float, float, float]] = []
     for eps in evidence.experiment.protocol.study_radii:
-        curve = {at: Number.of([record]) for at, record in evidence.curve("steps", eps).items()}
+        curve = evidence.curve("steps", eps)
         begin = min(curve, key=lambda at: abs(at - paper.ENOUGH_STEPS), default=0.0)
         if later := [curve[at] for at in curve if at > begin]:
             lowest = min(later, key=lambda number: number.mean)
@@ -329,14 +298,8 @@ def _comparison(
     accuracy: Callable[[str, float], Number | None],
     slack: Callable[[float], float] = lambda eps: 0.0,
 ) -> Verdict:
-    """Whether Adv-BNN is ahead of adversarial training by more than chance.
-
-    Args:
-        evidence: what was measured.
-        accuracy: of a defence at a radius.
-        slack: how many points more Adv-BNN may really have at a radius.
-    """
-    pairs = _pairs(evidence, accuracy)
+    """Whether Adv-BNN, which may really have `slack` points more, is ahead by more than chance."""
+    pairs = _ours_and_theirs(evidence, accuracy)
     if not pairs:
         return UNMEASURED, _NOT_BOTH
     leads = [(ours.mean - theirs.mean, margin(ours, theirs), slack(eps)) for eps, ours, theirs in pairs]
@@ -348,27 +311,19 @@ def _comparison(
     else:
         verdict = INCONCLUSIVE if any(could_lead) and not any(behind) else NOT
     listed = ", ".join(f"{ours.mean:.1f} against {theirs.mean:.1f} % at {eps:.4g}" for eps, ours, theirs in pairs)
-    return (
-        verdict,
-        f"Ahead by more than chance at {sum(ahead)} of {_radii(len(pairs))}, behind at {sum(behind)}: {listed}.",
-    )
+    words = f"Ahead by more than chance at {sum(ahead)} of {_radii(len(pairs))}, behind at {sum(behind)}: {listed}."
+    return verdict, words
 
 
-def _pairs(evidence: Evidence, accuracy: Callable[[str, float], Number | None]) -> list[tuple[float, Number, Number]]:
-    """Adv-BNN and adversarial training at every radius where both are known."""
-    return [(eps, *both) for eps in evidence.radii if (both := _both(accuracy("adv_bnn", eps), accuracy("adv", eps)))]
+def _ours_and_theirs(evidence: Evidence, accuracy: Callable[[str, float], Number | None]) -> _Pairs:
+    return _pairs(evidence, partial(accuracy, "adv_bnn"), partial(accuracy, "adv"))
 
 
-def _both(one: Number | None, other: Number | None) -> tuple[Number, Number] | None:
-    """Two numbers, on the same images where possible; None if one is unknown."""
-    return None if one is None or other is None else (one.on(other.data), other.on(one.data))
+def _pairs(evidence: Evidence, ours: _Accuracy, theirs: _Accuracy) -> _Pairs:
+    """Two accuracies at every radius where both are known, on the same images where possible."""
+    found = ((eps, ours(eps), theirs(eps)) for eps in evidence.radii)
+    return [(eps, a.on(b.data), b.on(a.data)) for eps, a, b in found if a is not None and b is not None]
 
 
 def _radii(count: int) -> str:
     return f"{count} {'radius' if count == 1 else 'radii'}"
-
-
-def _affinities(evidence: Evidence, names: Sequence[str]) -> list[float]:
-    rho = evidence.affinity
-    values = [rho.get(a, {}).get(b) for a in names for b in names if a != b]
-    return [value for value in values if value is not None]

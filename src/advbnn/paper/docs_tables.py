@@ -14,7 +14,7 @@ from pathlib import Path
 
 from advbnn.errors import AdvbnnError, ArgumentError, unknown
 from advbnn.evaluation.records import Records
-from advbnn.files import write_atomically
+from advbnn.files import read_text, write_atomically
 from advbnn.paper.claims import check_claims
 from advbnn.paper.evidence import Evidence
 from advbnn.paper.experiment import FILE as REPRODUCTION
@@ -33,12 +33,7 @@ def has_tables(text: str) -> bool:
 
 
 def refreshed(text: str, results: Path) -> str:
-    """Returns the text with every marked table generated again.
-
-    Args:
-        text: a markdown document.
-        results: the folder of the records.
-    """
+    """Returns a markdown document with every marked table generated again from the folder of records."""
     tables = cache(lambda records, radii: _tables(results, records, radii))
 
     def block(found: re.Match[str]) -> str:
@@ -52,23 +47,15 @@ def refreshed(text: str, results: Path) -> str:
     ended = {found.start() for found in _BLOCK.finditer(text)}
     for start in _START.finditer(text):
         if start.start() not in ended:
-            raise ArgumentError(
-                f"the table {start[1]} has no <!-- end -->; write it on a line of its own below the table"
-            )
+            raise ArgumentError(f"the table {start[1]} has no <!-- end -->; write it on a line below the table")
     return _BLOCK.sub(block, text)
 
 
 def refresh(documents: list[Path], results: Path, *, check: bool = False) -> list[Path]:
-    """Generates the marked tables of documents again and returns the documents that were out of date.
-
-    Args:
-        documents: markdown files.
-        results: the folder of the records.
-        check: change nothing.
-    """
+    """Writes the marked tables of documents again, unless `check`; returns the documents that were out of date."""
     fresh = {}
     for document in documents:
-        text = document.read_text(encoding="utf-8")
+        text = read_text(document)
         try:
             if (new := refreshed(text, results)) != text:
                 fresh[document] = new
@@ -92,12 +79,10 @@ def _tables(results: Path, name: str, radii: str) -> dict[str, Table]:
         made |= {"table1": table1(found), "claims": claims_table(claims[folders[0].name])}
         return compose(found.records, defenses=defenses_in(folders[0])).tables() | made
     file = results / f"{name}.json"
-    files = sorted(folders[0].glob("*.json")) if folders[0].is_dir() else [file]
-    if not files or not files[0].is_file():
+    files = [file] if file.is_file() else sorted(folders[0].glob("*.json"))
+    if not files:
         raise ArgumentError(f"there are no records of {name!r}: neither {file} nor JSON files in {folders[0]}")
-    records = Records()
-    for path in files:
-        records += Records.load(path)
+    records = sum(map(Records.load, files), Records())
     return compose(records, defenses=defenses_in(folders[0])).tables()
 
 

@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +24,21 @@ from advbnn.training.state import TrainingState
 
 _BATCH = 250
 _STEPS_TIMED = 3
-_LONG_CALL = 2.0
-"""Seconds; a single call of this length is precise enough."""
+_LONG_CALL = 2.0  # seconds; a single call of this length is precise enough
 
 
-def estimated_seconds(plan: Plan, splits: Splits[Any], device: str) -> tuple[dict[str, float], dict[str, float]]:
-    """The seconds of each pending training by label, and of each pending measurement by name."""
+def estimated_seconds(plan: Plan, splits: Splits[Any], device: str) -> dict[str, float]:
+    """The seconds of each pending training and measurement, by the name of its task."""
     protocol, pending, runs = plan.experiment.protocol, plan.pending(), plan.pending_runs()
     networks = {run.defense: run for one in pending for run in one.runs}
-    models = {name: _model(run, splits, device) for name, run in networks.items()}
+    shape: dict[str, Any] = {"classes": len(splits.train.classes), "shape": splits.train.shape, "seed": 0}
+    models = {name: run.config.defense.build(**shape).to(device) for name, run in networks.items()}
     trained = {run.defense: run for run in runs}
     steps = {name: _step_seconds(plan, run, models[name], splits, device) for name, run in trained.items()}
     costs = {name: _cost(run, models[name], protocol, splits, device) for name, run in networks.items()}
     budget = Budget(protocol=protocol, costs=costs, test_images=len(splits.test))
-    trainings = {run.label: steps[run.defense] * _steps_left(plan, run, len(splits.train)) for run in runs}
-    return trainings, {one.name: one.cost(budget) for one in pending}
+    trainings = {run.task: steps[run.defense] * _steps_left(plan, run, len(splits.train)) for run in runs}
+    return trainings | {one.name: one.cost(budget) for one in pending}
 
 
 def in_words(seconds: float) -> str:
@@ -54,11 +55,6 @@ def wall_time(seconds: Iterable[float], workers: int) -> float:
     return max(sum(every) / workers, max(every, default=0.0))
 
 
-def _model(run: Run, splits: Splits[Any], device: str) -> nn.Module:
-    train = splits.train
-    return run.config.defense.build(classes=len(train.classes), shape=train.shape, seed=0).to(device)
-
-
 def _cost(run: Run, model: nn.Module, protocol: Protocol, splits: Splits[Any], device: str) -> Cost:
     x, y = next(iter(splits.test.gather([torch.arange(min(_BATCH, len(splits.test)))])))
     x, y = to_float(x).to(device), y.to(device)
@@ -70,7 +66,7 @@ def _cost(run: Run, model: nn.Module, protocol: Protocol, splits: Splits[Any], d
 
 
 def _step_seconds(plan: Plan, run: Run, model: nn.Module, splits: Splits[Any], device: str) -> float:
-    """The seconds of a training step: from the metrics of a run that was started before, else timed."""
+    """Seconds per training step: from the metrics of a run that was started before, else timed."""
     defense = run.config.defense
     if (last := _last_metrics(plan.folder(run))) is not None:
         return defense.batch_size / float(last["examples_per_second"])
@@ -98,21 +94,18 @@ def _seconds(work: Callable[[], object], device: str, times: int = 2) -> float:
 
     On the CPU, where nothing is compiled, a single long call is enough.
     """
-    first = _timed(work, device)
+    first = _timed(work, device, 1)
     if device == "cpu" and first > _LONG_CALL:
         return first
     work()
-    return sum(_timed(work, device) for _ in range(times)) / times
+    return _timed(work, device, times)
 
 
-def _timed(work: Callable[[], object], device: str) -> float:
-    _synchronize(device)
+def _timed(work: Callable[[], object], device: str, times: int) -> float:
+    synchronize = partial(torch.cuda.synchronize, device) if device.startswith("cuda") else bool
+    synchronize()
     start = time.perf_counter()
-    work()
-    _synchronize(device)
-    return time.perf_counter() - start
-
-
-def _synchronize(device: str) -> None:
-    if device.startswith("cuda"):
-        torch.cuda.synchronize(device)
+    for _ in range(times):
+        work()
+    synchronize()
+    return (time.perf_counter() - start) / times

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,17 @@ from advbnn.defenses.profiles import DEFENSES
 from advbnn.evaluation.accuracy import CLEAN
 from advbnn.evaluation.records import Record, Records
 from advbnn.evaluation.transfer import affinity
+from advbnn.files import read_json, read_text
 from advbnn.paper.experiment import BESIDE, RECORDS, RUNS, Experiment, check_beside, stored
 from advbnn.paper.number import Number
 from advbnn.paper.protocol import AUTHORS, RANDOM
 from advbnn.paper.published import LATER, table1
 from advbnn.report.audited import worst_cases
+from advbnn.report.select import radius
 from advbnn.training.run_folder import FACTS, METRICS
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Speed:
     """The size of a network, and the highest training speed that its run logged."""
 
@@ -30,14 +33,9 @@ class Speed:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """Everything that a reproduction has measured so far.
+    """Everything that a reproduction has measured so far, and the rows of Table 1 for the same data, if any.
 
-    Attributes:
-        experiment: what is reproduced.
-        records: all records.
-        paper: the rows of Table 1 for the same data; empty if the paper has none.
-        speeds: of the trainings, by label.
-        borrowed: the defences taken from another reproduction, with the name of its folder.
+    `speeds` are by label; `borrowed` are defences of another reproduction, with the name of its folder.
     """
 
     experiment: Experiment
@@ -49,26 +47,22 @@ class Evidence:
     @classmethod
     def read(cls, out: Path) -> "Evidence":
         """The evidence in the folder of a reproduction, and in the one it is compared with."""
-        experiment, facts = stored(out)
-        own = cls._of_folder(out)
+        (experiment, facts), own = stored(out), cls._of_folder(out)
         if BESIDE not in facts:
             return own
-        check_beside(experiment, out / facts[BESIDE])
-        return own.beside(cls._of_folder(out / facts[BESIDE]), (out / facts[BESIDE]).resolve().name)
+        other = out / facts[BESIDE]
+        check_beside(experiment, other)
+        return own.beside(cls._of_folder(other), other.resolve().name)
 
     @classmethod
     def _of_folder(cls, out: Path) -> "Evidence":
         experiment, facts = stored(out)
+        files = sorted((out / RECORDS).glob("*.json"))
         kept: dict[tuple[Any, ...], Record] = {}
-        for file in sorted((out / RECORDS).glob("*.json")):
-            for record in Records.load(file):
-                kept.setdefault(record.key, record)
-        return cls(
-            experiment=experiment,
-            records=Records(kept.values()),
-            paper=table1(experiment.data, int(facts.get("test_images", 0))),
-            speeds=_speeds(out),
-        )
+        for record in chain.from_iterable(map(Records.load, files)):
+            kept.setdefault(record.key, record)
+        paper = table1(experiment.data, int(facts.get("test_images", 0)))
+        return cls(experiment=experiment, records=Records(kept.values()), paper=paper, speeds=_speeds(out))
 
     def beside(self, other: "Evidence", name: str) -> "Evidence":
         """Adds the defences that only `other` measured, without its transferred attacks."""
@@ -101,20 +95,18 @@ class Evidence:
 
     def worst(self, defense: str, eps: float) -> Number | None:
         """The worst-case accuracy of the audit."""
-        found = [r for r in self._worst_cases if _is(r, defense) and _radius(r) == eps]
+        found = self._audited(defense, eps)
         return Number.of(found) if found else None
 
     def inconclusive(self, defense: str, eps: float) -> float:
         """The share of images in % on which the audit was inconclusive; they count as not robust."""
-        found = [r for r in self._worst_cases if _is(r, defense) and _radius(r) == eps]
-        judged = sum(r.data.n * len(r.seeds) for r in found)
-        return 100 * sum(sum(r.details["inconclusive"]) for r in found) / judged if judged else 0.0
+        found = self._audited(defense, eps)
+        images = sum(r.data.n * len(r.seeds) for r in found)
+        return 100 * sum(sum(r.details["inconclusive"]) for r in found) / images if images else 0.0
 
     def paper_says(self, defense: str, eps: float) -> float | None:
         """The paper's own number, in %."""
-        if defense not in self.paper:
-            return None
-        return dict(zip((0.0, *self.radii), self.paper[defense], strict=True)).get(eps)
+        return dict(zip((0.0, *self.radii), self.paper.get(defense, ()), strict=False)).get(eps)
 
     @cached_property
     def later(self) -> Mapping[str, tuple[float, ...]]:
@@ -128,14 +120,14 @@ class Evidence:
         cleans = self.records.where(kind="clean", name=CLEAN, curve="")
         return affinity(pairs + cleans) if pairs and cleans else {}
 
-    def curve(self, over: str, eps: float, defense: str = "adv_bnn") -> dict[float, Record]:
-        """The records of a curve over `"ensemble"` or `"steps"` at a radius, by position."""
-        found = [r for r in self.records.where(curve=over, label=defense) if _radius(r) == eps and r.at is not None]
-        return {r.at: r for r in sorted(found, key=lambda r: r.at or 0.0) if r.at is not None}
+    def curve(self, over: str, eps: float) -> dict[float, Number]:
+        """The accuracy of Adv-BNN over `"ensemble"` or `"steps"` at a radius, by position."""
+        found = {r.at or 0.0: r for r in self.records.where(curve=over, label="adv_bnn") if radius(r) == eps}
+        return {at: Number.of([found[at]]) for at in sorted(found)}
 
     def alpha(self, name: str) -> dict[float, Number]:
         """The accuracy of Adv-BNN under the named attack, or clean, by decreasing alpha."""
-        found = {r.at: r for r in self.records.where(curve="alpha", name=name) if r.at is not None}
+        found = {r.at or 0.0: r for r in self.records.where(curve="alpha", name=name)}
         return {at: Number.of([found[at]]) for at in sorted(found, reverse=True)}
 
     def lipschitz(self, defense: str, part: str) -> Mapping[str, Any] | None:
@@ -152,6 +144,9 @@ class Evidence:
     @cached_property
     def _worst_cases(self) -> Records:
         return worst_cases(self.records)
+
+    def _audited(self, defense: str, eps: float) -> list[Record]:
+        return [r for r in self._worst_cases if _is(r, defense) and radius(r) == eps]
 
     def _on_curve(self, defense: str, name: str, eps: float) -> Number | None:
         found = [r for r in self.records.where(curve="radius", name=name, at=eps) if _is(r, defense)]
@@ -173,20 +168,12 @@ def _for_transfer(record: Record) -> bool:
     return record.kind == "transfer" or (record.kind == "clean" and not record.curve)
 
 
-def _radius(record: Record) -> float:
-    return 0.0 if record.threat is None else record.threat.eps
-
-
 def _speeds(out: Path) -> dict[str, Speed]:
     found = {}
-    for facts in sorted((out / RUNS).glob(f"*/{FACTS}")):
-        metrics = facts.parent / METRICS
-        if not metrics.exists():
-            continue
+    for metrics in sorted((out / RUNS).glob(f"*/{METRICS}")):
         # an interrupted run may leave an incomplete last line
-        lines = [line for line in metrics.read_text().splitlines(keepends=True) if line.endswith("\n")]
-        if lines:
-            fastest = max(json.loads(line)["examples_per_second"] for line in lines)
-            parameters = json.loads(facts.read_text())["model"]["parameters"]
-            found[facts.parent.name] = Speed(parameters=parameters, examples_per_second=fastest)
+        lines = [json.loads(line) for line in read_text(metrics).splitlines(keepends=True) if line.endswith("\n")]
+        if lines and (facts := metrics.parent / FACTS).exists():
+            fastest = max(line["examples_per_second"] for line in lines)
+            found[metrics.parent.name] = Speed(read_json(facts)["model"]["parameters"], fastest)
     return found

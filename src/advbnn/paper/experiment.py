@@ -8,8 +8,8 @@ from typing import Any
 
 from advbnn.defenses.config_io import merged, nested
 from advbnn.defenses.defense import Defense, Noisy, Variational
-from advbnn.defenses.profiles import DATASETS, DEFENSES
-from advbnn.errors import ArgumentError, ConfigError, unknown
+from advbnn.defenses.profiles import DATASETS
+from advbnn.errors import ArgumentError, ConfigError, positive_whole, unknown
 from advbnn.files import read_json, write_atomically
 from advbnn.paper.protocol import PROTOCOLS, Protocol
 from advbnn.training.config import Config, check_data, check_radius, parse_settings
@@ -24,23 +24,21 @@ BESIDE = "beside"
 """The fact in `FILE` that names the reproduction to compare with, as a path relative to the folder."""
 
 _KL_SETTINGS = tuple(f"objective.{name}" for name in ("alpha", "kl_scope", "kl_warmup", "kl_warmup_epochs"))
-
 _HAVE_OPTIONS = ("data", "defense", "profile", "like", "root", "seed", "engine")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A training.
-
-    Attributes:
-        label: the name of its folder, and of its network in records.
-        defense: one of the paper's five.
-        config: all its settings.
-    """
+    """A training; `label` is the name of its folder, and of its network in records."""
 
     label: str
     defense: str
     config: Config
+
+    @property
+    def task(self) -> str:
+        """The name of its training among tasks."""
+        return f"training {self.label}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,23 +69,19 @@ class Experiment:
         settings: Sequence[str] = (),
         limit: int | None = None,
     ) -> "Experiment":
-        """The settings, with defaults for what is None."""
+        """The settings, with defaults."""
         if like is None and data not in DATASETS:
             check_data(data)
             raise ArgumentError(f"data={data!r} is an image folder: choose with --like whose hyper-parameters to use")
-        if like is not None and data in DATASETS and like != data:
+        if like not in (None, data) and data in DATASETS:
             raise ArgumentError(f"like is for image folders; {data!r} has its own hyper-parameters, leave it out")
         if (like or data) not in DATASETS:
             raise unknown("like", str(like), DATASETS)
-        if limit is not None and limit < 1:
-            raise ArgumentError(f"limit must be a number of images, at least 1, got {limit}")
-        return cls(
-            data=data if data in DATASETS else str(Path(data).resolve()),
-            like=like or data,
-            profile=profile or ("ours" if (like or data) == "digits" else "authors_code"),
-            settings=tuple(settings),
-            limit=limit,
-        )
+        if limit is not None:
+            positive_whole("limit", limit)
+        profile = profile or ("ours" if (like or data) == "digits" else "authors_code")
+        folder = data if data in DATASETS else str(Path(data).resolve())
+        return cls(data=folder, like=like or data, profile=profile, settings=tuple(settings), limit=limit)
 
     @property
     def title(self) -> str:
@@ -102,38 +96,18 @@ class Experiment:
     def run(
         self, defense: str, seed: int = 0, factor: float = 1.0, root: str | None = None, engine: str = "auto"
     ) -> Run:
-        """The training of a defence.
-
-        Args:
-            defense: one of the paper's five.
-            seed: of the training.
-            factor: multiplies alpha.
-            root: where the files of the data set are.
-            engine: how training steps run.
-        """
-        if defense not in DEFENSES:
-            raise unknown("defense", defense, DEFENSES)
-        table: dict[str, Any] = {
-            "data": self.data,
-            "defense": defense,
-            "profile": self.profile,
-            "like": self.like,
-            "seed": seed,
-            "engine": engine,
-            **({"root": root} if root is not None else {}),
-        }
+        """The training of a defence, with alpha multiplied by `factor`."""
+        table = {**self._table(defense), "seed": seed, "engine": engine} | ({"root": root} if root is not None else {})
         original = Config.from_table(table).defense
         changes = {key: value for key, value in _parsed(self.settings).items() if _applies(key, original)}
         table = merged(table, nested(changes))
         label = defense if seed == 0 else f"{defense}-seed{seed}"
         config = Config.from_table(table)
         check_radius(config)
-        if _kind(config.defense) != _kind(original):
+        now = config.defense
+        if type(now.network) is not type(original.network) or (now.attack is None) != (original.attack is None):
             culprits = " ".join(f"--set {key}" for key in changes if key.partition(".")[0] in ("network", "attack"))
-            raise ConfigError(
-                f"{culprits} turns {defense} into another defence, and its name would be wrong; leave it out, and "
-                "choose with --defenses"
-            )
+            raise ConfigError(f"{culprits} turns {defense} into another defence; leave it out, choose with --defenses")
         if factor != 1:
             alpha = float(f"{config.defense.objective.alpha * factor:.12g}")
             config = Config.from_table(merged(table, {"objective": {"alpha": alpha}}))
@@ -142,9 +116,11 @@ class Experiment:
 
     def unused_settings(self, defenses: Iterable[str]) -> list[str]:
         """The changed settings that apply to none of these defences."""
-        table = {"data": self.data, "profile": self.profile, "like": self.like}
-        originals = [Config.from_table({**table, "defense": name}).defense for name in defenses]
+        originals = [Config.from_table(self._table(name)).defense for name in defenses]
         return [key for key in _parsed(self.settings) if not any(_applies(key, original) for original in originals)]
+
+    def _table(self, defense: str) -> dict[str, Any]:
+        return {"data": self.data, "defense": defense, "profile": self.profile, "like": self.like}
 
     def check(self, out: Path) -> None:
         """Refuses a folder that holds another reproduction."""
@@ -154,12 +130,9 @@ class Experiment:
             raise ArgumentError(f"{out} is the folder of a run; give --out another folder")
         if not (out / FILE).exists():
             return
-        before, now = asdict(stored(out)[0]), asdict(self)
-        differing = [name for name in now if before[name] != now[name]]
-        if "data" in differing and source(self.data) == source(before["data"]):
-            differing.remove("data")
-        if differing:
-            listed = ", ".join(f"{name} was {before[name]!r} and is now {now[name]!r}" for name in differing)
+        before, now = (asdict(each) | {"data": source(each.data)} for each in (stored(out)[0], self))
+        listed = ", ".join(f"{k} was {before[k]!r} and is now {now[k]!r}" for k in now if before[k] != now[k])
+        if listed:
             raise ArgumentError(f"{out} holds a reproduction with other settings: {listed}; give --out another folder")
 
     def write(self, out: Path, **facts: Any) -> None:
@@ -173,24 +146,18 @@ def stored(out: Path) -> tuple[Experiment, dict[str, Any]]:
     if not (out / FILE).is_file():
         raise ArgumentError(f"{out} holds no reproduction: there is no {FILE}; `advbnn reproduce` makes one")
     content = read_json(out / FILE)
-    names = Experiment.__dataclass_fields__
-    own = {name: value for name, value in content.items() if name in names}
-    return Experiment(**own | {"settings": tuple(own["settings"])}), {
-        name: value for name, value in content.items() if name not in names
-    }
+    own = {name: content.pop(name) for name in Experiment.__dataclass_fields__ if name in content}
+    return Experiment(**own | {"settings": tuple(own["settings"])}), content
 
 
 def check_beside(experiment: Experiment, folder: Path) -> None:
     """Refuses a reproduction of other data, or one that was measured differently."""
     other = stored(folder)[0]
-    for name, mine, theirs in (
-        ("data", source(experiment.data), source(other.data)),
-        ("like", experiment.like, other.like),
-        ("limit", experiment.limit, other.limit),
-    ):
-        if mine != theirs:
+    mine, theirs = ({"data": source(e.data), "like": e.like, "limit": e.limit} for e in (experiment, other))
+    for name in mine:
+        if mine[name] != theirs[name]:
             raise ArgumentError(
-                f"{folder} cannot be compared with this reproduction: {name} is {theirs!r} there and {mine!r} here; "
+                f"{folder} was measured differently: {name} is {theirs[name]!r} there and {mine[name]!r} here; "
                 "--beside needs the same data, measured in the same way"
             )
 
@@ -209,7 +176,6 @@ def _parsed(settings: Sequence[str]) -> dict[str, Any]:
 
 
 def _applies(key: str, original: Defense) -> bool:
-    """Whether a setting applies to this defence."""
     part, _, name = key.partition(".")
     if part == "attack":
         return original.attack is not None  # a setting must not give an attack to a training without one
@@ -217,8 +183,3 @@ def _applies(key: str, original: Defense) -> bool:
         return isinstance(original.network, Variational)
     of_others = part == "network" and any(hasattr(kind, name) for kind in (Noisy, Variational))
     return not of_others or hasattr(original.network, name)
-
-
-def _kind(defense: Defense) -> tuple[type, bool]:
-    """How the network of a defence is random, and whether it is trained under attack."""
-    return type(defense.network), defense.attack is not None

@@ -20,8 +20,7 @@ from advbnn.report.sections.smoothness import lipschitz_bar
 from advbnn.report.style import looks
 
 _LOOKS = looks(DEFENSES)
-_KEY = replace(_LOOKS["none"], light=INK[1])
-"""The look of legend entries that belong to no defence."""
+_KEY = replace(_LOOKS["none"], light=INK[1])  # of legend entries that belong to no defence
 _SHADES = ("#22262b", "#7a5195", "#bf5504")
 _RADIUS = "radius of the attack"
 
@@ -94,14 +93,8 @@ def _fig3(evidence: Evidence) -> Draw | None:
     if experiment.data == "cifar10":
         low, high = paper.AFFINITY_OF_ROBUST
         title += f"\nThe paper: none and BNN {paper.AFFINITY_OF_PLAIN}; the other three {low} to {high}"
-    return partial(
-        heat_map_png,
-        names=[_LOOKS[name].title for name in names],
-        values=[[rho[a].get(b) for b in names] for a in names],
-        title=title,
-        x_label="tried on",
-        y_label="crafted on",
-    )
+    titles, values = [_LOOKS[name].title for name in names], [[rho[a].get(b) for b in names] for a in names]
+    return partial(heat_map_png, names=titles, values=values, title=title, x_label="tried on", y_label="crafted on")
 
 
 def _fig4(evidence: Evidence) -> Draw | None:
@@ -112,7 +105,7 @@ def _fig4(evidence: Evidence) -> Draw | None:
     for over, axis in (("ensemble", "weight samples"), ("steps", "attack steps")):
         lines: list[Line] = []
         for shade, eps in zip(_SHADES, radii, strict=True):
-            numbers = {at: Number.of([record]) for at, record in evidence.curve(over, eps).items()}
+            numbers = evidence.curve(over, eps)
             lines += _line("adv_bnn", numbers, title=titles[eps], light=shade)
             reported = evidence.paper_says("adv_bnn", eps)
             if numbers and reported is not None:
@@ -135,9 +128,8 @@ def _lipschitz(evidence: Evidence) -> Draw | None:
         for part in ("train", "test")
         if (details := evidence.lipschitz(name, part)) is not None
     ]
-    x_label = (
-        "increase of the loss within the training radius, nats\nbars: first-order estimate, with two standard errors"
-    )
+    x_label = "increase of the loss within the training radius, nats"
+    x_label += "\nbars: first-order estimate, with two standard errors"
     title, mark = "Local Lipschitz value", "increase under the attack"
     return partial(bars_png, bars=bars, title=title, x_label=x_label, mark=mark) if bars else None
 
@@ -146,11 +138,8 @@ def _alpha(evidence: Evidence) -> Draw | None:
     """What a smaller alpha does without and under attack."""
     protocol = evidence.experiment.protocol
     radius = protocol.study_radii[1]
-    names = {
-        "clean": "no attack",
-        AUTHORS: f"the paper's attack, {radius:g}",
-        protocol.averaged: f"averaged gradients, {radius:g}",
-    }
+    names = {"clean": "no attack", AUTHORS: f"the paper's attack, {radius:g}"}
+    names[protocol.averaged] = f"averaged gradients, {radius:g}"
     lines: list[Line] = []
     for shade, (name, title) in zip(_SHADES, names.items(), strict=True):
         lines += _line("adv_bnn", dict(sorted(evidence.alpha(name).items())), title=title, light=shade)
@@ -163,18 +152,14 @@ def _alpha(evidence: Evidence) -> Draw | None:
         lines.append(_level(ours.mean, colour, "level", "adv. training, no attack"))
     if reported is not None:
         lines.append(_level(reported, colour, "dashed level", "the same in the paper"))
-    panel = Panel(
-        title="Adv-BNN with smaller alpha", x_label="alpha, the weight of the KL", lines=lines, log=True, ticks=ticks
-    )
+    title, x_label = "Adv-BNN with smaller alpha", "alpha, the weight of the KL"
+    panel = Panel(title=title, x_label=x_label, lines=lines, log=True, ticks=ticks)
     legend = [Line(look=line.look, style=line.style) for line in lines]
     return partial(lines_png, panels=[panel], legend=legend, below=False)
 
 
 FIGURES: Mapping[str, tuple[str, Callable[[Evidence], Draw | None]]] = {
-    "table1": (
-        "Adversarial training and Adv-BNN: the paper's attack, averaged gradients, and the worst case",
-        _table1,
-    ),
+    "table1": ("Adversarial training and Adv-BNN: the paper's attack, averaged gradients, and the worst case", _table1),
     "fig2": ("Figure 2: accuracy against the radius of the attack", _fig2),
     "fig3": ("Figure 3: how well attacks transfer from one network to another", _fig3),
     "fig4": ("Figure 4: number of weight samples, and number of attack steps", _fig4),
@@ -191,17 +176,9 @@ def _line(
     found = {at: number for at, number in numbers.items() if number is not None}
     if not found:
         return []
-    low, high = [number.low for number in found.values()], [number.high for number in found.values()]
-    return [
-        Line(
-            look=replace(_LOOKS[defense], **look),
-            x=list(found),
-            y=[number.mean for number in found.values()],
-            low=low if band else None,
-            high=high if band else None,
-            style=style,
-        )
-    ]
+    ends = {end: [getattr(number, end) for number in found.values()] for end in ("low", "high") if band}
+    means = [number.mean for number in found.values()]
+    return [Line(look=replace(_LOOKS[defense], **look), x=list(found), y=means, style=style, **ends)]
 
 
 def _paper_line(evidence: Evidence, defense: str) -> list[Line]:

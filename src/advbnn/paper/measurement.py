@@ -13,6 +13,7 @@ from advbnn.evaluation.accuracy import Options
 from advbnn.evaluation.records import Records
 from advbnn.paper.experiment import RECORDS, RUNS, Experiment, Run
 from advbnn.paper.protocol import RANDOM, Protocol
+from advbnn.report.select import radius
 from advbnn.training.run_folder import MODEL
 
 Point = tuple[str, str, float, float]
@@ -21,14 +22,9 @@ Point = tuple[str, str, float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a plan should contain, for each kind of measurement to say what it contributes.
+    """The requested experiments, the runs of each defence by seed, and the level of the audit or `"none"`.
 
-    Attributes:
-        experiment: the settings shared by all runs.
-        names: the requested experiments, such as `"table1"`.
-        runs: one for each defence and seed, the seeds of a defence in order.
-        audit: the level of the audit, or `"none"`.
-        left_out: collects what cannot be made, with the reason.
+    Each kind of measurement says what it contributes; `left_out` collects what cannot be made, with the reason.
     """
 
     experiment: Experiment
@@ -44,22 +40,21 @@ class Request:
     @property
     def first(self) -> dict[str, Run]:
         """The first training of each defence."""
-        firsts: dict[str, Run] = {}
-        for run in self.runs:
-            firsts.setdefault(run.defense, run)
-        return firsts
+        firsts = {run.defense: run for run in reversed(self.runs)}
+        return {run.defense: firsts[run.defense] for run in self.runs}
 
-    def lacks(self, name: str, *defenses: str) -> bool:
-        """Whether an experiment needs defences that were not chosen; notes which."""
+    def chosen(self, name: str, *defenses: str) -> list[Run]:
+        """The first trainings of the defences that an experiment needs; notes which are missing."""
         missing = [defense for defense in defenses if defense not in self.first]
-        if missing:
-            self.left_out.append(f"{name}: needs {', '.join(missing)}, missing from --defenses")
-        return bool(missing)
+        note = f"{name}: needs {', '.join(missing)}, missing from --defenses"
+        if missing and note not in self.left_out:
+            self.left_out.append(note)
+        return [self.first[defense] for defense in defenses if defense in self.first]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """What a measurement runs on: trained networks by label, the data, and options shared by all evaluations."""
+    """What a measurement runs on: trained networks by label, the data, and the options of evaluations."""
 
     protocol: Protocol
     models: Mapping[str, nn.Module]
@@ -104,14 +99,10 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement(ABC):
-    """Records that are made together and kept in one file.
-
-    Attributes:
-        runs: the trained networks that it needs.
-        radii: the radii of the attack.
-    """
+    """Records that are made together and kept in one file, from trained networks and radii of the attack."""
 
     what: ClassVar[str]
+    experiments: ClassVar[tuple[str, ...]]
 
     runs: tuple[Run, ...]
     radii: tuple[float, ...]
@@ -119,7 +110,7 @@ class Measurement(ABC):
     @classmethod
     @abstractmethod
     def requested(cls, request: Request) -> list[Self]:
-        """The measurements of this kind that a request needs."""
+        """The measurements of this kind that a request for one of its experiments needs."""
 
     @abstractmethod
     def points(self, protocol: Protocol) -> set[Point]:
@@ -140,7 +131,7 @@ class Measurement(ABC):
 
     @property
     def name(self) -> str:
-        """The name of its file."""
+        """The name of its file and of its task."""
         return f"{self.what}-{self.network.label}"
 
     @property
@@ -161,8 +152,5 @@ class Measurement(ABC):
         if any(model.exists() and model.stat().st_mtime > file.stat().st_mtime for model in models):
             return False
         labels = [self.label, *(run.label for run in self.runs[1:])]
-        found = {
-            (r.model.label, r.name, r.curve, r.at or 0.0, 0.0 if r.threat is None else r.threat.eps)
-            for r in Records.load(file)
-        }
+        found = {(r.model.label, r.name, r.curve, r.at or 0.0, radius(r)) for r in Records.load(file)}
         return {(label, *point) for label in labels for point in self.points(experiment.protocol)} <= found

@@ -4,7 +4,7 @@ A new measurement is one more class here, added to `MEASUREMENTS`.
 """
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from advbnn.attacks import PGD
 from advbnn.evaluation.accuracy import CLEAN, Evaluation
@@ -24,11 +24,10 @@ class Radius(Measurement):
     """Accuracy against the radius of the paper's attack: Table 1 and Figure 2."""
 
     what = "radius"
+    experiments: ClassVar[tuple[str, ...]] = ("table1", "fig2")
 
     @classmethod
     def requested(cls, request: Request) -> list[Self]:
-        if not {"table1", "fig2"} & set(request.names):
-            return []
         table = (0.0, *request.protocol.table_radii)
         radii = request.protocol.radii if "fig2" in request.names else table
         return [cls(runs=(run,), radii=radii) for run in request.runs]
@@ -55,11 +54,11 @@ class Radius(Measurement):
 class Averaged(Radius):
     """The same with gradients averaged over weight samples (EOT), for random networks."""
 
-    what = "averaged"
+    what, experiments = "averaged", ("table1",)
 
     @classmethod
     def requested(cls, request: Request) -> list[Self]:
-        random = [run for run in request.runs if run.defense in RANDOM and "table1" in request.names]
+        random = [run for run in request.runs if run.defense in RANDOM]
         return [cls(runs=(run,), radii=request.protocol.table_radii) for run in random]
 
     @staticmethod
@@ -71,15 +70,13 @@ class Averaged(Radius):
 class Audit(Measurement):
     """The worst case over a suite of attacks, of a level of thoroughness."""
 
-    what = "audit"
+    what, experiments = "audit", ("table1",)
     level: str
 
     @classmethod
     def requested(cls, request: Request) -> list[Self]:
-        if "table1" not in request.names or request.audit == NO_AUDIT:
-            return []
-        radii = request.protocol.audit_radii
-        return [cls(runs=(run,), radii=radii, level=request.audit) for run in request.runs]
+        runs, radii = request.runs if request.audit != NO_AUDIT else (), request.protocol.audit_radii
+        return [cls(runs=(run,), radii=radii, level=request.audit) for run in runs]
 
     def points(self, protocol: Protocol) -> set[Point]:
         return {(self.level, "", 0.0, eps) for eps in self.radii}
@@ -104,13 +101,11 @@ class Audit(Measurement):
 class Transfer(Measurement):
     """Adversarial examples of each network tried on every other: Figure 3."""
 
-    what = "transfer"
+    what, experiments = "transfer", ("fig3",)
     name = what
 
     @classmethod
     def requested(cls, request: Request) -> list[Self]:
-        if "fig3" not in request.names:
-            return []
         if len(request.first) < 2:
             request.left_out.append("fig3: needs at least two defences")
             return []
@@ -132,13 +127,12 @@ class Transfer(Measurement):
 class Ensemble(Measurement):
     """Accuracy of Adv-BNN against the number of weight samples: Figure 4, left."""
 
-    what = "ensemble"
+    what, experiments = "ensemble", ("fig4",)
 
     @classmethod
     def requested(cls, request: Request) -> list[Self]:
-        if "fig4" not in request.names or request.lacks("fig4", "adv_bnn"):
-            return []
-        return [cls(runs=(request.first["adv_bnn"],), radii=(0.0, *request.protocol.study_radii))]
+        runs = request.chosen("fig4", "adv_bnn")
+        return [cls(runs=(run,), radii=(0.0, *request.protocol.study_radii)) for run in runs]
 
     def points(self, protocol: Protocol) -> set[Point]:
         names = {eps: AUTHORS if eps else CLEAN for eps in self.radii}
@@ -161,13 +155,11 @@ class Ensemble(Measurement):
 class Steps(Measurement):
     """Accuracy of Adv-BNN against the number of attack steps: Figure 4, right."""
 
-    what = "steps"
+    what, experiments = "steps", ("fig4",)
 
     @classmethod
     def requested(cls, request: Request) -> list[Self]:
-        if "fig4" not in request.names or "adv_bnn" not in request.first:
-            return []
-        return [cls(runs=(request.first["adv_bnn"],), radii=request.protocol.study_radii)]
+        return [cls(runs=(run,), radii=request.protocol.study_radii) for run in request.chosen("fig4", "adv_bnn")]
 
     def points(self, protocol: Protocol) -> set[Point]:
         return {(AUTHORS, "steps", float(count), eps) for eps in self.radii for count in protocol.steps}
@@ -187,14 +179,11 @@ class Steps(Measurement):
 class Lipschitz(Measurement):
     """The local Lipschitz value on training and test images: Section 3."""
 
-    what = "lipschitz"
+    what, experiments = "lipschitz", ("lipschitz",)
 
     @classmethod
     def requested(cls, request: Request) -> list[Self]:
-        if "lipschitz" not in request.names:
-            return []
-        request.lacks("lipschitz", "adv", "adv_bnn")
-        runs = [request.first[name] for name in ("adv", "adv_bnn") if name in request.first]
+        runs = request.chosen("lipschitz", "adv", "adv_bnn")
         attacks = [run.config.defense.attack for run in runs]
         return [cls(runs=(run,), radii=(attacks[0].threat.eps,)) for run in runs if attacks[0] is not None]
 
@@ -214,16 +203,15 @@ class Lipschitz(Measurement):
 class Alpha(Measurement):
     """Accuracy of Adv-BNN trained with a smaller weight alpha of the KL: the caption of Table 1."""
 
-    what = "alpha"
+    what, experiments = "alpha", ("alpha",)
 
     @classmethod
     def requested(cls, request: Request) -> list[Self]:
-        if "alpha" not in request.names or request.lacks("alpha", "adv_bnn"):
-            return []
-        first, experiment = request.first["adv_bnn"], request.experiment
-        machine: dict[str, Any] = {"root": first.config.root, "engine": first.config.engine}
-        smaller = [experiment.run("adv_bnn", factor=f, **machine) for f in request.protocol.alpha_factors]
-        return [cls(runs=(run,), radii=(request.protocol.study_radii[1],)) for run in (first, *smaller)]
+        runs = request.chosen("alpha", "adv_bnn")
+        for config in [run.config for run in runs]:
+            for factor in request.protocol.alpha_factors:
+                runs.append(request.experiment.run("adv_bnn", 0, factor, config.root, config.engine))
+        return [cls(runs=(run,), radii=(request.protocol.study_radii[1],)) for run in runs]
 
     @property
     def label(self) -> str:

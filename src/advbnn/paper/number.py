@@ -1,9 +1,9 @@
 """Accuracies with their uncertainty: by the choice of images, and by the spread over trainings."""
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean, stdev
 
 import torch
 from torch import Tensor
@@ -12,23 +12,16 @@ from advbnn.evaluation.identity import DataIdentity, ranges
 from advbnn.evaluation.intervals import clopper_pearson, paired_interval
 from advbnn.evaluation.records import Record
 
+# half of a 95 % interval in standard errors, by the number of trainings minus 1; a single one has no spread
 _STUDENT = (0.0, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-"""Half of a 95 % interval in standard errors, by the number of trainings minus 1; a single one has no spread."""
 
 
 @dataclass(frozen=True)
 class Number:
-    """An accuracy in %, the mean over the trainings of a defence.
+    """An accuracy in %, the mean over the trainings of a defence, with its 95 % interval over the choice of images.
 
-    Attributes:
-        mean: the accuracy.
-        low: lower end of its 95 % interval over the choice of images.
-        high: upper end.
-        images: the number of images.
-        spread: standard deviation over the trainings; 0 for a single one.
-        trainings: their number.
-        data: the images.
-        right: for each image the share of trainings and seeds that classify it correctly; None if not recorded.
+    `spread` is the standard deviation over trainings; `right`, if recorded, is for each image the share of trainings
+    and seeds that classify it correctly.
     """
 
     mean: float
@@ -43,18 +36,13 @@ class Number:
     @classmethod
     def of(cls, records: Sequence[Record]) -> "Number":
         """The mean over records of the same measurement, one for each training."""
-        values = [100 * record.accuracy for record in records]
-        known = all(record.outcomes and record.data == records[0].data for record in records)
-        return cls(
-            mean=statistics.fmean(values),
-            low=statistics.fmean(100 * record.interval[0] for record in records),
-            high=statistics.fmean(100 * record.interval[1] for record in records),
-            images=min(record.n for record in records),
-            spread=statistics.stdev(values) if len(values) > 1 else 0.0,
-            trainings=len(values),
-            data=records[0].data,
-            right=torch.stack([record.right for record in records]).mean(0) if known else None,
-        )
+        values, data = [100 * record.accuracy for record in records], records[0].data
+        low, high = (fmean(100 * record.interval[end] for record in records) for end in (0, 1))
+        images = min(record.n for record in records)
+        spread = stdev(values) if len(values) > 1 else 0.0
+        known = all(record.outcomes and record.data == data for record in records)
+        right = torch.stack([record.right for record in records]).mean(0) if known else None
+        return cls(fmean(values), low, high, images, spread, len(values), data, right)
 
     def on(self, data: DataIdentity | None) -> "Number":
         """The accuracy on the first images only, if `data` is these and outcomes are known; else unchanged."""
@@ -63,20 +51,13 @@ class Number:
         if replace(self.data, n=data.n, rows=ranges(range(data.n))) != data or self.data.rows:
             return self
         right = self.right[: data.n]
-        low, high = math.floor(right.sum().item()), math.ceil(right.sum().item())
-        return replace(
-            self,
-            mean=100 * right.mean().item(),
-            low=100 * clopper_pearson(low, data.n)[0],
-            high=100 * clopper_pearson(high, data.n)[1],
-            images=data.n,
-            data=data,
-            right=right,
-        )
+        low = 100 * clopper_pearson(math.floor(right.sum().item()), data.n)[0]
+        high = 100 * clopper_pearson(math.ceil(right.sum().item()), data.n)[1]
+        return Number(100 * right.mean().item(), low, high, data.n, self.spread, self.trainings, data, right)
 
     @property
     def below(self) -> float:
-        """The margin below the mean: over images, or over trainings if these vary more."""
+        """The margin below the mean: over images, or over trainings if it is larger."""
         return max(self.mean - self.low, self.by_training)
 
     @property

@@ -1,32 +1,23 @@
 """Which trainings and measurements an experiment needs, and which of them are still to be done."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from advbnn.defenses.config_io import to_table
 from advbnn.defenses.profiles import DEFENSES
-from advbnn.errors import ArgumentError, ConfigError, RunError, unknown
+from advbnn.errors import ArgumentError, RunError, positive_whole, unknown
 from advbnn.evaluation.audit.attack_suite import LEVELS
+from advbnn.fast.compiling import ENGINES
 from advbnn.paper.experiment import EXPERIMENTS, RUNS, Experiment, Run, source
 from advbnn.paper.measurement import Measurement, Request
 from advbnn.paper.measurements import MEASUREMENTS, NO_AUDIT
 from advbnn.training.config import Config
-from advbnn.training.run_folder import CONFIG, MODEL
+from advbnn.training.run_folder import CONFIG, MODEL, stored_config
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Plan:
-    """The work of a reproduction.
-
-    Attributes:
-        experiment: what is reproduced.
-        out: the folder of the reproduction.
-        runs: the trainings that are needed, finished or not.
-        measurements: the measurements, done or not.
-        left_out: what was requested and cannot be made, with the reason.
-    """
+    """The work of a reproduction, done or not; `left_out` is what was requested and cannot be made, with reasons."""
 
     experiment: Experiment
     out: Path
@@ -59,92 +50,43 @@ def make_plan(
     root: str | None = None,
     engine: str = "auto",
 ) -> Plan:
-    """Returns the trainings and measurements that the experiments need.
+    """Returns the trainings and measurements that the named experiments need, with `seeds` trainings per defence.
 
-    Args:
-        experiment: what is reproduced.
-        out: the folder of the reproduction.
-        names: the experiments.
-        defenses: which defences to train.
-        seeds: trainings per defence.
-        audit: the level of the audit; the protocol's when None, `"none"` for no audit.
-        root: where the files of the data set are.
-        engine: how training steps run.
+    `audit` is the level of the audit: the protocol's when None, `"none"` for no audit.
     """
-    for name in names:
-        if name not in EXPERIMENTS:
-            raise unknown("experiment", name, [*EXPERIMENTS, "all"])
-    if seeds < 1:
-        raise ArgumentError(f"seeds must be the number of trainings per defence, at least 1, got {seeds}")
     level = experiment.protocol.audit if audit is None else audit
-    if level not in (*LEVELS, NO_AUDIT):
-        raise unknown("audit", level, [*LEVELS, NO_AUDIT])
-    for defense in defenses:
-        if defense not in DEFENSES:
-            raise unknown("defenses", defense, DEFENSES)
+    for argument, given, known in (
+        ("experiment", names, (*EXPERIMENTS, "all")),
+        ("defenses", defenses, DEFENSES),
+        ("audit", [level], (*LEVELS, NO_AUDIT)),
+        ("engine", [engine], ENGINES),
+    ):
+        for name in set(given) - set(known):
+            raise unknown(argument, name, known)
+    positive_whole("seeds", seeds)
     if not defenses or len(set(defenses)) < len(defenses):
         raise ArgumentError(f"defenses must be distinct names of {', '.join(DEFENSES)}, got {','.join(defenses)!r}")
     runs = [experiment.run(defense, seed, root=root, engine=engine) for defense in defenses for seed in range(seeds)]
     request = Request(experiment=experiment, names=names, runs=runs, audit=level)
     for key in experiment.unused_settings(defenses):
         request.left_out.append(f"--set {key}: none of the chosen defences has this setting")
-    measurements = [one for kind in MEASUREMENTS for one in kind.requested(request)]
+    kinds = [kind for kind in MEASUREMENTS if set(kind.experiments) & set(names)]
+    measurements = [one for kind in kinds for one in kind.requested(request)]
     if not measurements:
         raise ArgumentError(f"nothing to do: {'; '.join(request.left_out)}")
     used = {run.label: run for measurement in measurements for run in measurement.runs}
     ordered = [run for run in runs if run.label in used]
     further = [run for run in used.values() if run not in ordered]
-    return Plan(
-        experiment=experiment,
-        out=out,
-        runs=(*ordered, *further),
-        measurements=tuple(measurements),
-        left_out=tuple(request.left_out),
-    )
+    return Plan(experiment, out, (*ordered, *further), tuple(measurements), tuple(request.left_out))
 
 
 def finished(folder: Path, config: Config) -> bool:
-    """Whether a folder holds the finished run of these settings, whichever command made it.
-
-    Raises:
-        RunError: it holds a run with other settings.
-    """
+    """Whether a folder holds the finished run of these settings; a run with other settings is refused."""
     if not (folder / CONFIG).exists():
         return False
-    try:
-        stored = Config.from_run((folder / CONFIG).read_text(encoding="utf-8"))
-    except ConfigError as error:
+    old, new = (replace(each, data=source(each.data)) for each in (stored_config(folder), config))
+    if difference := old.difference(new):
         raise RunError(
-            f"{folder / CONFIG} cannot be read: {error}; remove the run, or give --out another folder"
-        ) from None
-    old, new = (dict(_flat(to_table(_decisive(each)))) for each in (stored, config))
-    if old != new:
-        key = next(key for key in [*old, *new] if old.get(key) != new.get(key))
-        raise RunError(
-            f"{folder} holds a run with other settings: {key.removeprefix('defense.')} = {old.get(key)!r} there, "
-            f"{new.get(key)!r} now; remove it, or give --out another folder"
+            f"{folder} holds a run with other settings: {difference}; remove it, or give --out another folder"
         )
     return (folder / MODEL).exists()
-
-
-def _decisive(config: Config) -> Config:
-    """The settings without those that depend on the machine."""
-    plain = Config()
-    return replace(
-        config,
-        data=source(config.data),
-        root=None,
-        cache=None,
-        engine=plain.engine,
-        log_every=plain.log_every,
-        save_every=plain.save_every,
-        tensorboard=plain.tensorboard,
-    )
-
-
-def _flat(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{path}{key}.")
-        else:
-            yield path + key, value

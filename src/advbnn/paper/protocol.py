@@ -28,13 +28,11 @@ class Protocol:
         step_size: of the authors' attack.
         eot: EOT samples of the averaged attack.
         samples: weight samples of the classifier.
-        alpha_factors: factors of alpha in the additional trainings of the experiment on alpha.
+        alpha_factors: factors of alpha in additional trainings.
         images: test images of Table 1 and Figures 2 and 3; all when None.
         averaged_images: test images of the averaged attack, which costs `eot` times as much.
         study_images: images of Figure 4 and of the local Lipschitz value.
-        audit: the level of the audit.
-        audit_radii: its radii.
-        audit_images: its test images.
+        audit: the level of the audit, with its radii and number of images.
         batch_size: images attacked at a time; they share each weight sample.
     """
 

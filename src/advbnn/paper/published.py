@@ -44,10 +44,5 @@ MOST_STEPS = 1000
 
 
 def table1(data: str, test_images: int) -> dict[str, tuple[float, ...]]:
-    """The rows of Table 1 for a data set; empty if the paper has no numbers for it.
-
-    Args:
-        data: the name of the data set.
-        test_images: the size of its test set; with another size it is not the paper's data.
-    """
+    """The rows of Table 1; empty if the paper has no numbers for a data set with so many test images."""
     return TABLE1[data] if data in TABLE1 and test_images in TEST_IMAGES[data] else {}

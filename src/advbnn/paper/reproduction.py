@@ -18,20 +18,14 @@ from advbnn.report import AttackedImage, attacked_images
 from advbnn.training.config import Config
 from advbnn.training.loading import load_trained
 from advbnn.training.loop import fit_config
-from advbnn.training.run_folder import CONFIG
+from advbnn.training.run_folder import CONFIG, stored_config
 
 _IMAGES = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reproduction:
-    """A plan and the devices to carry it out on.
-
-    Args:
-        plan: what must exist in the end.
-        devices: one for each worker.
-        command: the command line that makes the records again.
-    """
+    """A plan, the device of each worker, and the command line that makes the records again."""
 
     plan: Plan
     devices: list[str]
@@ -39,33 +33,18 @@ class Reproduction:
 
     def estimate(self) -> dict[str, float]:
         """The estimated seconds of every task that is left, by name."""
-        plan, splits = self.plan, load_splits(self.plan.runs[0].config)
-        trainings, measurements = estimated_seconds(plan, splits, self.devices[0])
-        return {_training(label): seconds for label, seconds in trainings.items()} | measurements
+        return estimated_seconds(self.plan, load_splits(self.plan.runs[0].config), self.devices[0])
 
     def tasks(self, seconds: dict[str, float] | None = None) -> list[Task]:
         """The trainings and measurements that are left, with their estimated seconds if known."""
         plan, known = self.plan, seconds or {}
-        trainings = [
-            Task(
-                name=_training(run.label),
-                work=train,
-                arguments=(run, plan.folder(run)),
-                seconds=known.get(_training(run.label)),
-            )
-            for run in plan.pending_runs()
-        ]
-        measurements = [
-            Task(
-                name=one.name,
-                work=measure,
-                arguments=(one, plan.experiment, plan.out, self.command),
-                needs=tuple(_training(run.label) for run in one.runs),
-                seconds=known.get(one.name),
-            )
-            for one in plan.pending()
-        ]
-        return trainings + measurements
+        runs = plan.pending_runs()
+        tasks = [Task(run.task, train, (run, plan.folder(run)), seconds=known.get(run.task)) for run in runs]
+        for one in plan.pending():
+            needs = tuple(run.task for run in one.runs)
+            arguments = (one, plan.experiment, plan.out, self.command)
+            tasks.append(Task(one.name, measure, arguments, needs, known.get(one.name)))
+        return tasks
 
     def images(self, labels: Container[str]) -> list[AttackedImage]:
         """The first test images under attack, for each trained defence with one of these labels."""
@@ -86,8 +65,7 @@ def train(device: str, run: Run, folder: Path) -> None:
     if finished(folder, config):
         return
     if (folder / CONFIG).exists():
-        # perhaps started by another command: continue with the settings it was started with
-        config = Config.from_run((folder / CONFIG).read_text(encoding="utf-8"))
+        config = stored_config(folder)  # perhaps started by another command: its settings continue
     fit_config(config, load_splits(config), out=folder, resume=True, device=device)
 
 
@@ -117,7 +95,3 @@ def load_splits(config: Config) -> Splits[Any]:
 @cache
 def _load(source: str, root: str | None, size: int | None, folder: str | None) -> Splits[Any]:
     return data.load(source, root, size=size, cache=folder)
-
-
-def _training(label: str) -> str:
-    return f"training {label}"

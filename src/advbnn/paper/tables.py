@@ -39,11 +39,9 @@ def table1(evidence: Evidence) -> Table:
 
 
 def summary_table(evidence: Mapping[str, Evidence], radii: Sequence[float]) -> Table:
-    """One row per defence: the paper's attack, averaged gradients and the worst case at some radii of Table 1.
+    """One row per defence: the paper's attack, averaged gradients and the worst case at some radii, or at all.
 
-    Args:
-        evidence: reproductions by their folders. The first gives all its defences, the others those that they trained.
-        radii: of Table 1; by default all.
+    Of the reproductions, by their folders, the first gives all its defences, the others those that they trained.
     """
     first = next(iter(evidence.values()))
     radii = radii or first.radii
@@ -71,21 +69,12 @@ def summary_table(evidence: Mapping[str, Evidence], radii: Sequence[float]) -> T
 
 def claims_table(claims: Sequence[Claim]) -> Table:
     """Each claim with its verdict and the evidence."""
-    rows = [
-        [
-            Cell(str(number)),
-            Cell(claim.text, f"({claim.source or 'not asked by the paper'})"),
-            _verdict(claim),
-            Cell(claim.evidence),
-        ]
-        for number, claim in enumerate(claims, start=1)
-    ]
-    return Table(
-        name="claims",
-        caption="The paper's claims and what the records show.",
-        columns=["no.", "claim", "verdict", "evidence"],
-        rows=rows,
-    )
+    rows = []
+    for number, claim in enumerate(claims, start=1):
+        text = Cell(claim.text, f"({claim.source or 'not asked by the paper'})")
+        rows.append([Cell(str(number)), text, _verdict(claim), Cell(claim.evidence)])
+    caption, columns = "The paper's claims and what the records show.", ["no.", "claim", "verdict", "evidence"]
+    return Table(name="claims", caption=caption, columns=columns, rows=rows)
 
 
 def verdicts_table(claims: Mapping[str, Sequence[Claim]]) -> Table:
@@ -94,12 +83,8 @@ def verdicts_table(claims: Mapping[str, Sequence[Claim]]) -> Table:
         [Cell(str(number)), Cell(same[0].text), *(_verdict(claim) for claim in same)]
         for number, same in enumerate(zip(*claims.values(), strict=True), start=1)
     ]
-    return Table(
-        name="verdicts",
-        caption="Verdicts on the paper's claims, from the records of each folder.",
-        columns=["no.", "claim", *claims],
-        rows=rows,
-    )
+    caption = "Verdicts on the paper's claims, from the records of each folder."
+    return Table(name="verdicts", caption=caption, columns=["no.", "claim", *claims], rows=rows)
 
 
 def _verdict(claim: Claim) -> Cell:
@@ -107,10 +92,9 @@ def _verdict(claim: Claim) -> Cell:
 
 
 def _caption(evidence: Evidence) -> str:
-    averaged_name = evidence.experiment.protocol.averaged
-    used = [r for r in evidence.records if r.curve == "radius" and r.name == AUTHORS]
-    averaged = [r for r in evidence.records if r.curve == "radius" and r.name == averaged_name]
-    audited = [r for r in evidence.records if r.kind == "worst_case"]
+    used = evidence.records.where(curve="radius", name=AUTHORS)
+    averaged = evidence.records.where(curve="radius", name=evidence.experiment.protocol.averaged)
+    audited = evidence.records.where(kind="worst_case")
     several = any((number := evidence.clean(defense)) is not None and number.trainings > 1 for defense in TITLES)
     parts = [f"Accuracy in % with its {'standard deviation over the trainings' if several else '95 % interval'}."]
     if used:

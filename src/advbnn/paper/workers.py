@@ -17,27 +17,22 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, suppress
 from dataclasses import dataclass, field
+from itertools import cycle, islice
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from advbnn.errors import AdvbnnError, ArgumentError
+from advbnn.errors import AdvbnnError, positive_whole
 from advbnn.paper.estimate import in_words, wall_time
 from advbnn.training.interrupts import Interrupted, Interrupts
 
-_SECONDS_TO_STOP = 60.0
-"""How long a worker may take to save its state after SIGTERM."""
+_SECONDS_TO_STOP = 60.0  # for a worker to save its state after SIGTERM
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Task:
-    """A piece of work.
+    """A piece of work with a unique name, the names of the tasks that it needs, and its estimated duration if known.
 
-    Attributes:
-        name: unique among the tasks.
-        work: a function at module level; its first argument is the device.
-        arguments: its other arguments.
-        needs: names of the tasks that must be done before it.
-        seconds: its estimated duration, if known.
+    `work` is a function at module level. Its first argument is the device, before `arguments`.
     """
 
     name: str
@@ -59,15 +54,10 @@ class TaskResults:
 def run_tasks(
     tasks: Sequence[Task], devices: Sequence[str], *, threads: int, log: Callable[[str], None]
 ) -> TaskResults:
-    """Runs the tasks, as many at a time as there are devices, each after those it needs.
+    """Runs the tasks, each after those it needs, first those with the most work depending on them.
 
-    Of the tasks that can start, the one with the most work depending on it comes first.
-
-    Args:
-        tasks: the work; a need that is not among them counts as done.
-        devices: one for each worker; a device may be named several times.
-        threads: CPU threads of each worker.
-        log: receives a line whenever a task starts or ends, with the progress and the time left if all have estimates.
+    There is a worker for each of `devices`, with so many CPU threads. A need that is not among the tasks counts as
+    done. `log` receives a line whenever a task starts or ends, with the time left if all have estimates.
 
     Raises:
         Interrupted: after Ctrl-C or SIGTERM; the workers have saved what they could and have ended.
@@ -86,7 +76,13 @@ def run_tasks(
                 if interrupts.received is not None:
                     raise Interrupted("stopped", interrupts.received)
                 for worker in [worker for pipe, worker in busy.items() if pipe in ready]:
-                    line = _collect(worker, results)
+                    name, reason = worker.finish()
+                    if reason is None:
+                        results.done.append(name)
+                        line = f"done:   {name}, {in_words(time.monotonic() - worker.started)}"
+                    else:
+                        results.failed[name] = reason
+                        line = f"failed: {name}: {reason}"
                     _skip_impossible(waiting, results)
                     log(f"{line} ({_progress(results, len(tasks), waiting, workers)})")
     finally:
@@ -122,10 +118,10 @@ class _Worker:
             return name, self.pipe.recv()
         except (EOFError, OSError):
             self.process.join()
-            code = self.process.exitcode
+            reason = f"its process ended with status {self.process.exitcode}"
             self.pipe.close()
             self._start_process()
-            return name, f"its process ended with status {code}"
+            return name, reason
 
     def seconds_left(self) -> float | None:
         """The estimated rest of its task; None without an estimate, or once it has taken longer."""
@@ -141,25 +137,11 @@ def _start_tasks(waiting: dict[str, Task], workers: Sequence[_Worker], log: Call
         unfinished = {*waiting, *(other.task.name for other in workers if other.task is not None)}
         ready = [task for task in waiting.values() if not unfinished & set(task.needs)]
         if worker.task is None and ready:
-            task = max(ready, key=lambda task: _dependent_seconds(task, waiting))
-            del waiting[task.name]
-            worker.start(task)
+            # with the longest duration, together with those that need it
+            every = waiting.values()
+            task = max(ready, key=lambda t: sum(o.seconds or 0.0 for o in every if o is t or t.name in o.needs))
+            worker.start(waiting.pop(task.name))
             log(f"start:  {task.name}")
-
-
-def _dependent_seconds(task: Task, waiting: dict[str, Task]) -> float:
-    """The duration of a task and of those that need it."""
-    return sum(each.seconds or 0.0 for each in (task, *waiting.values()) if each is task or task.name in each.needs)
-
-
-def _collect(worker: _Worker, results: TaskResults) -> str:
-    """Stores the result of a task that ended, and returns a line about it."""
-    name, reason = worker.finish()
-    if reason is None:
-        results.done.append(name)
-        return f"done:   {name}, {in_words(time.monotonic() - worker.started)}"
-    results.failed[name] = reason
-    return f"failed: {name}: {reason}"
 
 
 def _progress(results: TaskResults, count: int, waiting: dict[str, Task], workers: Sequence[_Worker]) -> str:
@@ -221,9 +203,9 @@ def _run(task: Task, device: str) -> str | None:
             task.work(device, *task.arguments)
     except Interrupted:
         sys.exit(0)
+    except AdvbnnError as error:
+        return str(error)
     except Exception as error:  # a failed task must not end the others
-        if isinstance(error, AdvbnnError | OSError):
-            return str(error)
         traceback.print_exc()  # a bug, or out of memory
         return f"{type(error).__name__}: {error}"
     return None
@@ -250,18 +232,10 @@ class _Prefixed(io.TextIOBase):
 
 
 def device_list(device: str, jobs: int | None, pending: int) -> list[str]:
-    """The device of each worker.
-
-    Args:
-        device: `"cpu"`, `"cuda"` for all GPUs, or one such as `"cuda:1"`.
-        jobs: the number of workers; when None one for each GPU, or up to two on the CPU.
-        pending: the number of tasks that can run at once; there are never more workers.
-    """
+    """The device of each worker, at most `pending`; without `jobs` one for each GPU, or up to two on the CPU."""
     import torch
 
-    if jobs is not None and jobs < 1:
-        raise ArgumentError(f"jobs must be a number of processes, at least 1, got {jobs}")
+    jobs = None if jobs is None else positive_whole("jobs", jobs)
     places = [f"cuda:{index}" for index in range(torch.cuda.device_count())] if device == "cuda" else [device]
     default = len(places) if device.startswith("cuda") else min(2, os.cpu_count() or 1)
-    count = max(1, min(jobs or default, pending))
-    return [places[index % len(places)] for index in range(count)]
+    return list(islice(cycle(places), max(1, min(jobs or default, pending))))

@@ -24,40 +24,19 @@ _WORDS = (
 
 
 def write_all(out: Path, images: Sequence[AttackedImage] = (), figures: Path | None = None) -> Path:
-    """Writes figures, `results.md` and the report from the records in a folder; returns the path of the report.
-
-    Args:
-        out: the folder of a reproduction.
-        images: single images to show in the report.
-        figures: the folder of the figures; `figures` inside `out` when None.
-    """
+    """Writes figures, `results.md` and the report of the reproduction in `out`; returns the path of the report."""
     evidence = Evidence.read(out)
     claims = check_claims(evidence)
     drawn = draw_all(evidence, figures or out / "figures")
     links = {name: Path(os.path.relpath(path, out)).as_posix() for name, path in drawn.items()}
     write_atomically(out / RESULTS, results(evidence, claims, links).encode())
-    first = [section(evidence, claims)]
+    tables = [claims_table(claims), table1(evidence)]
+    first = [Section(name="paper", title="The paper's claims", words=[_WORDS], tables=tables)]
     return write_report(evidence.records, out / "report", images, first=first, defenses=defenses_in(out))
 
 
-def section(evidence: Evidence, claims: Sequence[Claim]) -> Section:
-    """The paper's table and claims as the first section of the report."""
-    return Section(
-        name="paper",
-        title="The paper's claims",
-        words=[_WORDS],
-        tables=[claims_table(claims), table1(evidence)],
-    )
-
-
 def results(evidence: Evidence, claims: Sequence[Claim], figures: Mapping[str, str]) -> str:
-    """The results in markdown.
-
-    Args:
-        evidence: what was measured.
-        claims: the verdicts on it.
-        figures: links to the figures, by name.
-    """
+    """The results in markdown, with links to the figures by name."""
     experiment = evidence.experiment
     counts = {verdict: sum(claim.verdict == verdict for claim in claims) for verdict in VERDICTS}
     commands = dict.fromkeys(record.command for record in evidence.records if record.command)

@@ -23,26 +23,19 @@ _STYLE: dict[Any, Any] = {
     "text.parse_math": False,  # a dollar in a label does not start a formula
     "font.family": "sans-serif",
     "font.size": 12,
-    "text.color": INK[1],
-    "axes.labelcolor": INK[1],
-    "axes.edgecolor": INK[1],
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK[1]),
     "axes.linewidth": 0.8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.spines.left": False,
+    **{f"axes.spines.{side}": False for side in ("top", "right", "left")},
     "axes.grid.axis": "y",
     "axes.grid": True,
     "axes.axisbelow": True,
     "grid.color": FAINT[1],
     "grid.linewidth": 0.8,
-    "xtick.color": INK[1],
-    "ytick.color": INK[1],
     "ytick.major.size": 0,
     "xtick.major.size": 3,
     "lines.linewidth": 1.8,
     "lines.markersize": 4.5,
 }
-_IN_FILES: dict[Any, Any] = {"axes.titlesize": 13, "axes.titlepad": 10, "legend.fontsize": 10.5}
 
 
 @contextmanager
@@ -60,7 +53,7 @@ def png_canvas(
     path: Path, *, columns: int, width: float, height: float, sharey: bool = False
 ) -> Iterator["tuple[Figure, Sequence[Axes]]"]:
     """A figure with panels side by side, each `width` inches wide; saved to `path` at the end."""
-    with _matplotlib(_IN_FILES) as new_figure:
+    with _matplotlib({"axes.titlesize": 13, "axes.titlepad": 10, "legend.fontsize": 10.5}) as new_figure:
         figure = new_figure(figsize=(width * columns, height), layout="constrained", facecolor=GROUND[1])
         panels = list(figure.subplots(1, columns, sharey=sharey, squeeze=False)[0])
         for axes in panels:

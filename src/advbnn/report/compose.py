@@ -18,20 +18,13 @@ from advbnn.report.style import looks
 
 
 def compose(records: Records, first: Sequence[Section] = (), defenses: Mapping[str, str] | None = None) -> Contents:
-    """Returns the contents of a report, with a section for everything that was measured.
-
-    Args:
-        records: measurements on one data set.
-        first: sections that come before all others.
-        defenses: the defence of a model by its label; see `looks`.
-    """
+    """Returns the contents of a report; arguments as for `write_report`."""
     if not records:
         raise ArgumentError("records is empty: there is nothing to report; `advbnn evaluate RUN` makes records")
     check_one_data_set(records)
     shown = looks(labels_of(records), defenses)
     worst = worst_cases(records)
-    sections = [
-        *first,
+    found = [
         headline_section(records, worst, shown),
         curve_section("radius", records, worst, shown),
         checks_section(worst, shown),
@@ -45,7 +38,7 @@ def compose(records: Records, first: Sequence[Section] = (), defenses: Mapping[s
     return Contents(
         title=f"Robustness of {models} on {records[0].data.name}",
         looks=shown,
-        sections=[section for section in sections if section is not None],
+        sections=[*first, *filter(None, found)],
         provenance=provenance_tables(records),
         commands=list(dict.fromkeys(record.command for record in records if record.command)),
     )

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from advbnn.errors import ArgumentError
 from advbnn.report.style import Look
 
 PLUS_MINUS = "\u00b1"
@@ -37,11 +36,6 @@ class Table:
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
 
-    def __post_init__(self) -> None:
-        for row in self.rows:
-            if len(row) != len(self.columns):
-                raise ArgumentError(f"rows of table {self.name!r} need {len(self.columns)} cells, got {len(row)}")
-
     @property
     def groups(self) -> list[tuple[Cell, list[Sequence[Cell]]]]:
         """Consecutive rows with the same heading, under that heading."""
@@ -50,10 +44,8 @@ class Table:
     @property
     def numeric(self) -> list[bool]:
         """Which columns hold numbers, to be right-aligned."""
-        return [
-            all(_NUMBER.match(row[index].text) or row[index] == NOTHING for row in self.rows)
-            for index in range(len(self.columns))
-        ]
+        columns = ([row[index] for row in self.rows] for index in range(len(self.columns)))
+        return [all(_NUMBER.match(cell.text) or cell == NOTHING for cell in column) for column in columns]
 
     def markdown(self) -> str:
         """The table and its caption in GitHub's markdown."""
@@ -76,7 +68,7 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Notice:
-    """Something that a reader must know; it is alarming if it calls a result into question."""
+    """Something that a reader must know; alarming if it calls a result into question."""
 
     title: str
     words: str
@@ -86,18 +78,7 @@ class Notice:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """A part of a report.
-
-    Attributes:
-        name: the anchor in the page.
-        title: its heading.
-        words: paragraphs at the beginning.
-        notices: what must not be overlooked.
-        figures: its plots.
-        tables: its tables.
-        folded: collapsed tables.
-        after: paragraphs at the end.
-    """
+    """A part of a report, with paragraphs before and `after`; `name` is its anchor, `folded` are collapsed tables."""
 
     name: str
     title: str
@@ -111,15 +92,7 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True)
 class Contents:
-    """Everything in a report.
-
-    Attributes:
-        title: its heading.
-        looks: the models, in the order of tables and plots.
-        sections: what was measured.
-        provenance: tables that identify models, data, software and settings.
-        commands: command lines that make the records again.
-    """
+    """Everything in a report: `looks` are the models in order, `commands` make the records again."""
 
     title: str
     looks: Mapping[str, Look]
@@ -129,12 +102,11 @@ class Contents:
 
     def tables(self) -> dict[str, Table]:
         """Every table of measurements by name, including those behind figures."""
-        found = [
-            table
-            for section in self.sections
-            for table in (*section.tables, *section.folded, *(f.numbers for f in section.figures if f.numbers))
-        ]
-        return {table.name: table for table in found}
+        found: dict[str, Table] = {}
+        for section in self.sections:
+            behind = [figure.numbers for figure in section.figures if figure.numbers]
+            found |= {table.name: table for table in (*section.tables, *section.folded, *behind)}
+        return found
 
 
 def with_error(value: float, error: float) -> Cell:
@@ -158,13 +130,9 @@ def percent_range(low: float, high: float) -> str:
 
 
 def _markdown(cell: Cell) -> str:
-    text = f"**{_escaped(cell.text)}**" if cell.strong else _escaped(cell.text)
-    return f"{text} {_escaped(cell.note)}" if cell.note else text
+    text, note = (part.replace("|", r"\|").replace("\n", " ") for part in (cell.text, cell.note))
+    return f"{f'**{text}**' if cell.strong else text} {note}".rstrip()
 
 
 def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("|", r"\|").replace("\n", " ")

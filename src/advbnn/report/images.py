@@ -1,9 +1,8 @@
 """Single images before and after an attack, with the predictions of the model."""
 
 import base64
+import io
 import math
-import struct
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,8 +15,6 @@ from advbnn.data.imageset import Examples, row_numbers
 from advbnn.errors import ArgumentError
 from advbnn.evaluation.accuracy import Evaluation, Perturbation
 from advbnn.evaluation.batchwise import Batch
-
-_GREY, _COLOUR = 0, 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +55,7 @@ class AttackedImage:
     @property
     def perturbation(self) -> Tensor:
         """The change, magnified to the full range around grey."""
-        change = self.adversarial - self.clean
-        return 0.5 + change / (2 * change.abs().max().clamp_min(torch.finfo(change.dtype).tiny))
+        return (0.5 + self.magnified * (self.adversarial - self.clean)).clamp(0, 1)
 
     @property
     def magnified(self) -> float:
@@ -88,7 +84,7 @@ def attacked_images(
         rows: which examples.
         name: of the attack.
         label: of the model in its records.
-        samples: weight samples of a prediction; the attack does not see them.
+        samples: weight samples per prediction; the attack does not see them.
         seed: of the attack and of the weight samples.
     """
     evaluation = Evaluation(model, data, samples=samples, seeds=[seed], label=label)
@@ -114,36 +110,27 @@ def attacked_images(
 
 def by_model(images: Sequence[AttackedImage], labels: Sequence[str]) -> Mapping[str, list[AttackedImage]]:
     """The images of each model, in the order of the labels."""
-    found: dict[str, list[AttackedImage]] = {label: [] for label in labels}
-    for image in images:
-        if image.model not in found:
-            raise ArgumentError(
-                f"images show model {image.model!r}, which has no records; there are records of {labels}"
-            )
-        found[image.model].append(image)
+    if unknown := {image.model for image in images} - {*labels}:
+        raise ArgumentError(f"images show model {min(unknown)!r}, which has no records; there are records of {labels}")
+    found = {label: [image for image in images if image.model == label] for label in labels}
     return {label: of_model for label, of_model in found.items() if of_model}
 
 
 def png(pixels: Tensor) -> bytes:
     """A PNG file of an image [1 or 3, height, width] with values in [0, 1]."""
+    from PIL import Image
+
     if pixels.ndim != 3 or pixels.shape[0] not in (1, 3) or 0 in pixels.shape:
         raise ArgumentError(f"pixels must be an image [1 or 3, height, width], got shape {list(pixels.shape)}")
-    channels, height, width = pixels.shape
     levels = (pixels.detach().cpu().float().clamp(0, 1) * 255).round().to(torch.uint8)
-    rows = levels.permute(1, 2, 0).reshape(height, width * channels)
-    filtered = torch.cat([torch.zeros(height, 1, dtype=torch.uint8), rows], 1)  # every row begins with its filter: none
-    header = struct.pack(">IIBBBBB", width, height, 8, _GREY if channels == 1 else _COLOUR, 0, 0, 0)
-    body = zlib.compress(filtered.numpy().tobytes(), 9)
-    return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", body) + _chunk(b"IEND", b"")
+    file = io.BytesIO()
+    Image.fromarray((levels[0] if len(levels) == 1 else levels.permute(1, 2, 0)).numpy()).save(file, "png")
+    return file.getvalue()
 
 
 def data_uri(pixels: Tensor) -> str:
     """An image as a data URI, so that a page needs no other file."""
     return f"data:image/png;base64,{base64.b64encode(png(pixels)).decode()}"
-
-
-def _chunk(name: bytes, content: bytes) -> bytes:
-    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
 
 
 def _prediction(prediction: Prediction, row: int, classes: Sequence[str]) -> ImagePrediction:

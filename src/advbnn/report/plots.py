@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,16 +31,7 @@ _STYLES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A line of a plot.
-
-    Attributes:
-        look: its name, colour and marker.
-        x: positions.
-        y: values; of a level the one value.
-        low: lower ends of the intervals; None for no band.
-        high: upper ends.
-        style: `"solid"`, `"dashed"`, `"outlined"`, `"dotted"`, `"stars"`, `"level"` or `"dashed level"`.
-    """
+    """A line of a plot in one of `_STYLES`; a level has one value `y`, and a band is drawn between `low` and `high`."""
 
     look: Look
     x: Sequence[float] = ()
@@ -110,12 +102,9 @@ def lines_png(path: Path, panels: Sequence[Panel], legend: Sequence[Line], *, be
 
 def bars_svg(name: str, bars: Sequence[Bar], *, x_label: str) -> str:
     """Horizontal bars from the top down, those of the same model closer together."""
-    places, place = [], 0.0
-    for before, bar in zip([None, *bars], bars, strict=False):
-        if before is not None:
-            place += 1 if before.look == bar.look else 1.6
-        places.append(place)
-    height = 26 * place + 90
+    gaps = [1.0 if one.look == other.look else 1.6 for one, other in pairwise(bars)]
+    places = list(accumulate(gaps, initial=0.0))
+    height = 26 * places[-1] + 90
     with svg_canvas(_WIDTH, height, (0.3, 46 / height, 0.64, 1 - 56 / height)) as (figure, axes):
         _draw_bars(axes, bars, places, x_label)
         return to_svg(figure, name, [bar.look for bar in bars])
@@ -228,6 +217,6 @@ def _label_above(axes: "Axes", label: str) -> None:
 def _name_ends(axes: "Axes", height: float, lines: Sequence[Line]) -> None:
     low, high = axes.get_ylim()
     gap = _LABEL_GAP * (high - low) / (height * axes.get_position().height)
+    style: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "center"}
     for line, place in zip(lines, spread_out([line.y[-1] for line in lines], gap, low, high), strict=True):
-        text = line.look.title
-        axes.text(1.02, place, text, color=line.look.light, transform=axes.get_yaxis_transform(), va="center")
+        axes.text(1.02, place, line.look.title, color=line.look.light, **style)

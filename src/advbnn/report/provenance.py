@@ -20,24 +20,17 @@ def provenance_tables(records: Records) -> list[Table]:
         "batch size": (str(r.batch_size) for r in records),
         "precision": (r.precision for r in records),
     }
-    software: dict[str, dict[str, None]] = {}
+    software: dict[str, list[str]] = {}
     for record in records:
         for name, version in record.versions.items():
-            software.setdefault(name, {})[version] = None
+            software.setdefault(name, []).append(version)
     attacks = dict.fromkeys((r.name, json.dumps(r.attack)) for r in records if r.attack and not r.curve)
+    rows = [(name, "; ".join(dict.fromkeys(values))) for name, values in [*settings.items(), *software.items()]]
+    rows.append(("total measuring time", _duration(sum(r.seconds for r in records))))
     tables = [
         _table("models", "The models.", ["label", "class", "SHA-256 of architecture and weights"], models),
         _table("data", "The images.", ["data", "images", "rows", "SHA-256 of all images"], data),
-        _table(
-            "settings",
-            "Settings and software.",
-            ["setting", "value"],
-            [
-                *((name, "; ".join(dict.fromkeys(values))) for name, values in settings.items()),
-                *((name, "; ".join(versions)) for name, versions in software.items()),
-                ("total measuring time", _duration(sum(r.seconds for r in records))),
-            ],
-        ),
+        _table("settings", "Settings and software.", ["setting", "value"], rows),
     ]
     if attacks:
         tables.append(_table("attacks", "The attacks, except those of curves.", ["name", "settings"], attacks))

@@ -9,7 +9,7 @@ from advbnn.evaluation.records import Record, Records
 from advbnn.files import write_atomically
 from advbnn.report.compose import compose
 from advbnn.report.elements import Cell, Contents, Section, Table
-from advbnn.report.images import AttackedImage, ImagePrediction, by_model, data_uri
+from advbnn.report.images import AttackedImage, by_model, data_uri
 
 Images = Mapping[str, Sequence[AttackedImage]]
 """Attacked images by the label of their model."""
@@ -36,13 +36,9 @@ def write_report(
     collected = records if isinstance(records, Records) else Records(records)
     contents = compose(collected, first, defenses)
     shown = by_model(images or (), list(contents.looks))
-    texts = {
-        "report.md": markdown(contents, shown),
-        "report.csv": collected.to_csv(),
-        "report.html": html(contents, shown),
-    }
-    for name, text in texts.items():
-        write_atomically(Path(out) / name, text.encode())
+    texts = {"md": markdown(contents, shown), "csv": collected.to_csv(), "html": html(contents, shown)}
+    for kind, text in texts.items():
+        write_atomically(Path(out) / f"report.{kind}", text.encode())
     return Path(out) / "report.html"
 
 
@@ -56,9 +52,10 @@ def html(contents: Contents, images: Images) -> str:
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     environment.filters["data_uri"] = data_uri
-    folder = files("advbnn.report")
-    template = environment.from_string(folder.joinpath("template.html.j2").read_text(encoding="utf-8"))
-    style = folder.joinpath("style.css").read_text(encoding="utf-8")
+    page, style = (
+        files("advbnn.report").joinpath(name).read_text("utf-8") for name in ("template.html.j2", "style.css")
+    )
+    template = environment.from_string(page)
     models = {look.title: look for look in contents.looks.values()}
     return template.render(report=contents, images=images, style=style, models=models).strip() + "\n"
 
@@ -83,21 +80,12 @@ def _section(section: Section) -> str:
 
 
 def _predictions(contents: Contents, images: Images) -> Table:
-    rows = [
-        [
-            Cell(contents.looks[label].title),
-            Cell(f"{image.attack} at {image.eps:.4g}"),
-            Cell(image.truth),
-            _prediction(image.before),
-            _prediction(image.after),
-        ]
-        for label, of_model in images.items()
-        for image in of_model
-    ]
+    rows = []
+    for label, of_model in images.items():
+        for image in of_model:
+            shown = [contents.looks[label].title, f"{image.attack} at {image.eps:.4g}", image.truth]
+            predicted = [Cell(p.label, f"({p.probability:.0%}, {p.entropy:.2f})") for p in (image.before, image.after)]
+            rows.append([*map(Cell, shown), *predicted])
     columns = ["model", "attack", "true class", "prediction before", "prediction after"]
     caption = "In brackets the probability of the prediction and its entropy in nats."
     return Table(name="images", caption=caption, columns=columns, rows=rows)
-
-
-def _prediction(prediction: ImagePrediction) -> Cell:
-    return Cell(prediction.label, f"({prediction.probability:.0%}, {prediction.entropy:.2f})")

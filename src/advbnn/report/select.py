@@ -1,7 +1,7 @@
 """Finds among records what a report shows: the attack, the radius and the data."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from advbnn.attacks import paper_pgd
 from advbnn.attacks.identity import settings_of
@@ -14,11 +14,10 @@ T = TypeVar("T")
 
 def is_authors_attack(record: Record) -> bool:
     """Whether the paper's own attack was used: PGD-20 with one weight sample per step, of any step size."""
-    if record.kind != "attack" or record.threat is None or record.attack is None:
+    found = record.attack or {}
+    if record.kind != "attack" or record.threat is None or "step_size" not in found:
         return False
-    return "step_size" in record.attack and _any_step(record.attack) == _any_step(
-        settings_of(paper_pgd(record.threat.eps))
-    )
+    return {**found, "step_size": 0} == {**settings_of(paper_pgd(record.threat.eps)), "step_size": 0}
 
 
 def clean_of(records: Records, label: str) -> Record | None:
@@ -59,22 +58,17 @@ def condition(record: Record) -> str:
 
 def images_of(records: Sequence[Record]) -> str:
     """The number of images and their data set: `"400 images of digits"`."""
-    fewest, most = min(r.n for r in records), max(r.n for r in records)
-    count = f"{most:,}" if fewest == most else f"{fewest:,} to {most:,}"
-    return f"{count} images of {records[0].data.name}"
+    return f"{_range([r.n for r in records])} images of {records[0].data.name}"
 
 
 def samples_of(records: Sequence[Record]) -> str:
     """The numbers of weight samples and seeds: `"20 weight samples, 3 seeds"`."""
-    samples, seeds = (_range(values) for values in ({r.samples for r in records}, {len(r.seeds) for r in records}))
+    samples, seeds = _range([r.samples for r in records]), _range([len(r.seeds) for r in records])
     return f"{samples} weight sample{'' if samples == '1' else 's'}, {seeds} seed{'' if seeds == '1' else 's'}"
 
 
 def check_one_data_set(records: Records) -> None:
-    """Refuses records that do not belong on one plot.
-
-    The local Lipschitz value is also measured on training images: its two names, train and test, are checked apart.
-    """
+    """Refuses records that do not belong on one plot; local Lipschitz values of training and test images may differ."""
     groups: dict[str, dict[str, Record]] = {}
     for record in records:
         group = f"{record.kind} {record.name}" if record.kind == "lipschitz" else ""
@@ -82,15 +76,8 @@ def check_one_data_set(records: Records) -> None:
     for found in groups.values():
         if len(found) > 1:
             listed = "; ".join(f"{r.model.label}: {r.data.name} ({r.data.sha256[:8]})" for r in found.values())
-            raise ArgumentError(
-                f"records are of different data and cannot share a plot: {listed}. Make one report per data set"
-            )
+            raise ArgumentError(f"records are of different data: {listed}. Make one report per data set")
 
 
-def _any_step(attack: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in attack.items() if name != "step_size"}
-
-
-def _range(values: Iterable[int]) -> str:
-    ordered = sorted(values)
-    return f"{ordered[0]}" if len(ordered) == 1 else f"{ordered[0]} to {ordered[-1]}"
+def _range(values: Sequence[int]) -> str:
+    return " to ".join(dict.fromkeys(f"{end:,}" for end in (min(values), max(values))))

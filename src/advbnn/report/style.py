@@ -26,11 +26,10 @@ _COLOURS = (
 )
 _MARKERS = "oDs^vPX*"
 
-_LAST = " (last)"
-"""The suffix of a label when the last epoch was evaluated, not the best."""
+_LAST = " (last)"  # the suffix of a label when the last epoch was evaluated, not the best
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Look:
     """The look of one model: its label in records, its title, its CSS variable, colours and matplotlib marker."""
 
@@ -50,9 +49,7 @@ class Look:
 def looks(labels: Iterable[str], defenses: Mapping[str, str] | None = None) -> dict[str, Look]:
     """The look of every label: the paper's defences first, each in its own colour, then the others in order.
 
-    Args:
-        labels: of the models.
-        defenses: the defences of models by label, where known; see `defenses_in`.
+    `defenses` holds the defences of models by label, where known; see `defenses_in`.
     """
     distinct = list(dict.fromkeys(labels))
     known = [label for label in TITLES if label in distinct]
@@ -64,10 +61,12 @@ def looks(labels: Iterable[str], defenses: Mapping[str, str] | None = None) -> d
     indices = [*taken, *(free[i % len(free)] for i in range(len(others)))]
     titles = {label: _title(label, (defenses or {}).get(label)) for label in distinct}
     often = Counter(titles.values())
-    return {
-        label: _look(label, titles[label] if often[titles[label]] == 1 else label, index)
-        for label, index in zip([*known, *others], indices, strict=True)
-    }
+    found = {}
+    for label, index in zip([*known, *others], indices, strict=True):
+        title = titles[label] if often[titles[label]] == 1 else label
+        light, dark = _COLOURS[index]
+        found[label] = Look(label, title, f"--model-{index}", light, dark, _MARKERS[index])
+    return found
 
 
 def defenses_in(folder: Path) -> dict[str, str]:
@@ -89,9 +88,3 @@ def _title(label: str, defense: str | None) -> str:
         return TITLES.get(defense, defense) + label.removeprefix(defense)
     folder = label.removesuffix(_LAST)
     return f"{TITLES.get(defense, defense)} ({folder}{', last' if label.endswith(_LAST) else ''})"
-
-
-def _look(label: str, title: str, index: int) -> Look:
-    light, dark = _COLOURS[index]
-    variable, marker = f"--model-{index}", _MARKERS[index]
-    return Look(label=label, title=title, variable=variable, light=light, dark=dark, marker=marker)

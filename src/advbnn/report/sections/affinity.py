@@ -30,9 +30,8 @@ def affinity_section(records: Records, looks: Mapping[str, Look]) -> Section | N
         if len(own) > 1:
             name = "affinity" if not tables else f"affinity-{len(tables) + 1}"
             tables.append(_table(name, records, pairs, [looks[label] for label in own]))
-    if not tables:
-        return None
-    return Section(name="transfer", title="Transferred attacks", words=[_WORDS], tables=tables)
+    title = "Transferred attacks"
+    return Section(name="transfer", title=title, words=[_WORDS], tables=tables) if tables else None
 
 
 def _table(name: str, records: Records, pairs: Mapping[tuple[str, str], Record], shown: list[Look]) -> Table:
@@ -40,11 +39,9 @@ def _table(name: str, records: Records, pairs: Mapping[tuple[str, str], Record],
         [Cell(f"from {source.title}"), *(_cell(records, pairs, source.label, target.label) for target in shown)]
         for source in shown
     ]
-    first = pairs[shown[0].label, shown[0].label]
-    caption = (
-        f"Affinity at {ball_title(first)}, with the accuracy in %. {images_of(list(pairs.values()))}; "
-        f"{samples_of(list(pairs.values()))}."
-    )
+    used = list(pairs.values())
+    where = ball_title(pairs[shown[0].label, shown[0].label])
+    caption = f"Affinity at {where}, with the accuracy in %. {images_of(used)}; {samples_of(used)}."
     return Table(name=name, caption=caption, columns=["attack", *(f"on {look.title}" for look in shown)], rows=rows)
 
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 from advbnn.evaluation.audit.flags import FLAGS, Flag
 from advbnn.evaluation.records import Record, Records
-from advbnn.report.audited import attacks_of, flags_of
 from advbnn.report.elements import NOTHING, Cell, Notice, Section, Table, percent
 from advbnn.report.select import ball, ball_title
 from advbnn.report.style import Look
@@ -33,43 +32,30 @@ def checks_section(worst: Records, looks: Mapping[str, Look]) -> Section | None:
     ]
     if not notices:
         notices = [Notice(title="No flag is raised", words="The audit found no sign that its attacks failed.")]
-    return Section(
-        name="checks",
-        title="Audit flags",
-        words=[_WORDS],
-        notices=notices,
-        tables=[_overview(flags)],
-        folded=[_evidence(flags), _suite(worst, looks)],
-    )
+    tables, folded = [_overview(flags)], [_evidence(flags), _suite(worst, looks)]
+    return Section(name="checks", title="Audit flags", words=[_WORDS], notices=notices, tables=tables, folded=folded)
 
 
 def _flags(worst: Sequence[Record]) -> _Flags:
     by_name: _Flags = {}
     for record in sorted(worst, key=ball):
-        for flag in flags_of(record):
-            by_name.setdefault(flag.name, []).append((ball_title(record), flag))
+        for flag in record.details["flags"]:
+            by_name.setdefault(flag["name"], []).append((ball_title(record), Flag(**flag)))
     return by_name
 
 
 def _notice(look: Look, name: str, raised: Sequence[tuple[str, Flag]]) -> Notice:
-    return Notice(
-        title=f"{look.title}: {_lower(FLAGS[name].title)} ({', '.join(where for where, _ in raised)})",
-        # at the largest radius; the table of the evidence has the others
-        words=raised[-1][1].evidence,
-        advice=FLAGS[name].advice,
-        alarming=True,
-    )
+    flag, places = FLAGS[name], ", ".join(where for where, _ in raised)
+    title = f"{look.title}: {flag.title[0].lower()}{flag.title[1:]} ({places})"
+    evidence = raised[-1][1].evidence  # at the largest radius; the table of the evidence has the others
+    return Notice(title=title, words=evidence, advice=flag.advice, alarming=True)
 
 
 def _overview(flags: Mapping[Look, _Flags]) -> Table:
     names = list(dict.fromkeys(name for by_name in flags.values() for name in by_name))
     rows = [[Cell(FLAGS[name].title), *(_verdict(by_name.get(name)) for by_name in flags.values())] for name in names]
-    return Table(
-        name="flags",
-        caption="The flags, and whether the audit raised them at any radius.",
-        columns=["flag", *(look.title for look in flags)],
-        rows=rows,
-    )
+    caption = "The flags, and whether the audit raised them at any radius."
+    return Table(name="flags", caption=caption, columns=["flag", *(look.title for look in flags)], rows=rows)
 
 
 def _verdict(of_radii: Sequence[tuple[str, Flag]] | None) -> Cell:
@@ -82,18 +68,12 @@ def _verdict(of_radii: Sequence[tuple[str, Flag]] | None) -> Cell:
 
 
 def _evidence(flags: Mapping[Look, _Flags]) -> Table:
-    rows = [
-        [
-            Cell(look.title),
-            Cell(FLAGS[name].title),
-            Cell(where),
-            Cell(_RAISED if flag.raised else _NOT_RAISED, strong=flag.raised),
-            Cell(flag.evidence),
-        ]
-        for look, by_name in flags.items()
-        for name, of_radii in by_name.items()
-        for where, flag in of_radii
-    ]
+    rows = []
+    for look, by_name in flags.items():
+        for name, of_radii in by_name.items():
+            for where, flag in of_radii:
+                raised = Cell(_RAISED if flag.raised else _NOT_RAISED, strong=flag.raised)
+                rows.append([Cell(look.title), Cell(FLAGS[name].title), Cell(where), raised, Cell(flag.evidence)])
     columns = ["model", "flag", "radius", "raised", "evidence"]
     return Table(name="evidence", caption="The evidence behind every flag.", columns=columns, rows=rows)
 
@@ -103,16 +83,15 @@ def _suite(worst: Records, looks: Mapping[str, Look]) -> Table:
     for label, look in looks.items():
         for record in sorted(worst.where(label=label), key=ball):
             where = [Cell(look.title), Cell(ball_title(record))]
-            for entry in attacks_of(record):
+            for entry in record.details["attacks"]:
                 right, asked = sum(entry["correct"]), sum(entry["n"])
                 share = f"{percent(right / asked)} %" if entry["on"] == "all" and asked else ""
                 rows.append([*where, Cell(entry["name"]), Cell(entry["role"]), Cell(f"{right:,} of {asked:,}", share)])
             right, asked = sum(record.correct), record.n * len(record.seeds)
             inconclusive = sum(record.details["inconclusive"])
-            left = Cell(f"{right:,} of {asked:,}", f"{percent(right / asked)} %", strong=True)
-            rows.append(
-                [*where, Cell("all together", f"{inconclusive:,} inconclusive"), Cell("worst case", strong=True), left]
-            )
+            name, left = Cell("all together", f"{inconclusive:,} inconclusive"), f"{right:,} of {asked:,}"
+            left_cell = Cell(left, f"{percent(right / asked)} %", strong=True)
+            rows.append([*where, name, Cell("worst case", strong=True), left_cell])
     return Table(
         name="attack_suite",
         caption="The attacks of the audit one by one, seeds added up. Those with a share in % were tried on all "
@@ -120,7 +99,3 @@ def _suite(worst: Records, looks: Mapping[str, Look]) -> Table:
         columns=["model", "radius", "attack", "kind", "robust"],
         rows=rows,
     )
-
-
-def _lower(title: str) -> str:
-    return title[0].lower() + title[1:]

@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
-from advbnn.errors import ArgumentError
 from advbnn.evaluation.records import Record, Records
 from advbnn.report import plots
 from advbnn.report.elements import NOTHING, Cell, Figure, Section, Table, percent, percent_range
@@ -43,14 +42,7 @@ _WORST = (
 
 
 def curve_section(name: str, records: Records, worst: Records, looks: Mapping[str, Look]) -> Section | None:
-    """A section of curves; those over the radius show the worst case as a second line of each model.
-
-    Args:
-        name: `"radius"`, `"strength"`, `"ensemble"` or `"alpha"`.
-        records: all records.
-        worst: the records of the worst case.
-        looks: of the models.
-    """
+    """A section of curves, by its name in `_SECTIONS`; those over the radius show the worst case beside each model."""
     title, curves = _SECTIONS[name]
     figures: list[Figure] = []
     words: list[str] = []
@@ -98,14 +90,10 @@ def _figure(
 
 
 def _line(look: Look, points: Sequence[Record]) -> plots.Line:
-    ordered = sorted(points, key=_position)
-    return plots.Line(
-        look=look,
-        x=[_position(r) for r in ordered],
-        y=[100 * r.accuracy for r in ordered],
-        low=[100 * r.interval[0] for r in ordered],
-        high=[100 * r.interval[1] for r in ordered],
-    )
+    ordered = sorted(points, key=lambda r: r.at or 0.0)
+    low, high = ([100 * r.interval[end] for r in ordered] for end in (0, 1))
+    y = [100 * r.accuracy for r in ordered]
+    return plots.Line(look=look, x=[r.at or 0.0 for r in ordered], y=y, low=low, high=high)
 
 
 def _worst_lines(
@@ -119,27 +107,19 @@ def _worst_lines(
     for norm, title in titles.items():
         for label, look in looks.items():
             points = {radius(r): 100 * r.accuracy for r in worst.where(label=label) if ball(r)[0] == norm}
-            clean = clean_of(records, label)
-            if points and clean is not None:
+            if points and (clean := clean_of(records, label)) is not None:
                 points[0.0] = 100 * clean.accuracy
             if points:
-                x = sorted(points)
-                line = plots.Line(look=look, x=x, y=[points[eps] for eps in x], style="dashed")
-                lines.setdefault(title, []).append(line)
+                x, y = zip(*sorted(points.items()), strict=True)
+                lines.setdefault(title, []).append(plots.Line(look=look, x=x, y=y, style="dashed"))
     return lines
 
 
 def _numbers(name: str, caption: str, axis: str, panel: Sequence[Record], shown: Sequence[Look]) -> Table:
-    cells = {(_position(r), r.model.label): Cell(percent(r.accuracy), percent_range(*r.interval)) for r in panel}
+    cells = {(r.at or 0.0, r.model.label): Cell(percent(r.accuracy), percent_range(*r.interval)) for r in panel}
     positions = sorted({position for position, _ in cells})
     rows = [[Cell(f"{at:.4g}"), *(cells.get((at, look.label), NOTHING) for look in shown)] for at in positions]
     return Table(name=name, caption=caption, columns=[axis, *(look.title for look in shown)], rows=rows)
-
-
-def _position(record: Record) -> float:
-    if record.at is None:
-        raise ArgumentError(f"{record.name!r} of {record.model.label} has no position `at` on its curve")
-    return record.at
 
 
 def _anchors(curve: str, titles: Iterable[str]) -> dict[str, str]:

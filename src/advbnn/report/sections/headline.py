@@ -10,8 +10,7 @@ from advbnn.report.select import ball, ball_title, clean_of, images_of, is_autho
 from advbnn.report.style import Look
 
 AUTHORS, WORST = "authors' attack", "worst case"
-_REACH = 20 * 0.007
-"""How far the paper's own steps can move; for larger radii its attack needs a scaled step size."""
+_REACH = 20 * 0.007  # how far the paper's steps can move; for larger radii its attack needs a scaled step size
 
 _BOTH = (
     "The table has two numbers for each model and radius. The authors' attack is the one used in the paper: PGD with "
@@ -99,28 +98,17 @@ def _table(
             rows.append([Cell(look.title), Cell(name, strong=strong), unharmed, *cells])
         if not rows_of:
             rows.append([Cell(look.title), NOTHING, unharmed])
-    return Table(
-        name="headline",
-        caption=f"Accuracy in % and its 95 % interval. {images_of(used)}; {samples_of(used)}.",
-        columns=["model", "attack", "no attack", *(f"{norm} {eps:.4g}" for norm, eps in balls)],
-        rows=rows,
-    )
+    caption = f"Accuracy in % and its 95 % interval. {images_of(used)}; {samples_of(used)}."
+    columns = ["model", "attack", "no attack", *(f"{norm} {eps:.4g}" for norm, eps in balls)]
+    return Table(name="headline", caption=caption, columns=columns, rows=rows)
 
 
 def _everything(measured: Sequence[Record], looks: Mapping[str, Look]) -> Table:
-    order = {label: index for index, label in enumerate(looks)}
-    rows = [
-        [
-            Cell(looks[r.model.label].title),
-            Cell(r.name),
-            Cell(ball_title(r)),
-            _accuracy(r),
-            Cell(percent_range(r.spread.min, r.spread.max)),
-            Cell(f"{r.samples}"),
-            Cell(f"{r.n:,}"),
-        ]
-        for r in sorted(measured, key=lambda r: order[r.model.label])
-    ]
+    rows = []
+    for r in sorted(measured, key=lambda r: list(looks).index(r.model.label)):
+        first = map(Cell, (looks[r.model.label].title, r.name, ball_title(r)))
+        last = map(Cell, (percent_range(r.spread.min, r.spread.max), f"{r.samples}", f"{r.n:,}"))
+        rows.append([*first, _accuracy(r), *last])
     columns = ["model", "attack", "radius", "accuracy, %", "over the seeds, %", "weight samples", "images"]
     return Table(name="accuracies", caption="Every accuracy that was measured.", columns=columns, rows=rows)
 

@@ -40,15 +40,14 @@ def _figure(ball: str, found: Records, looks: Mapping[str, Look]) -> Figure:
     name = f"lipschitz-{ball.replace(' ', '-')}"
     rows = []
     for r in ordered:
-        values = [with_error(r.details[key]["mean"], r.details[key]["se"]) for key in _VALUES]
-        rows.append([Cell(looks[r.model.label].title), Cell(r.name), *values])
-    columns = ["model", "images", *_VALUES.values()]
-    caption = "Means over images, in nats, with standard errors."
+        cells = [with_error(r.details[key]["mean"], r.details[key]["se"]) for key in _VALUES]
+        rows.append([Cell(looks[r.model.label].title), Cell(r.name), *cells])
+    columns, caption = ["model", "images", *_VALUES.values()], "Means over images, in nats, with standard errors."
+    values = " ".join(f"{bar.label}: {bar.length:.3f}." for bar in drawn)
     return Figure(
         name=name,
         caption=f"Increase of the loss within {ball}.",
-        alt=f"Bars of the local Lipschitz value within {ball}. "
-        + " ".join(f"{bar.label}: {bar.length:.3f}." for bar in drawn),
+        alt=f"Bars of the local Lipschitz value within {ball}. {values}",
         draw=partial(plots.bars_svg, name, drawn, x_label="increase of the loss, nats"),
         numbers=Table(name=name, caption=caption, columns=columns, rows=rows),
     )
@@ -56,12 +55,7 @@ def _figure(ball: str, found: Records, looks: Mapping[str, Look]) -> Figure:
 
 def lipschitz_bar(look: Look, part: str, details: Mapping[str, Any]) -> plots.Bar:
     """The bar of a model on `"train"` or `"test"` images, from the details of its record."""
-    value = details["first_order"]
+    value, mark, label = details["first_order"], details["increase"]["mean"], f"{look.title}, {part}"
     return plots.Bar(
-        look=look,
-        label=f"{look.title}, {part}",
-        length=value["mean"],
-        error=2 * value["se"],
-        mark=details["increase"]["mean"],
-        pale=part == "train",
+        look=look, label=label, length=value["mean"], error=2 * value["se"], mark=mark, pale=part == "train"
     )

@@ -24,14 +24,8 @@ _DETECTION = (
     "perfect detector, 0.5 is chance, and below 0.5 the attack fools the detector. The relevant attack is one that "
     "takes the detector into account."
 )
-_MEASURES = {
-    "nll": "NLL",
-    "brier": "Brier",
-    "ece": "ECE",
-    "aurc": "AURC",
-    "entropy": "entropy",
-    "mutual_information": "disagreement",
-}
+_MEASURES = {"nll": "NLL", "brier": "Brier", "ece": "ECE", "aurc": "AURC"}
+_MEASURES |= {"entropy": "entropy", "mutual_information": "disagreement"}
 _SCORES = {
     "entropy": "entropy",
     "expected_entropy": "expected entropy",
@@ -50,13 +44,9 @@ def uncertainty_section(records: Records, looks: Mapping[str, Look]) -> Section 
     by_model = {look.label: {condition(r): r for r in found.where(label=look.label)} for look in shown}
     figures = [_reliability(i, look, by_model[look.label]) for i, look in enumerate(shown)]
     figures += [_selective(i, name, shown, by_model) for i, name in enumerate(conditions)]
-    return Section(
-        name="uncertainty",
-        title="Calibration and selective prediction",
-        words=[_CALIBRATION, _SELECTIVE],
-        figures=figures,
-        tables=[_scores(shown, by_model, found)],
-    )
+    title, words = "Calibration and selective prediction", [_CALIBRATION, _SELECTIVE]
+    tables = [_scores(shown, by_model, found)]
+    return Section(name="uncertainty", title=title, words=words, figures=figures, tables=tables)
 
 
 def detection_section(records: Records, looks: Mapping[str, Look]) -> Section | None:
@@ -71,12 +61,9 @@ def detection_section(records: Records, looks: Mapping[str, Look]) -> Section | 
             for which, key in ((kind, "auroc"), (f"{kind}, successful only", "auroc_of_successes")):
                 if values := record.details.get(key):
                     rows.append([Cell(look.title), Cell(which), *(_spread(values.get(score)) for score in _SCORES)])
-    table = Table(
-        name="detection",
-        caption=f"AUROC, with standard deviations over the seeds. {images_of(found)}.",
-        columns=["model", "separated from clean images", *_SCORES.values()],
-        rows=rows,
-    )
+    caption = f"AUROC, with standard deviations over the seeds. {images_of(found)}."
+    columns = ["model", "separated from clean images", *_SCORES.values()]
+    table = Table(name="detection", caption=caption, columns=columns, rows=rows)
     return Section(name="detection", title="Detection of attacks", words=[_DETECTION], tables=[table])
 
 
@@ -84,24 +71,14 @@ def _reliability(index: int, look: Look, by_condition: Mapping[str, Record]) -> 
     found = by_condition.items()
     drawn = [_dots(record.details["reliability"], hollow=record.threat is not None) for _, record in found]
     errors = [f"{name}: expected calibration error {record.details['ece']['mean']:.3f}." for name, record in found]
-    name = f"reliability-{index + 1}"
-    return Figure(
-        name=name,
-        caption=look.title,
-        alt=f"Reliability diagram of {look.title}. {' '.join(errors)}",
-        draw=partial(plots.reliability_svg, name, look, drawn),
-        small=True,
-    )
+    name, alt = f"reliability-{index + 1}", f"Reliability diagram of {look.title}. {' '.join(errors)}"
+    draw = partial(plots.reliability_svg, name, look, drawn)
+    return Figure(name=name, caption=look.title, alt=alt, draw=draw, small=True)
 
 
 def _dots(bars: Mapping[str, Any], hollow: bool) -> plots.Dots:
-    total = sum(bars["count"])
-    kept = [
-        (100 * x, 100 * y, count / total)
-        for x, y, count in zip(bars["confidence"], bars["accuracy"], bars["count"], strict=True)
-        if count
-    ]
-    x, y, share = ([row[i] for row in kept] for i in range(3))
+    kept = [row for row in zip(bars["confidence"], bars["accuracy"], bars["count"], strict=True) if row[2]]
+    x, y, share = zip(*((100 * x, 100 * y, count / sum(bars["count"])) for x, y, count in kept), strict=True)
     return plots.Dots(x=x, y=y, share=share, hollow=hollow)
 
 
@@ -115,21 +92,16 @@ def _selective(index: int, name: str, shown: Sequence[Look], by_model: Mapping[s
     ]
     # a curve with hardly any errors should look like one
     top = max(5.0, 1.05 * max(max(line.y) for line in drawn))
-    identity = f"risk-coverage-{index + 1}"
-    axis = "coverage, %"
-    numbers = Table(
-        name=identity,
-        caption=f"Error in % on the covered images, {name}.",
-        columns=[axis, *(look.title for look in curves)],
-        rows=[[Cell(f"{x:.0f}"), *(Cell(f"{line.y[i]:.1f}") for line in drawn)] for i, x in enumerate(drawn[0].x)],
-    )
+    identity, axis = f"risk-coverage-{index + 1}", "coverage, %"
+    columns, caption = [axis, *(look.title for look in curves)], f"Error in % on the covered images, {name}."
+    rows = [[Cell(f"{x:.0f}"), *(Cell(f"{line.y[i]:.1f}") for line in drawn)] for i, x in enumerate(drawn[0].x)]
+    ends = " ".join(f"{line.look.title}: error {line.y[-1]:.1f} % at full coverage." for line in drawn)
     return Figure(
         name=identity,
         caption=f"Selective prediction: {name}.",
-        alt=f"Error against coverage, {name}. "
-        + " ".join(f"{line.look.title}: error {line.y[-1]:.1f} % at full coverage." for line in drawn),
+        alt=f"Error against coverage, {name}. {ends}",
         draw=partial(plots.lines_svg, identity, plots.Panel(lines=drawn, x_label=axis), y_label="error, %", top=top),
-        numbers=numbers,
+        numbers=Table(name=identity, caption=caption, columns=columns, rows=rows),
     )
 
 
