@@ -23,7 +23,7 @@ test: $(VENV)/.dev
 test-portable: export ATEN_CPU_CAPABILITY = default
 test-portable: export ONEDNN_MAX_CPU_ISA = SSE41
 test-portable: export MKL_CBWR = COMPATIBLE
-test-portable: export OMP_NUM_THREADS = 2
+test-portable: export OMP_NUM_THREADS = 1
 test-portable: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 -m "not slow" tests/bayes tests/models tests/attacks tests/evaluation
 
