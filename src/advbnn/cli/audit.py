@@ -54,7 +54,7 @@ def audit(
         found = audit_model(
             trained.model,
             test,
-            [Threat(norm, radius) for radius in eps or [training_radius(trained)]],
+            [Threat(norm, radius) for radius in eps or [training_radius(trained, norm)]],
             level,
             transfer_from={label_of(other): load_trained(other, device=place).model for other in transfer_from or ()},
             **shared,

@@ -105,11 +105,13 @@ def first_rows(data: Examples, limit: int | None) -> range | None:
     return None if limit is None else range(min(positive_whole("limit", limit), len(data)))
 
 
-def training_radius(trained: Trained) -> float:
-    """The radius of adversarial training of a run."""
+def training_radius(trained: Trained, norm: str) -> float:
+    """The radius of adversarial training of a run, in the norm of that training."""
     attack = trained.config.defense.attack
     if attack is None:
         raise ArgumentError(f"{trained.folder} was trained without an attack, so it has no radius; give --eps")
+    if attack.threat.norm != norm:
+        raise ArgumentError(f"--norm {norm} is not the norm of training, {attack.threat.norm}; give --eps")
     return attack.threat.eps
 
 

@@ -49,7 +49,7 @@ def curve(
     with open_run(run, device=device, limit=limit, out=out, last=last, **settings) as (trained, test, shared, leads):
         # a curve over radii replaces the radius of the attack
         any_radius = over == "radius" or attack == CLEAN
-        radius = eps if eps is not None else 1.0 if any_radius else training_radius(trained)
+        radius = eps if eps is not None else 1.0 if any_radius else training_radius(trained, norm)
         chosen = None if attack == CLEAN else make_attack(attack, trained.model, Threat(norm, radius), steps, eot)
         shared["name"] = attack if chosen is None or over in ("steps", "eot") else title(attack, chosen)
         if over != "ensemble":

@@ -36,9 +36,10 @@ def evaluate(
     options.refuse_larger_than_images(norm, eps or ())
     settings = {"samples": samples, "seeds": seeds, "batch_size": batch_size, "engine": engine, "precision": precision}
     with open_run(run, device=device, limit=limit, out=out, last=last, **settings) as (trained, test, shared, leads):
+        radii = eps or ([training_radius(trained, norm)] if attacking else [])
         evaluation = Evaluation(trained.model, test, **shared)
         records = evaluation.accuracy(CLEAN, None) if CLEAN in names else Records()
-        for radius in eps or ([training_radius(trained)] if attacking else []):
+        for radius in radii:
             for name in attacking:
                 chosen = make_attack(name, trained.model, Threat(norm, radius), steps, eot)
                 records += evaluation.accuracy(title(name, chosen), chosen)

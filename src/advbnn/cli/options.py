@@ -45,7 +45,9 @@ def refuse_larger_than_images(norm: str, radii: Sequence[float]) -> None:
     """Refuses a finite linf radius above 1, which allows every image, as pixels lie in [0, 1]."""
     for radius in radii:
         if norm == "linf" and 1 < radius < math.inf:
-            raise typer.BadParameter(f"a linf radius of {radius:g} allows every image; do you mean {radius:g}/255?")
+            raise typer.BadParameter(
+                f"a linf radius of {radius:g} puts every image inside the ball; did you mean {radius:g}/255?"
+            )
 
 
 def file_to_write(path: Path | None) -> Path | None:

@@ -8,12 +8,14 @@ import typer
 from advbnn.cli import options
 from advbnn.errors import ArgumentError
 
+_NAMES = [name for name in options.ATTACKS if name != "mean"]  # the source is always another network
+
 
 def transfer(
     runs: Annotated[list[Path], typer.Argument(help="Two or more run folders, all on the same data.")],
     eps: Annotated[float, options.numeric("RADIUS", "Such as 0.031 or 8/255.")],
     out: Annotated[Path, typer.Option(callback=options.file_to_write, help="The file of records.")],
-    attack: Annotated[str, options.named(options.ATTACKS, "{names}, but not mean.")] = "paper",
+    attack: Annotated[str, options.named(options.ATTACKS, f"{', '.join(_NAMES)}.")] = "paper",
     norm: options.Norm = "linf",
     steps: options.Steps = None,
     eot: options.Eot = 1,

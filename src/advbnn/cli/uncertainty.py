@@ -49,7 +49,7 @@ def uncertainty(
     settings = {"samples": samples, "seeds": seeds, "batch_size": batch_size, "engine": engine, "precision": precision}
     with open_run(run, device=device, limit=limit, out=out, last=last, **settings) as (trained, test, shared, leads):
         records = measure.uncertainty(trained.model, test, **shared)
-        for radius in eps or [training_radius(trained)]:
+        for radius in eps or [training_radius(trained, norm)]:
             made = ((name, make_attack(name, trained.model, Threat(norm, radius), steps, eot)) for name in names)
             chosen = {title(name, one): one for name, one in made}
             records += measure.uncertainty(trained.model, test, chosen, **shared)
@@ -65,7 +65,7 @@ def _show(records: "Records") -> None:
     from rich.table import Table
 
     scores = Table("images", "accuracy", "NLL", "Brier", "ECE", "AURC", box=None)
-    detected = Table("told from clean images (AUROC)", "entropy", "mutual information", "entropy, successes", box=None)
+    detected = Table("AUROC against clean images", "entropy", "mutual information", "entropy, successful", box=None)
     for record in records:
         radius = "" if record.threat is None else f" at {record.threat.norm} {record.threat.eps:.4g}"
         details = record.details

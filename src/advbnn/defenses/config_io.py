@@ -168,7 +168,9 @@ def _convert_table(kinds: dict[str, Any], optional: bool, current: Any, table: M
     rest = {name: value for name, value in table.items() if name != "kind"}
     if current is None and "kind" not in table and _required(kinds[kind]):
         key = _join(path, next(iter(rest), "kind"))
-        raise ConfigError(f'{key}: {path} is none here; leave it out, or give all: {path} = {{kind = "{kind}", ...}}')
+        raise ConfigError(
+            f'{key}: this defence has no {path}; remove it, or define all: {path} = {{kind = "{kind}", ...}}'
+        )
     for name in rest:
         owners = [f'"{other}"' for other, cls in kinds.items() if name in field_names(cls)]
         if owners and f'"{kind}"' not in owners:

@@ -123,7 +123,7 @@ class Evaluation:
         seeds = options.get("seeds", 3)
         self.seed_list = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
         if not self.seed_list or len(set(self.seed_list)) != len(self.seed_list):
-            raise ArgumentError(f"seeds must be how many seeds, at least 1, or different seeds; got {seeds!r}")
+            raise ArgumentError(f"seeds must be a positive count or a list of distinct seeds, got {seeds!r}")
         n = len(data) if self.rows is None else check_rows(self.rows, len(data))
         if n < 100:
             width = f"{n} images: the 95 % interval of an accuracy spans up to {min(100, 200 / n**0.5):.0f} points"

@@ -259,7 +259,9 @@ class Records(Sequence[Record]):
             schema, stored = content["schema"], content["records"]
             records = [Record.from_dict(record) for record in stored] if schema == SCHEMA else []
         except (KeyError, TypeError, ValueError) as error:
-            raise ArgumentError(f"{path} is not a file of records, or is damaged: {error!r}") from error
+            raise ArgumentError(
+                f"{path} is not a file of records, or is damaged (at {error}); give one that Records.save wrote"
+            ) from error
         if schema != SCHEMA:
             raise ArgumentError(
                 f"{path} has records of schema {schema}, this version of advbnn reads schema {SCHEMA}; measure them "

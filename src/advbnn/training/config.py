@@ -161,7 +161,7 @@ def check_radius(config: Config) -> None:
         eps, (low, high) = attack.threat.eps, attack.threat.bounds
         if high - low < eps < math.inf:
             raise ConfigError(
-                f'attack.threat.eps: a linf radius of {eps:g} allows every image; do you mean "{eps:g}/255"?'
+                f'attack.threat.eps: a linf radius of {eps:g} holds every image; did you mean "{eps:g}/255"?'
             )
 
 
