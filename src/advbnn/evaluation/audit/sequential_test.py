@@ -58,7 +58,7 @@ def sequential_test(
         rows = (~(correct | wrong)).nonzero().squeeze(1)
         if len(rows) == 0:
             break
-        probs = _probabilities(model, x, rows, batch_size, derive_seed(seed, "sequential_test", number))
+        probs = _probabilities(model, x, rows, batch_size, derive_seed(seed, "decide", number))
         if known is None:
             known = probs.new_zeros(len(x), 4, probs.shape[1])
         total, squares, for_correct, for_wrong = known[rows].unbind(1)
