@@ -32,6 +32,9 @@ def test_takes_the_radius_of_training_or_needs_one(runs: Path, tmp_path: Path, a
     advbnn("evaluate", runs / "robust", "--steps", 1, *out, *QUICK)
     assert Records.load(out[1]).only(name="paper 1").threat == Threat("linf", 0.05)
     assert "give --eps" in advbnn("evaluate", runs / "plain", *out, *QUICK, status=1)
+    assert {record.model.label for record in Records.load(out[1])} == {"robust"}  # refused before anything is measured
+    l2 = ["--attack", "pgd", "--norm", "l2"]
+    assert "--norm l2" in advbnn("evaluate", runs / "robust", *l2, *out, *QUICK, status=1)
     advbnn("evaluate", runs / "plain", "--attack", "clean", *out, *QUICK)
 
 
