@@ -247,3 +247,11 @@ def test_an_attack_iteration_costs_few_operations_more_than_the_plain_network() 
     assert attack_iteration(bnn) - plain <= 10
     with without_parameter_gradients(bnn):
         assert attack_iteration(bnn) - plain <= 10
+
+
+def test_a_deterministic_checkpoint_loads_strictly_as_the_means() -> None:
+    torch.manual_seed(9)
+    trained = conv_net().state_dict()
+    bnn = bayesianize(conv_net())
+    bnn.net.load_state_dict(trained, strict=True)
+    assert all(torch.equal(mu, trained[name]) for name, mu, _ in bnn.posterior())

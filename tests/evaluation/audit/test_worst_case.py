@@ -16,6 +16,7 @@ from advbnn.attacks import PGD
 from advbnn.attacks.identity import settings_of
 from advbnn.attacks.losses import margin
 from advbnn.attacks.threat import Threat
+from advbnn.attacks.transfer import Transfer
 from advbnn.bayes.mean_field import bayesianize
 from advbnn.bayes.prediction import predict
 from advbnn.data import ImageSet, to_float
@@ -274,3 +275,21 @@ def test_breaks_as_much_as_autoattack(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = audit(net(), few, threat, "standard").records[0].correct[0]
     assert 5 < theirs < 35
     assert ours <= theirs + 1  # one image may depend on the random starts
+
+
+def test_finished_audits_are_kept_and_guarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    transfer = Transfer(net(), PGD(THREAT, steps=1))
+    options = {"out": tmp_path / "records.json", "attacks": {"mine": transfer}}
+    first = quick(net(), **options)
+    assert Audit(Records.load(options["out"])) == first
+    monkeypatch.setattr(PGD, "__call__", None)
+    assert quick(net(), **options) == first
+    other = copy.deepcopy(net())
+    with torch.no_grad():
+        next(other.parameters()).add_(0.01)
+    for changes, name in (
+        ({"transfer_from": {"itself": net()}}, "attack.transfer_from.itself"),
+        ({"attacks": {"mine": replace(transfer, source=other)}}, "attack.attacks.mine.source"),
+    ):
+        with pytest.raises(ValueError, match=f"finished record 'quick'.*{name} was"):
+            quick(net(), **options | changes)
