@@ -25,11 +25,8 @@ from advbnn.training.loop import fit
 from advbnn.training.state import TrainingState
 from advbnn.training.step import step_seed
 
-processes = multiprocessing.get_context("forkserver")
-# imported once, so that each process starts at once; torch imports its compiler when an optimizer is first used
-processes.set_forkserver_preload(
-    ["torch._dynamo", "advbnn.cli.train", "advbnn.defenses.profiles", "advbnn.training.loop"]
-)
+# not forked: torch has threads, and a child forked beside them may hang
+processes = multiprocessing.get_context("spawn")
 
 
 def digits(count: int = 96) -> Splits[ImageSet]:
