@@ -202,7 +202,7 @@ def test_other_errors_are_not_mistaken_for_a_lack_of_memory():
 
 @pytest.mark.parametrize("name", GRADIENT_ATTACKS)
 def test_missing_and_zero_gradients_are_reported(name):
-    with pytest.raises(ValueError, match="model's output has no gradient.*black-box"):
+    with pytest.raises(ValueError, match="gradient.*black-box"):
         ATTACKS[name](LINF)(Changed(torch.Tensor.detach), X, predicted(NET))
     flat, steep = Changed(torch.round), Changed(lambda z: z.round() + z)
     with pytest.warns(attacks.GradientMaskingWarning, match="6 of 6 examples: gradient masking"):
@@ -220,7 +220,7 @@ def test_a_gradient_of_nan_is_refused_with_its_step(step):
             bad = (x - x).abs().sqrt() if self.calls >= step else 0  # its gradient is NaN, its value 0
             return self.net(x + bad)
 
-    with pytest.raises(ValueError, match=f"gradient at step {step} is NaN or infinite for 6 of 6"):
+    with pytest.raises(ValueError, match=f"step {step} .*6 of 6"):
         attacks.PGD(LINF, steps=4)(NaNFrom(None), *images())
 
 

@@ -44,9 +44,9 @@ def test_gaussian_likelihood(std: float) -> None:
 
 
 def test_bad_input_is_refused() -> None:
-    with pytest.raises(ValueError, match="label_smoothing must lie in"):
+    with pytest.raises(ValueError, match="label_smoothing "):
         Categorical(label_smoothing=1.0)
-    with pytest.raises(ValueError, match="noise_std must be a positive"):
+    with pytest.raises(ValueError, match="noise_std "):
         Gaussian(noise_std=0.0)
-    with pytest.raises(ValueError, match=r"y has shape \(4,\).*\(4, 1\)"):
+    with pytest.raises(ValueError, match=r"y .*\(4,\).*\(4, 1\)"):
         Gaussian().nll(torch.zeros(4, 1), torch.zeros(4))

@@ -108,9 +108,9 @@ def test_the_usual_ones() -> None:
 
 
 def test_refuses_bad_options() -> None:
-    with pytest.raises(ValueError, match="size must be"):
+    with pytest.raises(ValueError, match="size "):
         RandomResizedCrop(size=0)
-    with pytest.raises(ValueError, match="scale must be a range"):
+    with pytest.raises(ValueError, match="scale "):
         RandomResizedCrop(size=4, scale=(0.9, 0.8))
 
 

@@ -104,7 +104,7 @@ def test_refuses_bad_options(options: dict[str, Any], message: str) -> None:
 
 @pytest.mark.parametrize("start_step", [-1, 4])
 def test_refuses_steps_beyond_the_epoch(start_step: int) -> None:
-    with pytest.raises(ValueError, match=r"start_step must lie in 0\.\.3"):
+    with pytest.raises(ValueError, match=r"start_step .*0\.\.3"):
         Batches(numbered(12), 4).epoch(0, start_step=start_step)
 
 

@@ -88,7 +88,7 @@ def get(site: Site, to: Path, kept: bytes | None = None, retries: int = 3, check
 
 
 def test_a_wrong_checksum_leaves_nothing_and_an_existing_file_is_verified_and_kept(site: Site, to: Path) -> None:
-    with pytest.raises(DataError, match=r"http://127.*its SHA256 is .*nothing was kept"):
+    with pytest.raises(DataError, match=r"http://127.*SHA256.*kept"):
         get(site, to, checksum="sha256:" + "0" * 64)
     assert os.listdir(to.parent) == []
     get(site, to)
@@ -124,7 +124,7 @@ def test_the_file_is_right_whatever_part_was_kept(site: Site, to: Path, kept: by
 
 def test_gives_up_on_a_dead_connection_and_keeps_what_arrived(site: Site, to: Path) -> None:
     site.drops = [1000, 0, 0, 0]
-    with pytest.raises(DataError, match=r"1000 of 3072000 bytes \(3 attempts\); try again: .*part is kept"):
+    with pytest.raises(DataError, match=r"1000 of 3072000 bytes \(3 attempts\).*try again"):
         get(site, to, retries=2)
     site.drops = []
     get(site, to)
@@ -135,10 +135,10 @@ def test_retries_an_overloaded_server_but_not_a_refusal(site: Site, to: Path) ->
     site.statuses = [503, 429]
     get(site, to)
     site.statuses, site.asked = [404], []
-    with pytest.raises(DataError, match="404 Not Found; check the address"):
+    with pytest.raises(DataError, match="404.*address"):
         get(site, to.with_name("other"))
     assert len(site.asked) == 1
-    with pytest.raises(DataError, match=r"cannot be reached .*refused.*\(2 attempts\)"):
+    with pytest.raises(DataError, match=r"refused.*\(2 attempts\)"):
         get(Site("http://127.0.0.1:9/x"), to.with_name("third"), retries=1)
 
 

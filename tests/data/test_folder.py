@@ -45,17 +45,17 @@ def test_finds_images_at_any_depth_and_ignores_other_files(image_folder: Path) -
 
 def test_refuses_incomplete_folders(image_folder: Path) -> None:
     (image_folder / "train" / "cow").mkdir()
-    with pytest.raises(DataError, match="cow: contains no image"):
+    with pytest.raises(DataError, match="cow: .*image"):
         load_folder(image_folder)
     (image_folder / "train" / "cow").rmdir()
     (image_folder / "test" / "dog").rename(image_folder / "test" / "god")
-    with pytest.raises(DataError, match="test: its classes differ .*train: dog, god"):
+    with pytest.raises(DataError, match="test: .*dog, god"):
         load_folder(image_folder)
     (image_folder / "test").rename(image_folder / "later")
-    with pytest.raises(DataError, match="pets: contains neither a test nor a val folder; expected ROOT/train"):
+    with pytest.raises(DataError, match="pets: .*ROOT/train"):
         load_folder(image_folder)
     (image_folder / "train").rename(image_folder / "earlier")
-    with pytest.raises(DataError, match="train: there is no such folder"):
+    with pytest.raises(DataError, match="train: "):
         load_folder(image_folder)
 
 

@@ -56,7 +56,7 @@ def test_refuses_impossible_validation_sets() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             digits.split_validation(fraction=fraction, count=count)
-    with pytest.raises(ValueError, match="already a validation set"):
+    with pytest.raises(ValueError, match="validation"):
         digits.split_validation(count=9).split_validation(count=9)
 
 
@@ -65,5 +65,5 @@ def test_refuses_sets_that_do_not_belong_together() -> None:
     renamed = ImageSet(train.images, train.labels, ("a", "c", "b"), "other")
     reshaped = ImageSet(train.images.expand(-1, 3, -1, -1), train.labels, train.classes, "other")
     for other in (renamed, reshaped):
-        with pytest.raises(ValueError, match="same class names in order and the same shape"):
+        with pytest.raises(ValueError, match="class names.*shape"):
             Splits(train, other)

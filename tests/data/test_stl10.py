@@ -45,7 +45,7 @@ def test_the_official_numbers_must_have_the_official_checksums(
 def test_damaged_files(stl_folder: Folder) -> None:
     folder = stl_folder[0]
     (folder / "test_y.bin").write_bytes(bytes([1, 0]))
-    with pytest.raises(ValueError, match="label -1 of example 1 is out of range"):
+    with pytest.raises(ValueError, match="label -1 of example 1"):
         load_stl10(folder)
     (folder / "train_y.bin").write_bytes(bytes([1, 2, 3]))
     with pytest.raises(DataError, match=r"train_X\.bin: .* 3 labels"):

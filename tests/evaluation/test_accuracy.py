@@ -220,7 +220,7 @@ def test_refuses_models_that_it_cannot_evaluate() -> None:
         broken[1].bias[0] = torch.nan
     with pytest.raises(ValueError, match="NaN or infinite"):
         evaluate(broken, digits())
-    with pytest.raises(ValueError, match="model returned probabilities"):
+    with pytest.raises(ValueError, match="model .*probabilities"):
         evaluate(nn.Sequential(net(), nn.Softmax(1)), digits())
 
 
@@ -229,7 +229,7 @@ def test_an_attack_that_writes_into_its_inputs_is_checked_against_the_clean_ones
         y.zero_()
         return x.add_(0.2).clamp_(0, 1)
 
-    with pytest.raises(ValueError, match=r"Custom.* left its threat.* linf norm 0\.2"):
+    with pytest.raises(ValueError, match=r"Custom.*linf.*0\.2"):
         evaluate(net(), digits(), Custom(overwriting))
     allowed = Custom(overwriting, Threat("linf", 0.2))
     x_adv = (to_float(digits().images) + 0.2).clamp(0, 1)

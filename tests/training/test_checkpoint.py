@@ -110,14 +110,14 @@ def test_a_damaged_checkpoint_is_skipped_with_a_warning(tmp_path: Path, part: st
     file.unlink()
     if damage is not None:
         file.write_bytes(damage(content))
-    with pytest.warns(CheckpointWarning, match="step-00000001 is used instead: step-00000002"):
+    with pytest.warns(CheckpointWarning, match="step-00000001.*step-00000002"):
         assert weight(latest(tmp_path)) == 1
 
 
 def test_a_damaged_file_of_weights_is_named(tmp_path: Path) -> None:
     for content in (b"", b"no weights", b"\xff" * 100):
         (tmp_path / "model.safetensors").write_bytes(content)
-        with pytest.raises(CheckpointError, match=r"model\.safetensors is damaged .*restore"):
+        with pytest.raises(CheckpointError, match=r"model\.safetensors .*restore"):
             checkpoint.load_weights(nn.Linear(2, 2), tmp_path / "model.safetensors")
 
 
@@ -189,6 +189,6 @@ def test_code_in_a_checkpoint_is_not_run(tmp_path: Path) -> None:
 
 def test_weights_of_another_network(tmp_path: Path) -> None:
     found = write(tmp_path, 1)
-    with pytest.raises(CheckpointError, match=r"does not fit.* load_trained\(folder, net=...\)") as refused:
+    with pytest.raises(CheckpointError, match=r"load_trained\(folder, net=...\)") as refused:
         found.load_weights(nn.Sequential(*(nn.Linear(3, 2) for _ in range(30))))
     assert len(str(refused.value).removeprefix(str(found.folder))) < 500  # and not the names of all weights

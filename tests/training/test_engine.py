@@ -129,5 +129,5 @@ def test_where_the_fast_form_was_asked_for_its_failure_is_an_error(monkeypatch: 
     net = models.build("small_cnn", classes=10, image_size=8, channels=1)
     step = FallbackStep(fast_step(net, torch.optim.SGD), may_fall_back=False)
     monkeypatch.setattr(FastStep, "_step", failing)
-    with pytest.raises(ValueError, match="capture is not possible.*engine='eager'"):
+    with pytest.raises(ValueError, match="engine='eager'"):
         step(torch.rand(4, 1, 8, 8), torch.arange(4), 0)

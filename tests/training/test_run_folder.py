@@ -101,7 +101,7 @@ def test_a_folder_of_something_else_is_refused(digits: Splits[ImageSet], tmp_pat
         train(changed, quick("bnn"), out=tmp_path / "run", resume=True)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").touch()
-    with pytest.raises(RunError, match="files but no run"):
+    with pytest.raises(RunError, match="another folder"):
         train(digits, quick("bnn"), out=tmp_path / "full")
 
 
@@ -133,7 +133,7 @@ def test_a_run_resumes_with_the_same_number_of_processes_only(
     file = tmp_path / "run" / "run.json"
     facts = json.loads(file.read_text())
     file.write_text(json.dumps({**facts, "processes": 2}))
-    with pytest.raises(RunError, match="2 processes, now there are 1"):
+    with pytest.raises(RunError, match="2 processes.*1"):
         train(digits, quick("bnn"), out=tmp_path / "run", resume=True)
     file.write_text(json.dumps(facts))
     train(digits, quick("bnn"), out=tmp_path / "run", resume=True)

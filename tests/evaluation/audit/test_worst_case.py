@@ -233,7 +233,7 @@ def test_is_found_among_other_records_and_printed() -> None:
     assert Audit(others + found.records) == found
     renamed = replace(found.records[0], model=replace(found.records[0].model, label="other"))
     for records, listed in ((others, "none"), (Records([*found.records, renamed]), "cheat .*, other ")):
-        with pytest.raises(ValueError, match=f"one model at one level, found: {listed}"):
+        with pytest.raises(ValueError, match=f"records .*{listed}"):
             Audit(records)
 
 
@@ -257,7 +257,7 @@ def test_refuses_what_it_cannot_audit(arguments: dict[str, Any], error: type[Exc
 
 @pytest.mark.filterwarnings("error")
 def test_warns_of_few_images_once() -> None:
-    with pytest.warns(SmallSampleWarning, match="16 images: .* 50 points; evaluate at least 100") as warned:
+    with pytest.warns(SmallSampleWarning, match="16 images.*100") as warned:
         tiny(net(), rows=range(16))
     assert len(warned) == 1
 
