@@ -22,6 +22,18 @@ def test_each_sample_is_the_stored_network_bit_for_bit(kind: str) -> None:
     assert all(torch.equal(own[name], value) for name, value in bank.net.state_dict().items())
 
 
+@pytest.mark.parametrize("kind", ZOO)
+def test_members_are_the_stored_networks_and_share_their_memory(kind: str) -> None:
+    case = ZOO[kind]
+    bank, nets = filled_bank(case.net().eval().requires_grad_(False))
+    x, members = case.x(), bank.members()
+    assert [member.weight for member in members] == pytest.approx([1 / len(nets)] * len(nets))
+    for member, net in zip(members, nets, strict=True):
+        torch.testing.assert_close(member.net(x), net(x))
+    stored = {tensor.data_ptr() for tensor in bank.samples.buffers()}
+    assert {p.data_ptr() for p in members[0].net.parameters()} <= stored
+
+
 def test_every_call_chooses_uniformly_with_the_default_generator() -> None:
     bank, nets = filled_bank(dense_net().eval(), size=4)
     x = torch.rand(2, 4)

@@ -23,6 +23,14 @@ _CHECKPOINTING = ("gradient_checkpointing", "grad_checkpointing", "use_checkpoin
 """Attributes by which transformers, timm, torchvision and others switch on activation checkpointing."""
 
 
+@dataclass(frozen=True)
+class Member:
+    """One network of a posterior with finite support, and its probability."""
+
+    weight: float
+    net: nn.Module
+
+
 class RandomNetwork(nn.Module, ABC):
     """A network that samples its weights anew at every call.
 
@@ -82,6 +90,10 @@ class RandomNetwork(nn.Module, ABC):
         finally:
             self.frozen_sample = outer
 
+    def members(self) -> tuple[Member, ...]:
+        """The networks of a posterior with finite support, as plain networks; empty for any other posterior."""
+        return ()
+
     @property
     def posterior_mean(self) -> nn.Module | None:
         """The deterministic network with the posterior-mean weights; None for a family that does not hold one."""
@@ -127,6 +139,11 @@ def gaussian_parameters(model: nn.Module) -> list[GaussianParameter]:
 def random_parts(model: nn.Module) -> list[tuple[str, RandomNetwork]]:
     """Every random network in `model`, itself included, with its path."""
     return [(path, part) for path, part in model.named_modules() if isinstance(part, RandomNetwork)]
+
+
+def members(model: nn.Module) -> tuple[Member, ...]:
+    """The networks of a random network with finite support; empty for any other model."""
+    return model.members() if isinstance(model, RandomNetwork) else ()
 
 
 def inner_network(model: nn.Module) -> nn.Module:

@@ -1,5 +1,6 @@
 """A posterior as a bank of stored weight samples, such as those of Langevin dynamics (section 2.2)."""
 
+import copy
 from itertools import chain
 from typing import Any
 
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from advbnn.bayes.functional import module_tree
-from advbnn.bayes.protocol import RandomNetwork, Weights
+from advbnn.bayes.protocol import Member, RandomNetwork, Weights
 from advbnn.errors import ArgumentError
 
 
@@ -52,6 +53,18 @@ class SampleBank(RandomNetwork):
             statistics = dict(self.net.named_buffers())
             weights = {name: w.clone() if name in statistics else w for name, w in weights.items()}
         return super().run(weights, *args, **kwargs)
+
+    def members(self) -> tuple[Member, ...]:
+        """Each stored sample as a plain network, all equally probable; they share the memory of the bank."""
+        return tuple(Member(1 / len(self), self._network(index)) for index in range(len(self)))
+
+    def _network(self, index: int) -> nn.Module:
+        sample = self.sample(index)
+        shared = {id(tensor): sample[name] for name, tensor in _tensors(self.net).items()}
+        # deepcopy takes these instead of copying the tensors of the chain
+        memo: dict[int, Any] = {id(p): nn.Parameter(shared[id(p)]) for p in self.net.parameters()}
+        memo |= {id(buffer): shared[id(buffer)] for buffer in self.net.buffers() if id(buffer) in shared}
+        return copy.deepcopy(self.net, memo)
 
     def extra_repr(self) -> str:
         return f"stored={len(self)}"
