@@ -36,6 +36,7 @@ from advbnn.evaluation.regression import RegressionScore as RegressionScore
 from advbnn.evaluation.regression import regress as regress
 from advbnn.evaluation.regression import score_regression as score_regression
 from advbnn.fast.acceleration import accelerate as accelerate
+from advbnn.randomness import Resampled as Resampled
 from advbnn.training.loading import load_trained as load_trained
 from advbnn.training.loop import fit as fit
 

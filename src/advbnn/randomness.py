@@ -1,13 +1,22 @@
-"""Seeds: a block of code with its own random state, and a separate seed for every purpose.
+"""Seeds: a block of code with its own random state, a separate seed for every purpose, and a fresh state on request.
 
-Crafting an attack and scoring it never share random numbers.
+Crafting an attack and scoring it never share random numbers. A network that keeps its random state between forward
+passes offers `resample(seed)`; `with_fresh_state` then draws a new state for every pass.
 """
 
 import hashlib
-from collections.abc import Iterator
+import inspect
+import random
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain
+from typing import Any
 
+import numpy as np
 import torch
+from torch import nn
+
+from advbnn.errors import ArgumentError, ArgumentTypeError
 
 
 def _default_generator(device: torch.device) -> torch.Generator:
@@ -52,3 +61,91 @@ def crafting_seed(seed: int, batch: int) -> int:
 def scoring_seed(seed: int) -> int:
     """The seed of the classifier's weight samples: the same ensemble for every batch and attack."""
     return derive_seed(seed, "score")
+
+
+def resample(model: nn.Module, seed: int) -> bool:
+    """Draw a new state of a network that keeps its random state between passes; whether it offers that.
+
+    Calls `resample(seed)` of every submodule that has such a method. Each gets a seed of its own, in [0, 2^32). Inner
+    modules come first, so that a module that coordinates its parts has the last word. During the call the default
+    generators of torch, NumPy and Python follow the seed, and are restored afterwards: the method may use any of them.
+    """
+    modules = [module for module in reversed(list(model.modules())) if _offers_resample(module)]
+    for index, module in enumerate(modules):
+        own: Any = module
+        own_seed = derive_seed(seed, "resample", index) % 2**32
+        with _everything_seeded(own_seed, module):
+            own.resample(own_seed)
+    return bool(modules)
+
+
+class Resampled(nn.Module):
+    """A network with a random state that it keeps between passes, as one that draws a fresh state at every pass.
+
+    The seed of the state comes from torch's default generator of the CPU, so `seeded` and the seeds of attacks and
+    evaluations make everything repeatable. A network whose modules have a method `resample(seed)` needs no adapter:
+    attacks, predictions and evaluations wrap it themselves.
+
+    Args:
+        net: any network. After a pass it has the state of that pass.
+        by: how a state is drawn, if not by methods `resample(seed)`: `by=lambda net, seed: net.random_filters()`.
+            During the call the default generators of torch, NumPy and Python follow the seed.
+    """
+
+    def __init__(self, net: nn.Module, by: Callable[[Any, int], object] | None = None) -> None:
+        super().__init__()
+        if not isinstance(net, nn.Module):
+            raise ArgumentTypeError(f"net must be a torch.nn.Module, got {type(net).__name__}")
+        if by is None and not any(map(_offers_resample, net.modules())):
+            remedy = "say how a state is drawn, such as by=lambda net, seed: net.redraw()"
+            raise ArgumentError(f"net has no method resample(seed), and by is None; {remedy}")
+        self.net, self.by = net, by
+        self.training = net.training
+
+    def resample(self, seed: int) -> None:
+        """Draw the state of this seed."""
+        if self.by is None:
+            resample(self.net, seed)
+            return
+        with _everything_seeded(seed % 2**32, self.net):
+            self.by(self.net, seed % 2**32)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The network's output under a fresh state."""
+        self.resample(int(torch.randint(2**62, ())))
+        return self.net(*args, **kwargs)
+
+
+def with_fresh_state(model: nn.Module) -> nn.Module:
+    """`Resampled(model)` if a part of it offers `resample` and is not inside a `Resampled` yet; else `model` itself."""
+    return Resampled(model) if _keeps_state(model) else model
+
+
+def _keeps_state(module: nn.Module) -> bool:
+    if isinstance(module, Resampled):
+        return False
+    return _offers_resample(module) or any(map(_keeps_state, module.children()))
+
+
+def _offers_resample(module: nn.Module) -> bool:
+    method = getattr(module, "resample", None)
+    try:
+        # a method of that name without a seed does something else, and is not called
+        return callable(method) and "seed" in inspect.signature(method).parameters
+    except (TypeError, ValueError):  # without a signature
+        return False
+
+
+@contextmanager
+def _everything_seeded(seed: int, module: nn.Module) -> Iterator[None]:
+    """The default generators of torch, NumPy and Python follow `seed`, which all of them take."""
+    device = next((tensor.device for tensor in chain(module.parameters(), module.buffers())), "cpu")
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        random.seed(seed)
+        np.random.seed(seed)
+        with seeded(seed, device):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)

@@ -47,6 +47,7 @@ class Watched(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model, self.rows = model, 0
+        self.known_random = False  # so that no pass is needed to see it
 
     def forward(self, x):
         assert not torch.is_grad_enabled() and not x.requires_grad
@@ -60,8 +61,7 @@ class Watched(nn.Module):
 def test_no_gradient_is_used_and_no_point_outside_the_box(kind, threat, net, digits):
     model = Watched(net)
     result = attack(kind, threat, queries=60).run(model, digits.x[:10], digits.y[:10], seed=0)
-    rows_of_the_test_for_randomness = 4
-    assert model.rows == result.queries.sum() + rows_of_the_test_for_randomness
+    assert model.rows == result.queries.sum()
 
 
 @every_attack

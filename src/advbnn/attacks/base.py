@@ -15,7 +15,7 @@ from advbnn.attacks.threat import Threat
 from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole
 from advbnn.modules import evaluating, without_parameter_gradients
 from advbnn.progress import Listener, reporting
-from advbnn.randomness import seeded
+from advbnn.randomness import seeded, with_fresh_state
 
 
 class GradientMaskingWarning(UserWarning):
@@ -86,7 +86,7 @@ class Attack(ABC):
         with torch.inference_mode(False):
             x, y = (t.clone() if t.is_inference() else t.detach() for t in (x, y))
             with evaluating(model), without_parameter_gradients(model), reporting(self.progress, self) as report:
-                return self._run_chunks(model, x, y, seed, report)
+                return self._run_chunks(with_fresh_state(model), x, y, seed, report)
 
     @abstractmethod
     def _perturb(self, oracle: Oracle, x: Tensor, y: Tensor) -> Tensor:

@@ -17,6 +17,9 @@ from advbnn.bayes.prediction import are_probabilities
 from advbnn.errors import ArgumentError, ArgumentTypeError
 from advbnn.randomness import seeded
 
+_PASSES = 32
+"""Passes that an attack compares to see whether a network is random; each takes two examples."""
+
 Seen = LossValue | LossGradient | None
 
 
@@ -203,17 +206,33 @@ def check_outputs(outputs: Any, x: Tensor, y: Tensor, classifies: bool) -> None:
 
 @torch.no_grad()
 def is_random(model: nn.Module, x: Tensor) -> bool:
-    """Whether a pass of the model uses random numbers, or two passes differ."""
+    """Whether a pass of the model uses random numbers, or passes differ.
+
+    A network that keeps its random state for some passes shows it within `_PASSES`, or when the batch changes. An audit
+    looks at more passes, and the attribute `known_random` of the model that it attacks says what it found.
+    """
+    known: object = getattr(model, "known_random", None)
+    if isinstance(known, bool):
+        return known
     # a compiled model would be compiled again for a few inputs; without dynamo, which is slow to import, none is
     compiling = "torch._dynamo" in sys.modules
     with torch.compiler.set_stance("force_eager") if compiling else nullcontext(), seeded(0, x.device):
-        before = _random_state(x.device)
-        first = model(x)
-        if any(not torch.equal(a, b) for a, b in zip(before, _random_state(x.device), strict=True)):
-            return True
-        return isinstance(first, Tensor) and not torch.equal(first, model(x))
+        before, first = random_state(x.device), None
+        for _ in range(_PASSES):
+            outputs = model(x)
+            if not torch.equal(before, random_state(x.device)):
+                return True
+            if not isinstance(outputs, Tensor):
+                return False
+            if first is not None and not torch.equal(first, outputs):
+                return True
+            if first is None:
+                first = outputs
+                model(x.flip(-1))  # another batch, after which it may draw a new state
+    return False
 
 
-def _random_state(device: torch.device) -> list[Tensor]:
-    states = [torch.get_rng_state()]
-    return [*states, torch.cuda.get_rng_state(device)] if device.type == "cuda" else states
+def random_state(device: torch.device) -> Tensor:
+    """The state of torch's default generators of the CPU and of a device."""
+    cpu = torch.get_rng_state()
+    return torch.cat([cpu, torch.cuda.get_rng_state(device)]) if device.type == "cuda" else cpu

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole, unknown
 from advbnn.modules import all_finite, evaluating, explain_input_errors, not_finite_error
-from advbnn.randomness import seeded
+from advbnn.randomness import seeded, with_fresh_state
 
 RULES = ("probability", "loss", "vote")
 
@@ -40,7 +40,8 @@ def predict(
     """Classify `x` with `samples` weight samples of the network, in evaluation mode.
 
     Args:
-        model: any network that returns logits [n, classes]; it need not be random.
+        model: any network that returns logits [n, classes]; it need not be random. One that keeps its random state
+            between passes and offers `resample(seed)` gets a fresh state for every sample.
         samples: the number of weight samples, m in eq. 18.
         seed: makes the prediction repeatable and leaves torch's random state unchanged.
         rule: how the samples give a label: `"probability"`, the largest mean probability (eq. 18); `"loss"`, the
@@ -53,7 +54,8 @@ def predict(
     if not isinstance(x, Tensor):
         raise ArgumentTypeError(f"x must be a tensor, got {type(x).__name__}; torch.as_tensor makes one of an array")
     with evaluating(model), seeded(seed, x.device), explain_input_errors(model, "x", x.shape, x.dtype, x.device):
-        outputs = [_logits(model, x) for _ in range(samples)]
+        network = with_fresh_state(model)
+        outputs = [_logits(network, x) for _ in range(samples)]
     # checked after all passes are queued, and together, to wait for the device once
     finite, probabilities = torch.stack([all_finite(x).to(outputs[0].device), are_probabilities(outputs[0])]).tolist()
     if not finite:
@@ -78,7 +80,7 @@ class Ensemble(nn.Module):
 
     def __init__(self, model: nn.Module, samples: int = 20, seed: int | None = 0) -> None:
         super().__init__()
-        self.model, self.samples, self.seed = model, positive_whole("samples", samples), seed
+        self.model, self.samples, self.seed = with_fresh_state(model), positive_whole("samples", samples), seed
         self.training = model.training
         self._checked = False
 

@@ -35,7 +35,7 @@ from advbnn.evaluation.records import Plan, Record, Records, check_same_settings
 from advbnn.fast.acceleration import computes_in_bf16, engine_of
 from advbnn.modules import device_of, dtype_of, evaluating, explain_input_errors, without_parameter_gradients
 from advbnn.progress import listening
-from advbnn.randomness import crafting_seed, scoring_seed
+from advbnn.randomness import crafting_seed, scoring_seed, with_fresh_state
 
 CLEAN = "clean"
 
@@ -180,7 +180,7 @@ class Evaluation:
         else:
             # an attack from elsewhere may use more of the model than its outputs, and sets no mode
             with evaluating(self.model), without_parameter_gradients(self.model):
-                x_adv = attack(self.model, *inputs, seed=crafting)
+                x_adv = attack(with_fresh_state(self.model), *inputs, seed=crafting)
         check_allowed(attack, x_adv, x)
         return x_adv
 

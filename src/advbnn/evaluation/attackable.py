@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from advbnn.bayes.prediction import are_probabilities
 from advbnn.fast.acceleration import accelerate
 from advbnn.modules import evaluating
-from advbnn.randomness import seeded
+from advbnn.randomness import seeded, with_fresh_state
 
 
 class Attackable(nn.Module):
@@ -44,7 +44,11 @@ class Attackable(nn.Module):
 
 @torch.no_grad()
 def attackable(model: nn.Module, x: Tensor) -> Attackable:
-    """`model` as an `Attackable`, after a forward pass on a few inputs `x` shows what it returns."""
+    """`model` as an `Attackable`, after a forward pass on a few inputs `x` shows what it returns.
+
+    If it keeps its random state between passes and offers `resample(seed)`, every pass draws a fresh state.
+    """
+    model = with_fresh_state(model)
     with evaluating(model), seeded(0, x.device):
         outputs: Any = model(x)
     return Attackable(model, isinstance(outputs, Tensor) and bool(are_probabilities(outputs)))

@@ -14,6 +14,7 @@ from advbnn.bayes.protocol import random_parts
 from advbnn.data.imageset import Examples, row_numbers
 from advbnn.defenses.rse import noise_levels
 from advbnn.modules import dtype_of
+from advbnn.randomness import resample
 
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 """Attributes of every module: internals of torch, and the mode."""
@@ -100,6 +101,7 @@ def ranges(rows: Sequence[int]) -> str:
 
 
 def _digest(model: nn.Module) -> str:
+    resample(model, 0)  # a random state that is drawn anew at every pass is no part of the identity
     # the noise of RSE is a hook, visible in neither the structure nor the weights
     digest = hashlib.sha256(f"{model!r} {noise_levels(model)}".encode())
     for name, value in {**model.state_dict(), **_unsaved(model)}.items():

@@ -14,7 +14,7 @@ from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole
 from advbnn.evaluation.batchwise import Batch, batchwise
 from advbnn.evaluation.checks import Perturbation, check_allowed, check_attack, check_model_and_examples
 from advbnn.evaluation.intervals import mean_interval
-from advbnn.randomness import crafting_seed, scoring_seed, seeded
+from advbnn.randomness import crafting_seed, scoring_seed, seeded, with_fresh_state
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,8 @@ def _sampled_outputs(model: nn.Module, x: Tensor, samples: int, seed: int | None
     if not isinstance(x, Tensor):
         raise ArgumentTypeError(f"x must be a tensor, got {type(x).__name__}; use torch.as_tensor")
     with modules.evaluating(model), seeded(seed, x.device), modules.explain_input_errors(model, "x", x.shape, x.dtype):
-        outputs: list[Any] = [model(x) for _ in range(samples)]
+        network = with_fresh_state(model)
+        outputs: list[Any] = [network(x) for _ in range(samples)]
     first = outputs[0]
     if not isinstance(first, Tensor) or not first.is_floating_point() or first.shape[:1] != x.shape[:1]:
         came = f"{first.dtype} {list(first.shape)}" if isinstance(first, Tensor) else type(first).__name__

@@ -15,7 +15,7 @@ from advbnn.fast.compiling import ENGINES, PRECISIONS, compile_separately
 from advbnn.fast.cuda_graph import Forward, GraphedForward, check_capturable
 from advbnn.fast.inference import FusedForward, eager_forward
 from advbnn.modules import device_of, without_parameter_gradients
-from advbnn.randomness import seeded
+from advbnn.randomness import Resampled, seeded, with_fresh_state
 
 _BUILD_AFTER = 3
 """How often a kind of batch must occur before a fast pass is built for it; doubled whenever one is dropped."""
@@ -34,9 +34,10 @@ def accelerate(model: nn.Module, engine: str = "auto", precision: str = "full") 
 
     For the same seed its outputs differ from the model's by rounding alone, since the random numbers come from the same
     calls. It computes gradients of the input, never of weights. The model itself runs where a fast pass cannot be
-    built, and the log says why: if the network waits for the device, uses random numbers of the CPU, or is not
-    repeatable under a seed. It also runs in training mode and within `frozen` and `torch.autocast` blocks. The model is
-    not changed, and changes of its weights take effect.
+    built, and the log says why: if the network waits for the device, uses random numbers of the CPU, is not repeatable
+    under a seed, or is resampled at every pass (see `with_fresh_state`), as a fast pass would keep one random state.
+    It also runs in training mode and within `frozen` and `torch.autocast` blocks. The model is not changed, and changes
+    of its weights take effect.
 
     Args:
         model: any module that returns logits; an accelerated one is returned as it is.
@@ -56,7 +57,15 @@ def accelerate(model: nn.Module, engine: str = "auto", precision: str = "full") 
         engine = "graph" if on_gpu else "eager"
     if isinstance(model, Accelerated):
         return model
+    model = with_fresh_state(model)
+    if engine != "eager" and _is_resampled(model):
+        log.info("running the model as it is: its random state is resampled at every pass")
+        engine = "eager"
     return model if (engine, precision) == ("eager", "full") else Accelerated(model, engine, precision)
+
+
+def _is_resampled(model: nn.Module) -> bool:
+    return any(isinstance(part, Resampled) for part in model.modules())
 
 
 def computes_in_bf16(model: nn.Module) -> bool:
@@ -102,12 +111,14 @@ class Accelerated(nn.Module):
         return {**self.__dict__, "_modules_list": None, "_fast": None}
 
     def _weight_addresses(self) -> tuple[int, ...] | None:
-        """Memory addresses of all weights; None if the network is in training mode, or frozen to one weight sample."""
+        """Memory addresses of all weights; None if the network is in training mode, frozen or resampled."""
         if self._modules_list is None:
             self._modules_list = list(self.model.modules())
         addresses = []
         for part in self._modules_list:
-            if part.training or (isinstance(part, RandomNetwork) and part.frozen_sample is not None):
+            if part.training or isinstance(part, Resampled):
+                return None
+            if isinstance(part, RandomNetwork) and part.frozen_sample is not None:
                 return None
             for tensor in (*part._parameters.values(), *part._buffers.values()):
                 if tensor is not None:
