@@ -96,7 +96,7 @@ WHEN: dict[str, Callable[[Tensor], bool]] = {
     "differentiated": lambda x: x.requires_grad,
     "gradients on": lambda x: torch.is_grad_enabled(),
     "inference": lambda x: torch.is_inference_mode_enabled(),
-    "channels last": lambda x: x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous(),
+    "channels last": lambda x: x.stride(1) == 1,
 }
 
 
@@ -126,6 +126,6 @@ class Remembering(Wrapped):
         self.images, self.labels, self.radius = images.flatten(1), labels, radius
 
     def forward(self, x: Tensor) -> Tensor:
-        distance, nearest = torch.cdist(x.detach().flatten(1), self.images).min(1)
+        distance, nearest = (x.detach().flatten(1)[:, None] - self.images).norm(dim=2).min(1)
         known = 5 * nn.functional.one_hot(self.labels[nearest], 10).to(x)
         return torch.where((distance < self.radius)[:, None], known, self.net(x))

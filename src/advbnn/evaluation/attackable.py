@@ -17,7 +17,12 @@ class Attackable(nn.Module):
     Probabilities become their logarithms. A gradient that does not exist, as of a network that rounds its input, or
     that is NaN or infinite becomes 0. Gradient attacks then run without an error, fail to break the network, and can be
     compared with attacks that need no gradient.
+
+    Attributes:
+        known_random: whether the network is known to be random; None leaves it to each attack to find out.
     """
+
+    known_random: bool | None = None
 
     def __init__(self, model: nn.Module, returns_probabilities: bool = False) -> None:
         super().__init__()
@@ -57,5 +62,7 @@ def attackable(model: nn.Module, x: Tensor) -> Attackable:
 def accelerated(model: nn.Module, engine: str = "auto", precision: str = "full") -> nn.Module:
     """`accelerate(model)`; of an `Attackable`, the network inside, whose structure the fast engine knows."""
     if isinstance(model, Attackable):
-        return Attackable(accelerate(model.model, engine, precision), model.returns_probabilities)
+        fast = Attackable(accelerate(model.model, engine, precision), model.returns_probabilities)
+        fast.known_random = model.known_random
+        return fast
     return accelerate(model, engine, precision)

@@ -2,13 +2,17 @@
 
 import json
 import math
+import re
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
 from advbnn.evaluation.audit import probe_flags
+from advbnn.evaluation.audit.consistency import WAYS
 from advbnn.evaluation.audit.flags import Decision, Findings
+from advbnn.evaluation.audit.history import History
 
 N = 100
 NONE = torch.zeros(N, dtype=torch.bool)
@@ -23,13 +27,25 @@ SOUND = {
     "batch": torch.full((N,), 1e-6),
     "evaluation_right": torch.arange(N) < 95,
     "training_right": torch.arange(N) < 93,
+    "later": torch.full((N,), 1e-7),
+    "constant": NONE,
+    "constant_elsewhere": NONE,
+    "jump_elsewhere": torch.full((N,), 1e-5),
+    "nearest": NONE,
+    **{way: torch.full((N,), 1e-5) for way in WAYS},
 }
-FLAGS = ("gradients", "cosine", "hidden_randomness", "discontinuity", "mode", "batch", "probabilities")
+SOUND_HISTORY = History(random=True, passes=1200)
+FLAGS = (
+    *("gradients", "cosine", "hidden_randomness", "sticky_randomness", "discontinuity", "mode", "batch", "calling"),
+    *("memory", "probabilities"),
+)
 
 
-def flags(*, random: bool = True, probabilities: bool = False, **changes: Tensor) -> dict[str, Decision]:
+def flags(
+    *, random: bool = True, probabilities: bool = False, history: History = SOUND_HISTORY, **changes: Tensor
+) -> dict[str, Decision]:
     unused = {"entries": (), "right": torch.empty(N, 0), "not_broken": torch.empty(N), "large_eps": None}
-    found = Findings(probes=SOUND | changes, random=random, probabilities=probabilities, **unused)
+    found = Findings(probes=SOUND | changes, random=random, probabilities=probabilities, history=history, **unused)
     return {name: getattr(probe_flags, name)(found) for name in FLAGS}
 
 
@@ -58,7 +74,15 @@ def test_a_sound_network_raises_nothing() -> None:
         ({"cosine": some(N, -0.01)}, "cosine", "than are affordable"),
         ({"repeat": some(30, 0.3)}, "hidden_randomness", "30 of 100"),
         ({"reseeds": ~NONE}, "hidden_randomness", "sets torch's seed"),
-        ({"tiny_change": some(30, 0.3)}, "discontinuity", "30 of 100"),
+        ({"history": replace(SOUND_HISTORY, later=0.9, repeated=0.01)}, "sticky_randomness", "90.0 %"),
+        ({"later": some(30)}, "sticky_randomness", "30 of 100"),
+        ({"history": History(candidates=("Net.random_rpf",))}, "sticky_randomness", "Net.random_rpf"),
+        ({"alone": some(30)}, "batch", "30 of 100 images.*alone"),
+        ({"in_pairs": some(4, 1, math.nan)}, "batch", "4 of 4 images.*two"),
+        ({"differentiated": some(30)}, "calling", "30 of 100.*requires a gradient"),
+        ({"constant": some(80).bool()}, "memory", "80 of 100.*0 of 100"),
+        ({"nearest": some(80).bool()}, "memory", "nearer.*80 of 100"),
+        ({"tiny_change": some(30, 0.3), "jump_elsewhere": some(30, 0.3)}, "discontinuity", "30 of 100"),
         ({"training_right": some(60).bool()}, "mode", "95.0 % in evaluation mode, 60.0 % in training mode"),
         ({"batch": some(30, 0.3)}, "batch", "30 of 100"),
         ({"probabilities": True}, "probabilities", "return logits"),
@@ -66,13 +90,25 @@ def test_a_sound_network_raises_nothing() -> None:
 )
 def test_each_problem_raises_its_flag_alone(changes: dict, name: str, words: str) -> None:
     assert raised(**changes) == {name}
-    assert words in flags(**changes)[name].evidence
+    assert re.search(words, flags(**changes)[name].evidence)
 
 
 def test_a_few_images_and_uncertain_means_raise_nothing() -> None:
     few = some(2, 0.3)
     less = {"zero_gradient": some(8).bool(), "explained": some(8, 0.0, 0.9), "training_right": some(88).bool()}
-    assert raised(tiny_change=few, batch=few, repeat=few, cosine=some(50, 0.9, -0.75), **less) == set()
+    assert (
+        raised(
+            tiny_change=few,
+            batch=few,
+            repeat=few,
+            later=few,
+            alone=few,
+            nearest=few.bool(),
+            cosine=some(50, 0.9, -0.75),
+            **less,
+        )
+        == set()
+    )
 
 
 def test_the_eot_samples_needed_align_the_mean_gradient_with_the_expected_one() -> None:
@@ -93,3 +129,19 @@ def test_hidden_randomness_raises_no_other_flag() -> None:
     hidden = {"repeat": noise, "tiny_change": noise, "batch": noise, "explained": torch.zeros(N, dtype=torch.float64)}
     assert raised(**hidden) == {"hidden_randomness"}
     assert flags(**hidden)["gradients"].numbers["explained"] is None
+
+
+def test_what_depends_on_time_raises_no_flag_about_something_else() -> None:
+    noise, kept = torch.full((N,), 0.5), replace(SOUND_HISTORY, later=1.0)
+    others = {"tiny_change": noise, "batch": noise, "alone": noise, "differentiated": noise, "constant": ~NONE}
+    assert raised(history=kept, explained=torch.zeros(N, dtype=torch.float64), **others) == {"sticky_randomness"}
+
+
+def test_a_random_source_without_memory_is_not_sticky() -> None:
+    """Both shares estimate the probability that two passes differ."""
+    for repeated, later in ((1.0, 1.0), (0.5, 0.55), (0.01, 0.02)):
+        assert not replace(SOUND_HISTORY, repeated=repeated, later=later).keeps_state
+    assert replace(SOUND_HISTORY, repeated=0.0025, later=0.25).keeps_state
+    assert raised(history=replace(SOUND_HISTORY, repeated=0.5, later=0.5), later=some(30), repeat=some(30)) == {
+        "hidden_randomness"
+    }

@@ -5,12 +5,13 @@ function of `Findings` in `attack_flags.py` or `probe_flags.py` and decorate it 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from torch import Tensor
 
 from advbnn.evaluation.audit.attack_suite import ALL, SuiteEntry
+from advbnn.evaluation.audit.history import History
 from advbnn.evaluation.intervals import clopper_pearson
 
 CHANCE = 0.001
@@ -51,6 +52,7 @@ class Findings:
         large_eps: at a radius at which no classifier can be robust; None if there is no such radius.
         probes: the results of `probe`.
         probabilities: whether the network returns probabilities.
+        history: what many passes on a few images have shown.
     """
 
     entries: Sequence[SuiteEntry]
@@ -60,6 +62,7 @@ class Findings:
     probes: Mapping[str, Tensor]
     random: bool
     probabilities: bool
+    history: History = field(default_factory=History)
 
     def under(self, number: int) -> Tensor:
         """The images that are correct under the attack of this number."""

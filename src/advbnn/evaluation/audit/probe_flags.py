@@ -1,11 +1,13 @@
 """Flags from probing the network itself: whether its gradients and predictions are reliable."""
 
 import math
+from collections.abc import Sequence
 from statistics import NormalDist
 
 import torch
 from torch import Tensor
 
+from advbnn.evaluation.audit.consistency import CLEAR, SIZES, WAYS
 from advbnn.evaluation.audit.flags import CHANCE, Decision, Findings, below, decision, flag, more_than, percent, share
 
 _NOTICEABLE = 0.001
@@ -17,6 +19,9 @@ _FEW = 0.01
 _SOME = 0.05
 """The share of images whose gradients may be unreliable without a flag."""
 
+_MOST = 0.5
+"""The share of images that a memory must hold to be recognised."""
+
 _UNCORRELATED = 0.1
 """The mean cosine below which gradients of different weight samples count as nearly uncorrelated."""
 
@@ -25,7 +30,7 @@ _UNCORRELATED = 0.1
 def gradients(found: Findings) -> Decision:
     """The gradient must exist, be finite, and predict what small steps do to the output."""
     zero, infinite, explained = (found.probes[name] for name in ("zero_gradient", "infinite_gradient", "explained"))
-    if _not_reproducible(found):
+    if _depends_on_time(found):
         explained = torch.full_like(explained, math.nan)  # hidden noise would look like the effect of a step
     misleading = (explained < 0.5) & ~infinite
     median = explained.nanmedian().item()
@@ -89,6 +94,40 @@ def hidden_randomness(found: Findings) -> Decision:
 
 
 @flag(
+    "Predictions depend on earlier passes",
+    "Let the network draw a fresh random state for every weight sample: give its modules a method resample(seed), or "
+    "wrap it as advbnn.Resampled(net, by=lambda net, seed: ...). Without that EOT averages a single draw, attacks and "
+    "scores share it, and the true accuracy may be lower or higher.",
+)
+def sticky_randomness(found: Findings) -> Decision:
+    """The same input and seed must give the same output, whatever was passed before; and no state may stay unseen."""
+    history, later = found.history, found.probes["later"] > _NOTICEABLE
+    numbers = {"repeated": history.repeated, "later": history.later, "over_the_attacks": share(later)}
+    methods = f" {', '.join(history.candidates)} may draw a new state." if history.candidates else ""
+    # a random source that changes at every pass is another flag's
+    hidden = (history.repeated > 0 or _not_reproducible(found)) and not history.keeps_state
+    over_attacks = more_than(_FEW, later) and not hidden
+    if history.keeps_state or over_attacks:
+        seen = []
+        if history.keeps_state:
+            again = f"{100 * history.later:.1f} % of the passes differ from an earlier one with the same input and seed"
+            seen.append(f"{again}, but only {100 * history.repeated:.1f} % from the one before.")
+        if over_attacks:
+            seen.append(f"The outputs of {_count(later)} images changed while the attacks ran, under the same seed.")
+        problem = "The network keeps a random state between passes, or counts them."
+        return Decision(True, f"{' '.join(seen)} {problem}{methods}", numbers)
+    if history.candidates and not history.random:
+        looks = "The network looks deterministic, but has methods that may draw a random state:"
+        return Decision(True, f"{looks} {', '.join(history.candidates)}.", numbers)
+    if hidden:
+        return Decision(False, "Not measured: the network has a random source of its own.", numbers)
+    words = "Outputs do not depend on earlier passes."
+    if history.resampled:
+        words += " The network keeps its random state between passes; every weight sample drew a fresh one."
+    return Decision(False, words, numbers)
+
+
+@flag(
     "Invisible changes of the input change the prediction",
     "Gradient attacks cannot see such jumps; the true accuracy may be lower.",
 )
@@ -117,7 +156,55 @@ def batch(found: Findings) -> Decision:
     """The prediction of an image must not depend on the other images of its batch."""
     seen = "Other images in the same batch change the prediction of {} images"
     problem = "the output is not a function of the image; the network may use batch statistics in evaluation mode"
-    return _unchanged(found, found.probes["batch"], seen, problem)
+    decided = _unchanged(found, found.probes["batch"], seen, problem)
+    by_size = _called(found, SIZES, "the network looks at the size of the batch")
+    return by_size if by_size.raised and not decided.raised else decided
+
+
+@flag(
+    "Predictions depend on how the network is called",
+    "Attacks, scores and users may see different networks: find what looks at gradients or memory formats, and remove "
+    "it.",
+)
+def calling(found: Findings) -> Decision:
+    """Gradient modes and memory formats must not change predictions."""
+    others = [way for way in WAYS if way not in SIZES]
+    return _called(found, others, "the network in use may not be the one that was attacked")
+
+
+@flag(
+    "The network remembers the test images",
+    "Audit it on images that its authors have never had; around these its accuracy is unknown.",
+)
+def memory(found: Findings) -> Decision:
+    """What is true around the test images must also be true around the same images shifted by one pixel."""
+    probes = found.probes
+    constant, elsewhere, nearest = probes["constant"], probes["constant_elsewhere"], probes["nearest"]
+    jump, jump_elsewhere = (probes[name] > _NOTICEABLE for name in ("tiny_change", "jump_elsewhere"))
+    numbers = {
+        "constant": share(constant),
+        "constant_elsewhere": share(elsewhere),
+        "jump": share(jump),
+        "jump_elsewhere": share(jump_elsewhere),
+        "nearest": share(nearest),
+    }
+    if _depends_on_time(found):
+        return Decision(False, "Not measured: predictions are not reproducible under the same seed.")
+    problems = []
+    if share(constant) - share(elsewhere) > _MOST:
+        problems.append(
+            f"The output is constant around {_count(constant)} images, but around {_count(elsewhere)} of them if they "
+            "are shifted by one pixel."
+        )
+    if below(jump_elsewhere.double(), jump.double()):
+        problems.append(
+            f"A tiny change changes the prediction of {_count(jump)} images, but of {_count(jump_elsewhere)} if they "
+            "are shifted by one pixel."
+        )
+    if share(nearest) > _MOST:
+        problems.append(f"Between two images the output is that of the nearer one, for {_count(nearest)} images.")
+    words = "The test images are not treated differently from shifted ones."
+    return Decision(bool(problems), " ".join(problems) or words, numbers)
 
 
 @flag("Returns probabilities", "Tools that do not notice report an accuracy that is too high.")
@@ -129,13 +216,33 @@ def probabilities(found: Findings) -> Decision:
     return Decision(True, f"The network returns probabilities. {words}; let the network return logits.")
 
 
+def _called(found: Findings, ways: Sequence[str], problem: str) -> Decision:
+    """Predictions that should not depend on the way of calling."""
+    if _depends_on_time(found):
+        return Decision(False, "Not measured: predictions are not reproducible under the same seed.")
+    measured = {way: found.probes[way][~found.probes[way].isnan()] for way in ways}
+    if not all(map(len, measured.values())):
+        return Decision(False, "Not measured: below float32, rounding changes predictions too; audit a float32 copy.")
+    numbers = {way: share(change > CLEAR) for way, change in measured.items()}
+    raised = [way for way, change in measured.items() if more_than(_FEW, change > CLEAR)]
+    if not raised:
+        return Decision(False, "Predictions do not depend on how the network is called.", numbers)
+    seen = "; ".join(f"{_count(measured[way] > CLEAR)} images are classified differently {WAYS[way]}" for way in raised)
+    return Decision(True, f"{seen}: {problem}.", numbers)
+
+
 def _unchanged(found: Findings, change: Tensor, seen: str, problem: str) -> Decision:
     """Predictions that should not change: raised if more than a few do."""
-    if _not_reproducible(found):
+    if _depends_on_time(found):
         return Decision(False, "Not measured: predictions are not reproducible under the same seed.")
     differ = change > _NOTICEABLE
     numbers = {"differ": share(differ), "largest": change.max().item()}
     return decision(more_than(_FEW, differ), seen.format(_count(differ)), problem, **numbers)
+
+
+def _depends_on_time(found: Findings) -> bool:
+    """Whether outputs under the same seed differ, from one pass to the next or in the long run."""
+    return _not_reproducible(found) or found.history.keeps_state or more_than(_FEW, found.probes["later"] > _NOTICEABLE)
 
 
 def _not_reproducible(found: Findings) -> bool:

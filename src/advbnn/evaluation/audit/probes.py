@@ -11,6 +11,8 @@ from advbnn.attacks.losses import Objective
 from advbnn.attacks.threat import Threat
 from advbnn.evaluation.attackable import Attackable
 from advbnn.evaluation.audit.attack_suite import even_change
+from advbnn.evaluation.audit.consistency import total_variation, ways_of_calling
+from advbnn.evaluation.audit.memory import memory
 from advbnn.modules import evaluating, without_parameter_gradients
 from advbnn.randomness import seeded
 
@@ -27,7 +29,9 @@ _FEWEST_FOR_STATISTICS = 32
 """The smallest batch whose batch statistics are good enough to compare training and evaluation mode."""
 
 
-def probe(model: Attackable, x: Tensor, y: Tensor, threat: Threat, samples: int, seed: int) -> dict[str, Tensor]:
+def probe(
+    model: Attackable, x: Tensor, y: Tensor, threat: Threat, samples: int, seed: int, random: bool = True
+) -> dict[str, Tensor]:
     """Per image, [n] each:
 
     - zero_gradient: the gradient of the cross-entropy is zero in every pixel; infinite_gradient: it is NaN or infinite.
@@ -39,15 +43,18 @@ def probe(model: Attackable, x: Tensor, y: Tensor, threat: Threat, samples: int,
       seed; NaN in less than float32, where rounding alone changes predictions.
     - batch: the total variation between the predictions of the same input in different batches, under the same seed.
     - evaluation_right, training_right: the ensemble of `samples` is correct in evaluation mode, and in training mode.
+    - those of `ways_of_calling` and `memory`.
 
-    The radius of `threat` is the scale of small steps.
+    The radius of `threat` is the scale of small steps. `random`: whether the network is random.
     """
     with without_parameter_gradients(model), evaluating(model):
-        return {
+        found = {
             **_gradients(model, x, y, threat, seed),
             **_predictions(model, x, threat, seed),
             **_modes(model, x, y, samples, seed),
+            **memory(model, x, _nearby(x, threat), threat, seed),
         }
+    return found | ways_of_calling(model, x, y, threat, seed, random)
 
 
 def _gradients(model: Attackable, x: Tensor, y: Tensor, threat: Threat, seed: int) -> dict[str, Tensor]:
@@ -101,11 +108,10 @@ def _predictions(model: Attackable, x: Tensor, threat: Threat, seed: int) -> dic
             probs: Tensor = model(torch.cat([z, others])).softmax(1)
             return probs[: len(z)]
 
-    low, high = threat.bounds
-    middle = (low + high) / 2 if math.isfinite(low + high) else 0.0
+    middle = _middle(threat)
     alone = prediction(x, x)
-    nearby = moved(x, middle, _TINY * (high - low if math.isfinite(high - low) else 1.0))
-    tiny_change = _variation(alone, prediction(nearby, nearby))
+    nearby = _nearby(x, threat)
+    tiny_change = total_variation(alone, prediction(nearby, nearby))
     if torch.finfo(x.dtype).bits < 32 or torch.is_autocast_enabled(x.device.type):
         tiny_change.fill_(math.nan)
     ends = []
@@ -114,9 +120,9 @@ def _predictions(model: Attackable, x: Tensor, threat: Threat, seed: int) -> dic
             model(x)
             ends.append(torch.get_rng_state())
     return {
-        "repeat": _variation(alone, prediction(x, x)),
+        "repeat": total_variation(alone, prediction(x, x)),
         "tiny_change": tiny_change,
-        "batch": _variation(alone, prediction(x, 2 * middle - x)),
+        "batch": total_variation(alone, prediction(x, 2 * middle - x)),
         "reseeds": torch.full((len(x),), torch.equal(*ends), device=x.device),
     }
 
@@ -135,13 +141,18 @@ def _modes(model: Attackable, x: Tensor, y: Tensor, samples: int, seed: int) -> 
     return {"evaluation_right": in_evaluation, "training_right": in_training}
 
 
+def _nearby(x: Tensor, threat: Threat) -> Tensor:
+    low, high = threat.bounds
+    return moved(x, _middle(threat), _TINY * (high - low if math.isfinite(high - low) else 1.0))
+
+
+def _middle(threat: Threat) -> float:
+    middle = sum(threat.bounds) / 2
+    return middle if math.isfinite(middle) else 0.0
+
+
 def moved(x: Tensor, middle: float, step: float) -> Tensor:
     """`x` with every value moved towards the middle by `step`, or else to the next number of its dtype."""
     inwards = torch.where(x > middle, -1.0, 1.0).to(x.dtype)
     nearby = x + inwards * step
     return torch.where(nearby == x, torch.nextafter(x, inwards * math.inf), nearby)
-
-
-def _variation(p: Tensor, q: Tensor) -> Tensor:
-    """The total variation between rows of probabilities."""
-    return (p - q).abs().sum(1) / 2

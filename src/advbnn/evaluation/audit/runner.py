@@ -12,19 +12,19 @@ from torch import Tensor, nn
 
 from advbnn.attacks import PGD, GradientMaskingWarning
 from advbnn.attacks.losses import margin
-from advbnn.attacks.oracle import is_random
 from advbnn.attacks.threat import Threat
 from advbnn.data.augment import to_float
 from advbnn.data.imageset import row_numbers
 from advbnn.evaluation.accuracy import CLEAN, Evaluation, Options, Perturbation, SmallSampleWarning, attack_settings
 from advbnn.evaluation.attackable import attackable
 from advbnn.evaluation.audit.attack_suite import ALL, SURVIVORS, Level, attack_suite, even_change
+from advbnn.evaluation.audit.consistency import answers, changed_since
 from advbnn.evaluation.audit.flags import Findings, all_flags
+from advbnn.evaluation.audit.history import look_back
 from advbnn.evaluation.audit.probes import probe
 from advbnn.evaluation.audit.sequential_test import RobustSet
-from advbnn.evaluation.batchwise import Batch
+from advbnn.evaluation.batchwise import Batch, gather
 from advbnn.evaluation.records import Plan, Records
-from advbnn.modules import evaluating
 from advbnn.randomness import derive_seed
 
 ERROR = 0.01
@@ -51,8 +51,9 @@ class AuditRunner:
         x, _ = evaluation.prepared(to_float(stored), labels)
         with evaluation.explain_input_errors():
             model = attackable(evaluation.model, x)
-        with evaluating(model):
-            random = is_random(model, x)
+        # the first process decides, so that all run the same suite
+        self.history = gather(look_back(model, x[:2], derive_seed(evaluation.seed_list[0], "history")))[0]
+        model.known_random = random = self.history.random
         pixels = x[0].numel()
         self.model, self.level, self.random = model, level, random
         suite = functools.partial(
@@ -82,9 +83,11 @@ class AuditRunner:
         threat, seeds = self.suites[0][0].attack.threat, self.evaluation.seed_list
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", GradientMaskingWarning)  # the flags report it
-            by_seed = [self._attack_all(x, y, seed, batch) for seed in seeds]
             seed = derive_seed(seeds[0], "probe", batch.number)
-            probes = probe(self.model, x, y, threat, self.evaluation.samples, seed)
+            earlier = answers(self.model, x, seed)
+            by_seed = [self._attack_all(x, y, seed, batch) for seed in seeds]
+            probes = probe(self.model, x, y, threat, self.evaluation.samples, seed, self.random)
+            probes["later"] = changed_since(earlier, self.model, x, seed)
         return {**probes, **{name: torch.stack([one[name] for one in by_seed], -1) for name in by_seed[0]}}
 
     def _attack_all(self, x: Tensor, y: Tensor, seed: int, batch: Batch) -> dict[str, Tensor]:
@@ -170,6 +173,7 @@ class AuditRunner:
             probes=results,
             random=self.random,
             probabilities=self.model.returns_probabilities,
+            history=self.history,
         )
         return {
             "attacks": attacks,
