@@ -47,7 +47,7 @@ def flags(model: nn.Module, seeds: int = 30) -> dict[str, Decision]:
     earlier = answers(network, X, seed=1)
     probes = probe(network, X, Y, THREAT, samples=3, seed=1, random=history.random)
     probes["later"] = changed_since(earlier, network, X, seed=1)
-    unused = {"entries": (), "right": torch.empty(40, 0), "not_broken": torch.empty(40), "large_eps": None}
+    unused = {"entries": (), "right": torch.empty(40, 0), "worst": torch.empty(40), "large_eps": None}
     found = Findings(probes=probes, random=history.random, probabilities=False, history=history, **unused)
     return {name: getattr(probe_flags, name)(found) for name in FLAGS}
 
