@@ -79,6 +79,11 @@ def resample(model: nn.Module, seed: int) -> bool:
     return bool(modules)
 
 
+def offers_resample(model: nn.Module) -> bool:
+    """Whether `resample` would draw a new state of a part of the network."""
+    return any(map(_offers_resample, model.modules()))
+
+
 class Resampled(nn.Module):
     """A network with a random state that it keeps between passes, as one that draws a fresh state at every pass.
 
@@ -96,7 +101,7 @@ class Resampled(nn.Module):
         super().__init__()
         if not isinstance(net, nn.Module):
             raise ArgumentTypeError(f"net must be a torch.nn.Module, got {type(net).__name__}")
-        if by is None and not any(map(_offers_resample, net.modules())):
+        if by is None and not offers_resample(net):
             remedy = "say how a state is drawn, such as by=lambda net, seed: net.redraw()"
             raise ArgumentError(f"net has no method resample(seed), and by is None; {remedy}")
         self.net, self.by = net, by

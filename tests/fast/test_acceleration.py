@@ -18,8 +18,9 @@ from advbnn.defenses.rse import add_noise
 from advbnn.evaluation.accuracy import evaluate
 from advbnn.evaluation.attackable import Attackable, accelerated
 from advbnn.fast.acceleration import accelerate, engine_of
-from advbnn.randomness import seeded
+from advbnn.randomness import Resampled, seeded
 from cheats import Counting
+from inconsistent_nets import Offering
 from trained_nets import bnn, digits
 
 
@@ -165,6 +166,25 @@ def test_networks_that_cannot_be_compiled_run_eagerly(
     assert found.shape == (8, 10)
     assert fast.engine == engine_of(fast) == "eager"
     assert reason in caplog.text
+
+
+@pytest.mark.parametrize("precision", ["full", "bf16"])
+def test_a_random_state_is_resampled_and_never_kept_by_a_fast_pass(
+    precision: str, traced: list, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "advbnn")
+    model = Offering(network()).eval()
+    fast, x = accelerate(model, "compile", precision), batch()[0]
+    for _ in range(2):
+        with torch.no_grad(), seeded(0):
+            outputs = [fast(x) for _ in range(CALLS + 1)]
+        for different in zip(outputs[1:], outputs, strict=False):
+            assert not torch.equal(*different)
+    assert engine_of(fast) == "eager" and not traced
+    assert caplog.text.count("resampled at every pass") == 1
+    with torch.no_grad(), seeded(0):
+        expected = Resampled(model)(x)
+    torch.testing.assert_close(outputs[0], expected, atol=0 if precision == "full" else 0.1, rtol=0)
 
 
 def test_more_shapes_than_the_limit_run_eagerly(

@@ -25,6 +25,7 @@ from advbnn.training.fast_step import FastStep
 from advbnn.training.hidden_biases import hidden_biases
 from advbnn.training.objective import RobustLoss
 from advbnn.training.step import EagerStep
+from inconsistent_nets import Offering
 
 EXAMPLES, SEED, ALPHA = 500, 12345, 0.5
 ATTACK = PGD(Threat("linf", 0.1), steps=3, step_size=0.05, random_start=False)
@@ -185,6 +186,7 @@ def with_history(net: nn.Module) -> nn.Module:
         (lambda net: nn.Sequential(bayesianize(net)), {}, "several random parts"),
         (lambda net: nn.Sequential(net, nn.BatchNorm1d(10, momentum=None)), {}, "without a momentum"),
         (with_history, {}, "cannot be copied"),
+        (Offering, {}, "resampled"),
     ],
 )
 def test_unsupported_steps_are_refused_with_the_reason(model, options: dict, reason: str) -> None:

@@ -15,7 +15,7 @@ from advbnn.fast.compiling import ENGINES, PRECISIONS, compile_separately
 from advbnn.fast.cuda_graph import Forward, GraphedForward, check_capturable
 from advbnn.fast.inference import FusedForward, eager_forward
 from advbnn.modules import device_of, without_parameter_gradients
-from advbnn.randomness import Resampled, seeded, with_fresh_state
+from advbnn.randomness import Resampled, offers_resample, seeded, with_fresh_state
 
 _BUILD_AFTER = 3
 """How often a kind of batch must occur before a fast pass is built for it; doubled whenever one is dropped."""
@@ -58,14 +58,10 @@ def accelerate(model: nn.Module, engine: str = "auto", precision: str = "full") 
     if isinstance(model, Accelerated):
         return model
     model = with_fresh_state(model)
-    if engine != "eager" and _is_resampled(model):
+    if engine != "eager" and offers_resample(model):
         log.info("running the model as it is: its random state is resampled at every pass")
         engine = "eager"
     return model if (engine, precision) == ("eager", "full") else Accelerated(model, engine, precision)
-
-
-def _is_resampled(model: nn.Module) -> bool:
-    return any(isinstance(part, Resampled) for part in model.modules())
 
 
 def computes_in_bf16(model: nn.Module) -> bool:

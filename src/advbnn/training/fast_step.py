@@ -24,7 +24,7 @@ from advbnn.fast.cuda_graph import GraphedStep, make_capturable
 from advbnn.fast.fused_net import FusedNet
 from advbnn.fast.weights import FixedWeights, SampledWeights
 from advbnn.modules import training
-from advbnn.randomness import seeded
+from advbnn.randomness import offers_resample, seeded
 from advbnn.training.fast_attack import FastOracle, Passes
 from advbnn.training.objective import RobustLoss
 from advbnn.training.step import StepRecord
@@ -228,6 +228,7 @@ def _check_supported(loss: RobustLoss, defense: Defense) -> None:
             isinstance(part, _BatchNorm) and part.momentum is None and part.track_running_stats
             for part in loss.modules()
         ),
+        "a random state that is resampled": offers_resample(loss.model),
         "parts in evaluation mode": _has_frozen_parts(loss.model),
         "parameters that are not float32": any(p.dtype != torch.float32 for p in loss.parameters()),
     }

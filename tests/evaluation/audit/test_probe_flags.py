@@ -31,7 +31,7 @@ SOUND = {
     "constant": NONE,
     "constant_elsewhere": NONE,
     "jump_elsewhere": torch.full((N,), 1e-5),
-    "nearest": NONE,
+    "nearest": torch.zeros(N),
     **{way: torch.full((N,), 1e-5) for way in WAYS},
 }
 SOUND_HISTORY = History(random=True, passes=1200)
@@ -81,7 +81,7 @@ def test_a_sound_network_raises_nothing() -> None:
         ({"in_pairs": some(4, 1, math.nan)}, "batch", "4 of 4 images.*two"),
         ({"differentiated": some(30)}, "calling", "30 of 100.*requires a gradient"),
         ({"constant": some(80).bool()}, "memory", "80 of 100.*0 of 100"),
-        ({"nearest": some(80).bool()}, "memory", "nearer.*80 of 100"),
+        ({"nearest": some(80)}, "memory", "nearer.*80 of 100"),
         ({"tiny_change": some(30, 0.3), "jump_elsewhere": some(30, 0.3)}, "discontinuity", "30 of 100"),
         ({"training_right": some(60).bool()}, "mode", "95.0 % in evaluation mode, 60.0 % in training mode"),
         ({"batch": some(30, 0.3)}, "batch", "30 of 100"),
@@ -103,7 +103,7 @@ def test_a_few_images_and_uncertain_means_raise_nothing() -> None:
             repeat=few,
             later=few,
             alone=few,
-            nearest=few.bool(),
+            nearest=few,
             cosine=some(50, 0.9, -0.75),
             **less,
         )

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from advbnn.attacks.oracle import random_state
 from advbnn.modules import evaluating
-from advbnn.randomness import Resampled, derive_seed, seeded
+from advbnn.randomness import derive_seed, offers_resample, seeded
 
 _SEEDS = 400
 """Seeds of the passes. Each is used three times, so that a state that is kept for 1,000 passes changes meanwhile."""
@@ -99,7 +99,7 @@ def look_back(model: nn.Module, x: Tensor, seed: int, *, seeds: int = _SEEDS, se
         passes=3 * len(first) + 3,
         repeated=_differ(b, a).double().mean().item(),
         later=_differ(c, a).double().mean().item(),
-        resampled=any(isinstance(part, Resampled) for part in model.modules()),
+        resampled=offers_resample(model),
         candidates=candidates(model),
     )
 

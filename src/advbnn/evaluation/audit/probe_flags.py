@@ -179,7 +179,8 @@ def calling(found: Findings) -> Decision:
 def memory(found: Findings) -> Decision:
     """What is true around the test images must also be true around the same images shifted by one pixel."""
     probes = found.probes
-    constant, elsewhere, nearest = probes["constant"], probes["constant_elsewhere"], probes["nearest"]
+    constant, elsewhere = probes["constant"], probes["constant_elsewhere"]
+    nearest = probes["nearest"][~probes["nearest"].isnan()] > 0
     jump, jump_elsewhere = (probes[name] > _NOTICEABLE for name in ("tiny_change", "jump_elsewhere"))
     numbers = {
         "constant": share(constant),
