@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from advbnn import data
 from advbnn.attacks import PGD
 from advbnn.attacks.identity import settings_of
 from advbnn.attacks.losses import margin
@@ -21,8 +20,6 @@ from advbnn.attacks.transfer import Transfer
 from advbnn.bayes.mean_field import bayesianize
 from advbnn.bayes.prediction import predict
 from advbnn.data import ImageSet, to_float
-from advbnn.defenses.profiles import defense
-from advbnn.defenses.schedules import OneCycle
 from advbnn.evaluation.accuracy import Evaluation, SmallSampleWarning, evaluate
 from advbnn.evaluation.audit.attack_suite import LEVELS
 from advbnn.evaluation.audit.flags import FLAGS
@@ -31,17 +28,15 @@ from advbnn.evaluation.audit.worst_case import Audit, audit
 from advbnn.evaluation.identity import ModelIdentity
 from advbnn.evaluation.records import Records
 from advbnn.report.audited import accuracy_in
-from advbnn.training.loop import fit
 from cheats import Counting, Exploding, Hashing, Jittered, Normalising, Reseeding, Rounded, Scaled, Softened
-from trained_nets import bnn, digits, net
+from trained_nets import bnn, defended, digits, net
 
 pytestmark = pytest.mark.filterwarnings("ignore::advbnn.evaluation.accuracy.SmallSampleWarning")
 
 THREAT = Threat("linf", 0.15)
 TINY = replace(LEVELS["quick"], eot=(1, 2), steps=(2, 4), restarts=2, apgd_steps=3, apgd_eot=2, selection_samples=2)
-TINY = replace(
-    TINY, query_eot=2, square_queries=8, nes_queries=12, nes_directions=2, max_weight_samples=60, ensembles=2
-)
+TINY = replace(TINY, query_eot=2, square_queries=8, nes_queries=12, nes_directions=2)
+TINY = replace(TINY, comparison_samples=20, ensembles=2, max_weight_samples=60)
 
 
 @functools.cache
@@ -75,9 +70,7 @@ def raised(found: Audit) -> set[str]:
 
 @pytest.mark.parametrize("name", ["adv", "adv_bnn"])
 def test_a_well_trained_network_raises_no_flag(name: str) -> None:
-    method = defense(name, "digits", schedule=OneCycle(epochs=6))
-    model = fit(method.build(classes=10, shape=(1, 8, 8), seed=0), data.load("digits"), method).model
-    found = quick(model, rows=range(48))
+    found = quick(defended(name), rows=range(48))
     assert raised(found) == set(), str(found)
     (record,) = found.records
     assert 0.4 < record.accuracy < 0.9 < under(found, "noise")
