@@ -142,8 +142,16 @@ def random_parts(model: nn.Module) -> list[tuple[str, RandomNetwork]]:
 
 
 def members(model: nn.Module) -> tuple[Member, ...]:
-    """The networks of a random network with finite support; empty for any other model."""
-    return model.members() if isinstance(model, RandomNetwork) else ()
+    """The networks of a model with finite support, such as a posterior of stored samples; empty for any other model.
+
+    Any module may offer `members()`: `Member`s whose mixture is what its forward pass samples from. Within a `frozen`
+    block a random network has a single weight sample, and no members.
+    """
+    offered = getattr(model, "members", None)
+    if not callable(offered) or getattr(model, "frozen_sample", None) is not None:
+        return ()
+    found: Any = offered()
+    return found if isinstance(found, tuple) and all(isinstance(member, Member) for member in found) else ()
 
 
 def inner_network(model: nn.Module) -> nn.Module:

@@ -19,6 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from advbnn.attacks.base import Attack
+from advbnn.attacks.bpda import BPDA
+from advbnn.attacks.fixed_randomness import FixedRandomness
 from advbnn.attacks.identity import settings_of
 from advbnn.attacks.transfer import Transfer
 from advbnn.bayes.prediction import RULES, Prediction, predict
@@ -172,9 +174,11 @@ class Evaluation:
             return x
         # copies, since an attack that writes into its inputs would be checked against what it wrote
         inputs, crafting = (x.clone(), y.clone()), crafting_seed(seed, batch.number)
-        if isinstance(attack, Attack | Transfer):
+        if isinstance(attack, Attack | Transfer | BPDA):
             if isinstance(attack, Transfer):
                 attack = replace(attack, source=self._accelerated(attack.source))
+            if isinstance(attack, FixedRandomness):
+                attack = replace(attack, samples=self.samples, ensemble_seed=scoring_seed(seed))
             with listening(functools.partial(batch.attacked, seed=seed)) if self.progress else nullcontext():
                 x_adv = attack(self.fast, *inputs, seed=crafting)
         else:

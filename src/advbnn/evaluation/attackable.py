@@ -1,11 +1,13 @@
 """Any classifier in a form that every attack can run on: logits as outputs, finite gradients."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from advbnn.bayes.prediction import are_probabilities
+from advbnn.bayes.protocol import Member, members
 from advbnn.fast.acceleration import accelerate
 from advbnn.modules import evaluating
 from advbnn.randomness import seeded
@@ -40,6 +42,10 @@ class Attackable(nn.Module):
             # adds zero, so that the gradient exists
             outputs = outputs + 0 * x.reshape(len(x), -1).sum(1, keepdim=True)
         return outputs
+
+    def members(self) -> tuple[Member, ...]:
+        """The networks of a model with finite support, in the same form."""
+        return tuple(replace(m, net=Attackable(m.net, self.returns_probabilities)) for m in members(self.model))
 
 
 @torch.no_grad()

@@ -4,12 +4,13 @@ import logging
 import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from advbnn.bayes.protocol import RandomNetwork, random_parts
+from advbnn.bayes.protocol import Member, RandomNetwork, members, random_parts
 from advbnn.errors import ArgumentError, unknown
 from advbnn.fast.compiling import ENGINES, PRECISIONS, compile_separately
 from advbnn.fast.cuda_graph import Forward, GraphedForward, check_capturable
@@ -35,8 +36,8 @@ def accelerate(model: nn.Module, engine: str = "auto", precision: str = "full") 
     For the same seed its outputs differ from the model's by rounding alone, since the random numbers come from the same
     calls. It computes gradients of the input, never of weights. The model itself runs where a fast pass cannot be
     built, and the log says why: if the network waits for the device, uses random numbers of the CPU, or is not
-    repeatable under a seed. It also runs in training mode and within `frozen` and `torch.autocast` blocks. The model is
-    not changed, and changes of its weights take effect.
+    repeatable under a seed. It also runs in training mode, within `frozen` and `torch.autocast` blocks, and while its
+    parts have forward hooks. The model is not changed, and changes of its weights take effect.
 
     Args:
         model: any module that returns logits; an accelerated one is returned as it is.
@@ -94,6 +95,10 @@ class Accelerated(nn.Module):
             self._fast = _FastPasses(self.model, self._requested_engine, self.precision, addresses)
         return self._fast(x)
 
+    def members(self) -> tuple[Member, ...]:
+        """The networks of a model with finite support, in the same precision; each runs too rarely for fast passes."""
+        return tuple(replace(m, net=accelerate(m.net, "eager", self.precision)) for m in members(self.model))
+
     def extra_repr(self) -> str:
         return f"engine={self._requested_engine!r}, precision={self.precision!r}"
 
@@ -102,12 +107,20 @@ class Accelerated(nn.Module):
         return {**self.__dict__, "_modules_list": None, "_fast": None}
 
     def _weight_addresses(self) -> tuple[int, ...] | None:
-        """Memory addresses of all weights; None if the network is in training mode, or frozen to one weight sample."""
+        """Memory addresses of all weights; None if the network itself must run.
+
+        It does in training mode, frozen to one weight sample, and with hooks on its parts, such as those that give an
+        attack its straight-through gradients.
+        """
         if self._modules_list is None:
             self._modules_list = list(self.model.modules())
         addresses = []
         for part in self._modules_list:
-            if part.training or (isinstance(part, RandomNetwork) and part.frozen_sample is not None):
+            if (
+                part.training
+                or part._forward_hooks
+                or (isinstance(part, RandomNetwork) and part.frozen_sample is not None)
+            ):
                 return None
             for tensor in (*part._parameters.values(), *part._buffers.values()):
                 if tensor is not None:
