@@ -8,21 +8,7 @@ from torch import nn
 
 from advbnn.attacks import ARC, PGD
 from advbnn.attacks.threat import Threat
-from advbnn.bayes.protocol import Member
-
-
-class Mixture(nn.Module):
-    """Picks one of its networks at random at every call, with the given probabilities."""
-
-    def __init__(self, weights, nets) -> None:
-        super().__init__()
-        self.weights, self.nets = weights, nn.ModuleList(nets)
-
-    def forward(self, x):
-        return self.nets[int(torch.multinomial(torch.tensor(self.weights), 1))](x)
-
-    def members(self):
-        return tuple(Member(weight, net) for weight, net in zip(self.weights, self.nets, strict=True))
+from advbnn.bayes.modes import Modes
 
 
 def linear(normal, margin, scale=1.0):
@@ -46,7 +32,7 @@ def test_it_fools_two_members_that_a_mean_loss_cannot_fool_together(norm):
     # each errs beyond its own line, and both do between them, at (0, 0.1); the second is so confident that the
     # gradient of its cross-entropy vanishes, and PGD follows the first one alone
     threat, margin = Threat(norm, 0.1), 0.03
-    model = Mixture([0.5, 0.5], [linear((1, 0.5), margin), linear((-1, 0.5), margin, scale=1e4)])
+    model = Modes([linear((1, 0.5), margin), linear((-1, 0.5), margin, scale=1e4)])
     by_pgd = PGD(threat, steps=40, eot=2, random_start=False)(model, X, Y, seed=0)
     assert expected_accuracy(model, by_pgd, Y) == 0.5
     assert expected_accuracy(model, ARC(threat)(model, X, Y, seed=0), Y) == 0
@@ -56,7 +42,7 @@ def test_it_fools_two_members_that_a_mean_loss_cannot_fool_together(norm):
 
 def test_where_no_point_fools_both_it_fools_the_likelier_one():
     # opposite gradients: at equal losses they cancel, so that the gradient of the mean loss is zero at x
-    model = Mixture([0.4, 0.6], [linear((1, 0), 0.05), linear((-1, 0), 0.05)])
+    model = Modes([linear((1, 0), 0.05), linear((-1, 0), 0.05)], [0.4, 0.6])
     found = ARC(Threat("linf", 0.1))(model, X, Y, seed=0)
     assert expected_accuracy(model, found, Y).item() == pytest.approx(0.4)
 

@@ -8,6 +8,7 @@ from torch import nn
 
 from advbnn.attacks import APGD, NES, PGD
 from advbnn.attacks.threat import Threat
+from advbnn.bayes.modes import Modes
 from advbnn.bayes.protocol import members
 from advbnn.bayes.sample_bank import SampleBank
 from advbnn.evaluation.attackable import Attackable
@@ -69,9 +70,22 @@ def test_sampling_approaches_the_exact_mean():
 @pytest.mark.parametrize("average", ["loss", "probability", "logits"])
 def test_it_costs_one_pass_of_each_member(average):
     model, passes = bank(3), 1 if average == "loss" else 2
-    for eot, each in ((1, 1), (2, 2 * passes), (3, 3 * passes), (50, 3 * passes)):
+    for eot, each in ((1, 1), (2, 3 * passes), (3, 3 * passes), (50, 3 * passes)):
         run = PGD(THREAT, steps=4, eot=eot, average=average).run(model, X, Y, seed=0)
         assert run.queries.tolist() == [4 * each] * 12
+
+
+def test_members_that_are_random_themselves_are_sampled():
+    class Noisy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(6, 4).double()
+
+        def forward(self, x):
+            return self.layer(x + 0.1 * torch.randn_like(x))
+
+    run = PGD(THREAT, steps=1, eot=5).run(Modes([Noisy(), Noisy()]).eval(), X, Y, seed=0)
+    assert run.queries.tolist() == [5] * 12
 
 
 def test_wrappers_show_the_members_of_what_they_wrap():

@@ -32,8 +32,8 @@ class ARC(Attack):
     random orders in later steps. Published code measures zeta from x + d + u; in the formula it belongs to x + d.
 
     Args:
-        members: the networks of a posterior with finite support, if there are at most this many; else the number of
-            weight samples that stand for the posterior, drawn once.
+        members: weight samples that stand for the posterior, drawn once. A posterior with finite support, and not many
+            more `members` than that, has its own.
         classes: the likeliest other classes whose boundaries are considered; all when None. A pass costs one
             backward pass for each, and one more.
         step_size: eta; eps in linf and eps / 4 in l2 when None.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from advbnn.attacks.losses import Objective
-from advbnn.attacks.oracle import Oracle, is_random
+from advbnn.attacks.oracle import Oracle, draws, is_random
 from advbnn.attacks.straight_through import straight_through
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.protocol import Member, members
@@ -42,8 +42,8 @@ class Attack(ABC):
 
     Args:
         loss: what is maximised: `"ce"`, `"margin"`, `"dlr"`, or `"nll"` for regression.
-        eot: EOT samples: weight samples that every gradient or query is averaged over. Where the posterior has no more
-            networks than this, see `members`, the average is the exact mean over them.
+        eot: EOT samples: weight samples that every gradient or query is averaged over. Averages over a posterior with
+            few `members` are exact, with one pass of each member, if `eot` is more than 1.
         average: what is averaged over these samples: `"loss"`, `"probability"` or `"logits"`; see `Objective`.
         targeted: `y` holds the target classes instead of the true ones.
         selection_samples: separate weight samples on which candidates are compared if the network is random.
@@ -105,7 +105,7 @@ class Attack(ABC):
         generator = torch.Generator().manual_seed(secrets.randbits(62) if seed is None else seed)
         weight_seed, *seeds = torch.randint(2**62, (3,), generator=generator).tolist()
         random = functools.cache(lambda: is_random(model, x[:2]))
-        support = functools.cache(lambda: _support(model))
+        support = functools.cache(lambda at_most: _support(model, x[:2], at_most))
         done, zero_gradients, size = 0, 0, min(self.batch_size or n, n)
         while done < n:
             rows = slice(done, min(done + size, n))
@@ -173,14 +173,17 @@ class Attack(ABC):
         return y.to(x.device, torch.int64)
 
 
-def _support(model: nn.Module) -> tuple[Member, ...]:
-    """The networks of a posterior with finite support, in evaluation mode and without gradients of their weights."""
-    found = tuple(member for member in members(model) if member.weight > 0)
+def _support(model: nn.Module, x: Tensor, at_most: int) -> tuple[Member, ...]:
+    """The networks of a posterior with finite support, in evaluation mode and without gradients of their weights.
+
+    None if there are too many, or if one of them is random itself: then a single pass of each is no exact mean.
+    """
+    found = members(model, at_most)
     for member in found:
         if member.net.training:
             member.net.eval()
         member.net.requires_grad_(False)  # copies, or parts of the model, whose flags are restored
-    return found
+    return () if any(draws(member.net, x) for member in found) else found
 
 
 class BestPoints:

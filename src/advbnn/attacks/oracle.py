@@ -24,7 +24,7 @@ from advbnn.attacks.gradient import (
 from advbnn.attacks.losses import Objective, gaussian_nll, margin
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.prediction import are_probabilities
-from advbnn.bayes.protocol import Member
+from advbnn.bayes.protocol import EXACT_UP_TO, Member
 from advbnn.errors import ArgumentError, ArgumentTypeError
 from advbnn.randomness import seeded
 
@@ -39,8 +39,8 @@ class Oracle:
     whole batch, and the chunk takes its `rows`, so that neither depends on how the batch is split. `queries` counts the
     forward passes per example, [n], every weight sample counted.
 
-    `support` gives the networks of a posterior with finite support. A mean over at least as many samples as there are
-    networks is computed exactly, with one pass of each.
+    `support` gives the networks of a posterior with finite support, if there are at most as many as it is asked for. A
+    mean over several samples is then exact: one pass of each network, with its probability.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Oracle:
         seeds: Sequence[int],
         is_random: Callable[[], bool],
         report: Callable[[float], None],
-        support: Callable[[], Sequence[Member]] = tuple,
+        support: Callable[[int], Sequence[Member]] = lambda at_most: (),
     ) -> None:
         self.rows, self._support = rows, support
         self._model, self._objective, self._report = model, objective, report
@@ -97,15 +97,16 @@ class Oracle:
     def members(self, count: int) -> tuple[list[float], list[Network]]:
         """Networks that do not change from pass to pass, and their probabilities, the most probable first.
 
-        They are the support of the posterior if it has at most `count` networks, else `count` of its samples: the
-        model under that many seeds. A deterministic model is its only member.
+        They are the support of the posterior if it is finite and small, else `count` of its samples: the model under
+        that many seeds. A deterministic model is its only member.
         """
-        networks, weights = self._passes(count)
-        if weights is None and len(networks) > 1:
+        support = self._support(max(count, EXACT_UP_TO)) if self.random else ()
+        shares, networks = [member.weight for member in support], [self._member(member) for member in support]
+        if not support:
             # from the current stream, so that a seeded attack stays reproducible
             seeds = torch.randint(2**62, (count,)).tolist()
-            networks = [functools.partial(self._under, seed) for seed in seeds]
-        shares = [1 / len(networks)] * len(networks) if weights is None else weights
+            networks = [functools.partial(self._under, seed) for seed in seeds] if self.random else [self._forward]
+            shares = [1 / len(networks)] * len(networks)
         order = sorted(range(len(networks)), key=lambda number: -shares[number])
         return [shares[n] for n in order], [functools.partial(self._counted, networks[n]) for n in order]
 
@@ -224,11 +225,13 @@ class Oracle:
         """The passes of a mean over `samples` weight samples, and their probabilities if they are all there are."""
         if samples == 1 or not self.random:
             return [self._forward], None
-        support = self._support()
-        if 0 < len(support) <= samples:
-            networks: list[Network] = [functools.partial(self._checked, member.net) for member in support]
-            return networks, [member.weight for member in support]
+        support = self._support(max(samples, EXACT_UP_TO))
+        if support:
+            return [self._member(member) for member in support], [member.weight for member in support]
         return [self._forward] * samples, None
+
+    def _member(self, member: Member) -> Network:
+        return functools.partial(self._checked, member.net)
 
     def _count(self, passes: int, active: Tensor | None) -> None:
         self.queries[slice(None) if active is None else active] += passes
@@ -294,6 +297,15 @@ def is_random(model: nn.Module, x: Tensor) -> bool:
         if any(not torch.equal(a, b) for a, b in zip(before, _random_state(x.device), strict=True)):
             return True
         return isinstance(first, Tensor) and not torch.equal(first, model(x))
+
+
+@torch.no_grad()
+def draws(network: nn.Module, x: Tensor) -> bool:
+    """Whether a pass of the network uses random numbers of torch."""
+    with seeded(0, x.device):
+        before = _random_state(x.device)
+        network(x)
+        return any(not torch.equal(a, b) for a, b in zip(before, _random_state(x.device), strict=True))
 
 
 def _random_state(device: torch.device) -> list[Tensor]:

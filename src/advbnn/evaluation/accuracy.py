@@ -24,6 +24,8 @@ from advbnn.attacks.fixed_randomness import FixedRandomness
 from advbnn.attacks.identity import settings_of
 from advbnn.attacks.transfer import Transfer
 from advbnn.bayes.prediction import RULES, Prediction, predict
+from advbnn.bayes.protocol import EXACT_UP_TO, members
+from advbnn.data.augment import to_float
 from advbnn.data.imageset import Examples
 from advbnn.distributed import world
 from advbnn.errors import ArgumentError, unknown
@@ -53,7 +55,9 @@ class Options(TypedDict, total=False):
     """The keyword arguments of every evaluation.
 
     Args:
-        samples: S, the number of weight samples of the classifier (eq. 18); 20 by default.
+        samples: S, the number of weight samples of the classifier (eq. 18); 20 by default. A network with finite
+            support, and not too many members, is not sampled: `samples` in its records is the number of members, and
+            so is `members` in their details.
         seeds: evaluation seeds, or how many: 0, 1, ...; 3 by default. Each crafts the attack again and scores it with
             its own S weight samples, the same for every batch and attack: each seed is one fixed ensemble.
         rule: how the outputs of the weight samples become a label, see `predict`; `"probability"` by default.
@@ -133,6 +137,17 @@ class Evaluation:
             warnings.warn(f"{width}; {advice}", SmallSampleWarning, stacklevel=3)
 
     @functools.cached_property
+    def exact(self) -> bool:
+        """Whether the classifier is the exact mean over the members of the network; see `predict`."""
+        if not members(self.model, at_most=EXACT_UP_TO):
+            return False
+        stored, labels = next(iter(self.data.gather([torch.arange(1)])))
+        x, _ = self.prepared(to_float(stored), labels)
+        with self.explain_input_errors():
+            # a member may be random itself, which only a pass shows
+            return predict(self.model, x, samples=1).exact
+
+    @functools.cached_property
     def plan(self) -> Plan:
         """The plan of the clean accuracy; other plans are copies with changes."""
         return Plan(
@@ -140,7 +155,7 @@ class Evaluation:
             name=CLEAN,
             model=ModelIdentity.of(self.model, self._label),
             data=DataIdentity.of(self.data, self.rows),
-            samples=self.samples,
+            samples=len(members(self.model)) if self.exact else self.samples,
             rule=self.rule,
             seeds=self.seed_list,
             batch_size=self.batch_size,
@@ -235,7 +250,7 @@ class Evaluation:
                 plan,
                 correct=tuple(right.sum(0).tolist()),
                 outcomes=tuple(pack(of_seed) for of_seed in right.unbind(1)),
-                details=more,
+                details={**more, **self._members_of(plan)},
                 seconds=seconds / len(plans),
                 versions={**versions, "engine": engine_of(self.fast)},
                 command=self._command,
@@ -248,6 +263,10 @@ class Evaluation:
             with suppress(OSError):  # other evaluations may have unfinished work there
                 store.parent.rmdir()
         return records
+
+    def _members_of(self, plan: Plan) -> dict[str, int]:
+        """The number of members, if the classifier is their exact mean."""
+        return {"members": plan.samples} if self.exact and plan.curve != "ensemble" else {}
 
     def _finished(self, plans: Sequence[Plan]) -> Records | None:
         """The records of these plans in `out`, if all are there; an error if one has other settings."""

@@ -1,19 +1,18 @@
 """Any classifier in a form that every attack can run on: logits as outputs, finite gradients."""
 
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from advbnn.bayes.prediction import are_probabilities
-from advbnn.bayes.protocol import Member, members
+from advbnn.bayes.protocol import HasMembers, Member, members
 from advbnn.fast.acceleration import accelerate
 from advbnn.modules import evaluating
 from advbnn.randomness import seeded
 
 
-class Attackable(nn.Module):
+class Attackable(HasMembers):
     """`model` with logits as outputs and gradients that exist and are finite.
 
     Probabilities become their logarithms. A gradient that does not exist, as of a network that rounds its input, or
@@ -33,6 +32,14 @@ class Attackable(nn.Module):
             x.register_hook(lambda gradient: torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0))
         return self.logits(x)
 
+    @property
+    def support(self) -> int:
+        return self.model.support if isinstance(self.model, HasMembers) else 0
+
+    def members(self) -> tuple[Member, ...]:
+        found = members(self.model)
+        return tuple(Member(one.weight, Attackable(one.net, self.returns_probabilities)) for one in found)
+
     def logits(self, x: Tensor) -> Tensor:
         """Logits with the gradients of the model; zero where it has none."""
         outputs: Tensor = self.model(x)
@@ -42,10 +49,6 @@ class Attackable(nn.Module):
             # adds zero, so that the gradient exists
             outputs = outputs + 0 * x.reshape(len(x), -1).sum(1, keepdim=True)
         return outputs
-
-    def members(self) -> tuple[Member, ...]:
-        """The networks of a model with finite support, in the same form."""
-        return tuple(replace(m, net=Attackable(m.net, self.returns_probabilities)) for m in members(self.model))
 
 
 @torch.no_grad()

@@ -3,15 +3,16 @@
 import logging
 import warnings
 from collections import Counter, OrderedDict
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from advbnn.bayes.protocol import Member, RandomNetwork, members, random_parts
+from advbnn.bayes.modes import Modes
+from advbnn.bayes.protocol import HasMembers, Member, RandomNetwork, members, random_parts
 from advbnn.errors import ArgumentError, unknown
+from advbnn.fast.accelerated_modes import AcceleratedModes
 from advbnn.fast.compiling import ENGINES, PRECISIONS, compile_separately
 from advbnn.fast.cuda_graph import Forward, GraphedForward, check_capturable
 from advbnn.fast.inference import FusedForward, eager_forward
@@ -23,6 +24,9 @@ _BUILD_AFTER = 3
 
 _MAX_PASSES = 6
 """Fast passes kept at a time: with and without gradient, for full batches and the last one, and some more."""
+
+_MAX_MEMBERS = 16
+"""Members of a mixture that get a fast engine of their own, each with its memory; the others run as they are."""
 
 _REPEATABLE, _EQUAL = 1e-4, {"full": 0.02, "bf16": 0.1}
 """Largest relative difference of outputs: between two runs of the model, and between a fast pass and the model."""
@@ -37,7 +41,8 @@ def accelerate(model: nn.Module, engine: str = "auto", precision: str = "full") 
     calls. It computes gradients of the input, never of weights. The model itself runs where a fast pass cannot be
     built, and the log says why: if the network waits for the device, uses random numbers of the CPU, or is not
     repeatable under a seed. It also runs in training mode, within `frozen` and `torch.autocast` blocks, and while its
-    parts have forward hooks. The model is not changed, and changes of its weights take effect.
+    parts have forward hooks. The model is not changed, and changes of its weights take effect. The modes of a mixture,
+    and the members of a posterior with finite support, are accelerated one by one.
 
     Args:
         model: any module that returns logits; an accelerated one is returned as it is.
@@ -55,8 +60,10 @@ def accelerate(model: nn.Module, engine: str = "auto", precision: str = "full") 
         raise ArgumentError("engine='graph' captures CUDA graphs, and the model is on the CPU; use 'compile' or 'auto'")
     if engine == "auto":
         engine = "graph" if on_gpu else "eager"
-    if isinstance(model, Accelerated):
+    if isinstance(model, Accelerated | AcceleratedModes):
         return model
+    if isinstance(model, Modes) and (engine, precision) != ("eager", "full"):
+        return AcceleratedModes(model, _accelerated(model.net, engine, precision))
     return model if (engine, precision) == ("eager", "full") else Accelerated(model, engine, precision)
 
 
@@ -70,7 +77,14 @@ def engine_of(model: nn.Module) -> str:
     return next((part.engine for part in model.modules() if isinstance(part, Accelerated)), "eager")
 
 
-class Accelerated(nn.Module):
+def _accelerated(networks: Iterable[nn.Module], engine: str, precision: str) -> list[nn.Module]:
+    return [
+        accelerate(network, engine if number < _MAX_MEMBERS else "eager", precision)
+        for number, network in enumerate(networks)
+    ]
+
+
+class Accelerated(HasMembers):
     """The result of `accelerate`."""
 
     def __init__(self, model: nn.Module, engine: str, precision: str = "full") -> None:
@@ -80,6 +94,7 @@ class Accelerated(nn.Module):
         self._requested_engine = engine
         self._modules_list: list[nn.Module] | None = None
         self._fast: _FastPasses | None = None
+        self._members: tuple[tuple[int, ...], tuple[Member, ...]] | None = None
 
     @property
     def engine(self) -> str:
@@ -95,16 +110,28 @@ class Accelerated(nn.Module):
             self._fast = _FastPasses(self.model, self._requested_engine, self.precision, addresses)
         return self._fast(x)
 
+    @property
+    def support(self) -> int:
+        return self.model.support if isinstance(self.model, HasMembers) else 0
+
     def members(self) -> tuple[Member, ...]:
-        """The networks of a model with finite support, in the same precision; each runs too rarely for fast passes."""
-        return tuple(replace(m, net=accelerate(m.net, "eager", self.precision)) for m in members(self.model))
+        """The members of the network, each accelerated."""
+        addresses = self._weight_addresses()
+        if addresses is None or not self.support:
+            return members(self.model)
+        if self._members is None or self._members[0] != addresses:
+            found = members(self.model)
+            fast = _accelerated((member.net for member in found), self._requested_engine, self.precision)
+            pairs = zip(found, fast, strict=True)
+            self._members = addresses, tuple(Member(member.weight, net) for member, net in pairs)
+        return self._members[1]
 
     def extra_repr(self) -> str:
         return f"engine={self._requested_engine!r}, precision={self.precision!r}"
 
     def __getstate__(self) -> dict[str, Any]:
         # captured graphs and compiled code do not belong to a copy
-        return {**self.__dict__, "_modules_list": None, "_fast": None}
+        return {**self.__dict__, "_modules_list": None, "_fast": None, "_members": None}
 
     def _weight_addresses(self) -> tuple[int, ...] | None:
         """Memory addresses of all weights; None if the network itself must run.
