@@ -57,7 +57,7 @@ def compare(name: str, model: nn.Module, images: int) -> list[dict[str, object]]
     for eps, record in zip(RADII, audited.records, strict=True):
         began = time.process_time()
         with torch.random.fork_rng():
-            peer = AutoAttack(model, norm="Linf", eps=eps, version="standard", device="cpu", seed=0, verbose=False)
+            peer = AutoAttack(model, norm="Linf", eps=eps, version="standard", device="cpu", seed=0)
             found = peer.run_standard_evaluation(x, y, batch_size=images)[0]
         with torch.no_grad():
             theirs = (model(found).argmax(1) == y).double().mean().item()

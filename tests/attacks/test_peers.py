@@ -7,12 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-import trained_nets
 from advbnn import attacks
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.prediction import Ensemble, predict
-from advbnn.data import to_float
-from advbnn.evaluation.audit.worst_case import audit
 
 pytestmark = pytest.mark.peers
 
@@ -229,15 +226,3 @@ def test_fab_is_as_near_as_autoattacks(pyautoattack, net, batch):
     assert both.sum() >= 30
     near, far = L2.distance(found, x)[both], L2.distance(expected, x)[both]
     assert near.mean() <= 1.1 * far.mean()
-
-
-@pytest.mark.filterwarnings("ignore::advbnn.evaluation.accuracy.SmallSampleWarning")
-def test_the_standard_audit_is_no_weaker_than_autoattacks_standard_version(pyautoattack, net):
-    images = trained_nets.digits().subset(range(40))
-    x, y = to_float(images.images), images.labels
-    with torch.random.fork_rng():
-        peer = pyautoattack.AutoAttack(net, eps=LINF.eps, version="standard", seed=0, device="cpu")
-        peer.square.n_queries = 1000
-        theirs = survivors(net, peer.run_standard_evaluation(x, y)[0], y)
-    (record,) = audit(net, images, LINF, "standard").records
-    assert round(40 * record.accuracy) <= theirs + 1

@@ -62,9 +62,26 @@ def predict(
         exact_up_to: a network with finite support, and at most so many members, is not sampled: the prediction is the
             exact mean over its members. 0 always samples.
     """
-    positive_whole("samples", samples)
     if rule not in RULES:
         raise unknown("rule", rule, RULES)
+    log_probs, weights = _log_probs(model, x, samples, seed, exact_up_to)
+    return prediction_of(log_probs, rule, weights)
+
+
+@torch.no_grad()
+def sampled_log_probs(model: nn.Module, x: Tensor, samples: int, seed: int | None = None) -> Tensor:
+    """log p(c | x, w_k) for each class c and each of `samples` weight samples w_k, [samples, n, classes].
+
+    For a seed, the first m samples are those of `samples=m`. Arguments as for `predict`.
+    """
+    return _log_probs(model, x, samples, seed, exact_up_to=0)[0]
+
+
+def _log_probs(
+    model: nn.Module, x: Tensor, samples: int, seed: int | None, exact_up_to: int
+) -> tuple[Tensor, Tensor | None]:
+    """The log probabilities of weight samples, or of all members with their weights."""
+    positive_whole("samples", samples)
     if not isinstance(x, Tensor):
         raise ArgumentTypeError(f"x must be a tensor, got {type(x).__name__}; torch.as_tensor makes one of an array")
     with evaluating(model), seeded(seed, x.device), explain_input_errors(model, "x", x.shape, x.dtype, x.device):
@@ -74,20 +91,50 @@ def predict(
     if not finite:
         raise not_finite_error(x)
     _refuse_probabilities(probabilities)
-    log_probs = torch.stack(outputs).log_softmax(-1)  # [samples, n, classes]
+    return torch.stack(outputs).log_softmax(-1), weights
+
+
+def prediction_of(log_probs: Tensor, rule: str = "probability", weights: Tensor | None = None) -> Prediction:
+    """The prediction of the ensemble whose samples have the given log probabilities, [samples, n, classes].
+
+    The samples count equally, or by their `weights`, which sum to 1.
+    """
     log_mean = _log_mean(log_probs, weights)
     probs = log_mean.exp()
     entropy, expected_entropy = _entropy(log_mean), _mean(_entropy(log_probs), weights)
     mutual_information = (entropy - expected_entropy).clamp_min(0)  # negative only by rounding
+    label = probs.argmax(-1)
+    if rule == "loss":
+        # a weighted infinity is an infinity: every weight is positive
+        label = _mean(log_probs, weights).argmax(-1)
+    elif rule == "vote":
+        votes = _mean(nn.functional.one_hot(log_probs.argmax(-1), log_probs.shape[-1]).to(probs), weights)
+        tied = votes >= votes.amax(-1, keepdim=True) - 1e-5
+        label = torch.where(tied, probs, -1).argmax(-1)
     return Prediction(
         probs,
-        _label(log_probs, probs, rule, weights),
+        label,
         entropy,
         expected_entropy,
         mutual_information,
-        samples=len(outputs),
+        samples=len(log_probs),
         exact=weights is not None,
     )
+
+
+def contributions(log_probs: Tensor, rule: str) -> Tensor:
+    """What each sample adds for each class, so that the label of any ensemble is the class with the largest mean.
+
+    For the three rules: the probability, its logarithm, and the vote. Ties of votes are decided by the probability: a
+    mean below 1, divided by twice the size of the ensemble, never outweighs a vote.
+    """
+    if rule == "loss":
+        return log_probs
+    probs = log_probs.exp()
+    if rule == "probability":
+        return probs
+    votes = nn.functional.one_hot(log_probs.argmax(-1), log_probs.shape[-1])
+    return votes + probs / (2 * len(log_probs))
 
 
 class Ensemble(nn.Module):
@@ -188,14 +235,3 @@ def _log_mean(log_probs: Tensor, weights: Tensor | None) -> Tensor:
     if weights is None:
         return log_probs.logsumexp(0) - math.log(len(log_probs))
     return (log_probs + weights.to(log_probs).log()[:, None, None]).logsumexp(0)
-
-
-def _label(log_probs: Tensor, probs: Tensor, rule: str, weights: Tensor | None) -> Tensor:
-    if rule == "probability":
-        return probs.argmax(-1)
-    if rule == "loss":
-        # a weighted infinity is an infinity: every weight is positive
-        return _mean(log_probs, weights).argmax(-1)
-    votes = _mean(nn.functional.one_hot(log_probs.argmax(-1), log_probs.shape[-1]).to(probs), weights)
-    tied = votes >= votes.amax(-1, keepdim=True) - 1e-5
-    return torch.where(tied, probs, -1).argmax(-1)

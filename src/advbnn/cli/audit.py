@@ -24,7 +24,7 @@ def audit(
     transfer_from: Annotated[
         list[Path] | None, typer.Option(help="Another run whose adversarial examples are tested too. May be repeated.")
     ] = None,
-    samples: Annotated[int, typer.Option(help="Weight samples for the accuracy under a single attack.")] = 20,
+    samples: Annotated[int, typer.Option(help="Weight samples of the classifier.")] = 20,
     seeds: Annotated[int, typer.Option(help="Repetitions of the whole audit.")] = 1,
     limit: Annotated[
         int | None,
@@ -37,7 +37,7 @@ def audit(
     engine: options.Engine = "auto",
     precision: options.Precision = "full",
 ) -> None:
-    """Attack a run in many ways, count the images that resist all of them, and check whether gradients mislead.
+    """Attack a run in many ways, measure its accuracy at the worst points, and check whether gradients mislead.
 
     Under torchrun it uses all of its processes. An interrupted audit resumes.
     """
@@ -77,7 +77,3 @@ def show_audit(found: "Audit") -> None:
             table.add_row(attack["name"], attack["role"], left)
         console.print(table)
     console.print(str(found), markup=False, highlight=False)
-    inconclusive = sum(sum(record.details["inconclusive"]) for record in found.records)
-    if inconclusive:
-        remedy = "a higher level uses more weight samples"
-        console.print(f"{inconclusive} images were inconclusive and are counted as not robust; {remedy}.")

@@ -32,11 +32,15 @@ class Level:
         query_eot: weight samples averaged in one query of a black-box attack. Against a deterministic network the
             attack makes that many times more queries instead.
         fab_steps: steps of FAB; 0 leaves it out.
-        arc_members: weight samples that ARC fools one by one. At the quick level it attacks only a finite mixture of at
-            most that many networks.
+        arc_members: ARC fools the networks of a finite mixture of at most that many, one by one.
+        arc_on_samples: ARC also attacks other random networks, by `arc_members` of their weight samples.
         arc_classes: wrong classes that ARC considers at each.
         label_queries: queries of HopSkipJump; 0 leaves it out.
-        max_weight_samples: weight samples after which the test of a point is inconclusive.
+        known_seed_steps: steps of the attack that knows the seed of the ensemble; 0 leaves it out.
+        comparison_samples: weight samples by which the worst of the most dangerous points of an image is chosen.
+        ensembles: R, independent ensembles of 20 weight samples that score the worst point of each image; of smaller
+            ensembles as many more.
+        max_weight_samples: weight samples after which the test of the infinite ensemble is inconclusive.
     """
 
     eot: tuple[int, ...]
@@ -53,8 +57,12 @@ class Level:
     fab_steps: int
     arc_steps: int
     arc_members: int
+    arc_on_samples: bool
     arc_classes: int
     label_queries: int
+    known_seed_steps: int
+    comparison_samples: int
+    ensembles: int
     max_weight_samples: int
 
 
@@ -73,8 +81,12 @@ _SETTINGS: dict[str, tuple[Any, Any, Any]] = {  # of the quick, the standard and
     "fab_steps": (0, 50, 100),
     "arc_steps": (5, 10, 20),
     "arc_members": (5, 10, 20),
+    "arc_on_samples": (False, True, True),
     "arc_classes": (2, 3, 9),
     "label_queries": (0, 500, 1000),
+    "known_seed_steps": (0, 50, 100),
+    "comparison_samples": (200, 400, 1000),
+    "ensembles": (10, 20, 50),
     "max_weight_samples": (1000, 5000, 20_000),
 }
 LEVELS = {
@@ -169,7 +181,7 @@ def attack_suite(
         if random:  # a step takes the gradient of a mean, which costs most
             fab = replace(fab, steps=level.fab_steps // 2, targets=3, eot=level.apgd_eot)
         entries.append(SuiteEntry("FAB", WHITE_BOX, fab, SURVIVORS))
-    one_by_one = mixture and mixture <= level.arc_members if level.label_queries == 0 else random
+    one_by_one = 0 < mixture <= level.arc_members or (random and level.arc_on_samples)
     if one_by_one and threat.norm != "l1":
         arc = ARC(threat, steps=level.arc_steps, members=level.arc_members, classes=level.arc_classes)
         entries.append(SuiteEntry("ARC", WHITE_BOX, arc, SURVIVORS))
