@@ -22,12 +22,17 @@ ATTACKS = {
     "gradient-ascent": partial(attacks.GradientAscent, steps=3),
     "apgd": partial(attacks.APGD, steps=6, restarts=2, **FEW),
     "cw": partial(attacks.CW, steps=4, search_steps=3, first_c=1.0, learning_rate=0.1, **FEW),
+    "fab": partial(attacks.FAB, steps=4, targets=2, **FEW),
+    "arc": partial(attacks.ARC, steps=2, members=3),
+    "fixed": partial(attacks.FixedRandomness, steps=3, samples=3),
     "square": partial(attacks.Square, queries=60, **FEW),
     "nes": partial(attacks.NES, **SEARCH),
     "spsa": partial(attacks.SPSA, **SEARCH),
     "zoo": partial(attacks.ZOO, **SEARCH),
+    "hopskipjump": partial(attacks.HopSkipJump, queries=200, directions=20, **FEW),
 }
-GRADIENT_ATTACKS = ["fgsm", "bim", "pgd", "pgd-best", "gradient-ascent", "apgd", "cw"]
+GRADIENT_ATTACKS = ["fgsm", "bim", "pgd", "pgd-best", "gradient-ascent", "apgd", "cw", "fab", "arc", "fixed"]
+CLASSIFIERS_ONLY = ["cw", "fab", "arc", "fixed", "hopskipjump"]
 CLASSES = 5
 
 
@@ -49,7 +54,7 @@ def images(n=6, shape=(1, 4, 4), dtype=torch.float32):
 
 def norms(name: str) -> list[str]:
     """The norms that an attack supports."""
-    return ["linf", "l2"] if name == "cw" else ["linf", "l2", "l1"]
+    return ["linf", "l2"] if name in ("cw", "arc", "hopskipjump") else ["linf", "l2", "l1"]
 
 
 def every(threats=(LINF, L2, L1)):

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from advbnn.bayes.sample_bank import SampleBank
+from advbnn.bayes.swag import SWAG
 
 
 def conv_net() -> nn.Module:
@@ -60,3 +61,15 @@ def filled_bank(net: nn.Module, size: int = 3) -> tuple[SampleBank, list[nn.Modu
             bank.add()
             nets.append(copy.deepcopy(net))
     return bank, nets
+
+
+def filled_swag(net: nn.Module, size: int = 5, **options: Any) -> tuple[SWAG, list[nn.Module]]:
+    """A SWAG and, as plain networks, the states that it has collected; the network itself has other weights."""
+    swag, nets = SWAG(net, **options), []
+    for state in range(size + 1):
+        for parameter in net.parameters():
+            parameter.data = parameter.data + 0.1 * torch.randn_like(parameter)
+        if state < size:
+            swag.collect()
+            nets.append(copy.deepcopy(net))
+    return swag, nets

@@ -64,7 +64,8 @@ def test_every_attack_reports_rising_shares(name, threat):
     shares = []
     ATTACKS[name](threat, progress=shares.append)(small_net(), X, predicted(small_net()), seed=0)
     assert shares == sorted(set(shares)) and shares[-1] == 1
-    assert name == "fgsm" or len({share for share in shares if 0 < share < 1}) >= 2
+    # one has one step only, others end when all are broken
+    assert name in ("fgsm", "fab", "arc") or len({share for share in shares if 0 < share < 1}) >= 2
 
 
 def test_a_listener_hears_attacks_that_report_nowhere_else():

@@ -12,6 +12,7 @@ from advbnn.bayes import layers as layers
 from advbnn.bayes.kl import kl_divergence as kl_divergence
 from advbnn.bayes.mean_field import Bayesian as Bayesian
 from advbnn.bayes.mean_field import bayesianize as bayesianize
+from advbnn.bayes.modes import Modes as Modes
 from advbnn.bayes.prediction import Ensemble as Ensemble
 from advbnn.bayes.prediction import Prediction as Prediction
 from advbnn.bayes.prediction import predict as predict
@@ -22,6 +23,7 @@ from advbnn.bayes.sample_bank import SampleBank as SampleBank
 from advbnn.bayes.sampling import rand_layer as rand_layer
 from advbnn.bayes.sgld import PSGLD as PSGLD
 from advbnn.bayes.sgld import SGLD as SGLD
+from advbnn.bayes.swag import SWAG as SWAG
 from advbnn.defenses.defense import Defense as Defense
 from advbnn.defenses.profiles import defense as defense
 from advbnn.defenses.rse import add_noise as add_noise

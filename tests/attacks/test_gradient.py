@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from advbnn.attacks.gradient import input_gradient
+from advbnn.attacks.gradient import expected_gradient, input_gradient, mean_loss
 from advbnn.attacks.losses import LOSSES, Objective
 from advbnn.bayes.mean_field import bayesianize
 from advbnn.randomness import seeded
@@ -112,3 +112,16 @@ def test_one_graph_is_alive_at_a_time(average):
     watched, (x, y) = Watched(random_net()), examples()
     input_gradient(watched, x, y, Objective(average=average), K)
     assert len(watched.graphs) == K and max(watched.alive) == 0
+
+
+@pytest.mark.parametrize(("loss", "average"), CLASSIFYING)
+def test_the_mean_over_a_finite_support_is_weighted_and_exact(loss, average):
+    torch.manual_seed(0)
+    nets, weights = [nn.Linear(5, 4).double() for _ in range(3)], [0.5, 0.3, 0.2]
+    (x, y), objective = examples(), Objective(loss=loss, average=average)
+    found = expected_gradient(nets, x, y, objective, weights)
+    # each network as often as its weight says: the definition for equal weights
+    repeated = [net for net, weight in zip(nets, weights, strict=True) for _ in range(round(10 * weight))]
+    torch.testing.assert_close(tuple(found), tuple(expected_gradient(repeated, x, y, objective)))
+    values = mean_loss((net(x) for net in nets), y, objective, weights)
+    torch.testing.assert_close((values.values, values.prediction), tuple(found)[:2])

@@ -196,3 +196,33 @@ def test_averaged_pgd_is_as_strong_as_autoattack_for_random_networks(pyautoattac
         expected = peer.run_standard_evaluation(*batch)[0]
     found = attacks.PGD(LINF, steps=STEPS, eot=EOT)(bnn, *batch, seed=0)
     assert_no_weaker(right(bnn, found, batch[1], 50), right(bnn, expected, batch[1], 50))
+
+
+@pytest.mark.parametrize("threat", [LINF, L2], ids=lambda t: t.norm)
+def test_fab_breaks_as_many_as_autoattacks(pyautoattack, net, batch, threat):
+    from pyautoattack.fab_pt import FABAttack_PT
+
+    batch, norm = (batch[0][:50], batch[1][:50]), {"linf": "Linf", "l2": "L2"}[threat.norm]
+    options = {"norm": norm, "n_iter": 20, "eps": threat.eps, "n_target_classes": 9, "targeted": True}
+    with torch.random.fork_rng():
+        peer = FABAttack_PT(net, n_restarts=1, seed=0, device="cpu", verbose=False, **options)
+        expected = peer.perturb(*batch)
+    found = attacks.FAB(threat, steps=20)(net, *batch, seed=0)
+    assert_no_weaker(right(net, found, batch[1]), right(net, expected, batch[1]))
+
+
+def test_fab_is_as_near_as_autoattacks(pyautoattack, net, batch):
+    from pyautoattack.fab_pt import FABAttack_PT
+
+    x, y = (t[:40] for t in batch)
+    with torch.random.fork_rng():
+        # beyond its radius, which it uses for restarts only, the peer hands back the image itself
+        peer = FABAttack_PT(
+            net, norm="L2", n_iter=30, n_restarts=1, n_target_classes=9, targeted=True, eps=5.0, seed=0, device="cpu"
+        )
+        expected = peer.perturb(x, y)
+    found = attacks.FAB(Threat("l2", math.inf), steps=30)(net, x, y, seed=0)
+    both = ~right(net, expected, y) & ~right(net, found, y) & right(net, x, y)
+    assert both.sum() >= 30
+    near, far = L2.distance(found, x)[both], L2.distance(expected, x)[both]
+    assert near.mean() <= 1.1 * far.mean()

@@ -9,14 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the same names, for type checkers and editors
     from advbnn.attacks.apgd import APGD as APGD
+    from advbnn.attacks.arc import ARC as ARC
     from advbnn.attacks.base import Attack as Attack
     from advbnn.attacks.base import AttackResult as AttackResult
     from advbnn.attacks.base import GradientMaskingWarning as GradientMaskingWarning
+    from advbnn.attacks.bpda import BPDA as BPDA
     from advbnn.attacks.cw import CW as CW
     from advbnn.attacks.evasion import EvasivePGD as EvasivePGD
+    from advbnn.attacks.fab import FAB as FAB
     from advbnn.attacks.finite_differences import NES as NES
     from advbnn.attacks.finite_differences import SPSA as SPSA
     from advbnn.attacks.finite_differences import ZOO as ZOO
+    from advbnn.attacks.fixed_randomness import FixedRandomness as FixedRandomness
+    from advbnn.attacks.hopskipjump import HopSkipJump as HopSkipJump
     from advbnn.attacks.pgd import BIM as BIM
     from advbnn.attacks.pgd import FGSM as FGSM
     from advbnn.attacks.pgd import PGD as PGD
@@ -29,10 +34,15 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors
 
 _NAMES = {
     "apgd": "APGD",
+    "arc": "ARC",
     "base": "Attack AttackResult GradientMaskingWarning",
+    "bpda": "BPDA",
     "cw": "CW",
     "evasion": "EvasivePGD",
+    "fab": "FAB",
     "finite_differences": "NES SPSA ZOO",
+    "fixed_randomness": "FixedRandomness",
+    "hopskipjump": "HopSkipJump",
     "pgd": "BIM FGSM PGD GradientAscent paper_pgd",
     "registry": "make_attack",
     "square": "Square",

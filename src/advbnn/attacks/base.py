@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from advbnn.attacks.losses import Objective
-from advbnn.attacks.oracle import Oracle, is_random
+from advbnn.attacks.oracle import Oracle, draws, is_random
+from advbnn.attacks.straight_through import straight_through
 from advbnn.attacks.threat import Threat
+from advbnn.bayes.protocol import Member, members
 from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole
 from advbnn.modules import evaluating, without_parameter_gradients
 from advbnn.progress import Listener, reporting
@@ -40,7 +42,8 @@ class Attack(ABC):
 
     Args:
         loss: what is maximised: `"ce"`, `"margin"`, `"dlr"`, or `"nll"` for regression.
-        eot: EOT samples: weight samples that every gradient or query is averaged over.
+        eot: EOT samples: weight samples that every gradient or query is averaged over. Averages over a posterior with
+            few `members` are exact, with one pass of each member, if `eot` is more than 1.
         average: what is averaged over these samples: `"loss"`, `"probability"` or `"logits"`; see `Objective`.
         targeted: `y` holds the target classes instead of the true ones.
         selection_samples: separate weight samples on which candidates are compared if the network is random.
@@ -85,7 +88,12 @@ class Attack(ABC):
         # inference-mode tensors cannot be differentiated through, so the attack works on a copy
         with torch.inference_mode(False):
             x, y = (t.clone() if t.is_inference() else t.detach() for t in (x, y))
-            with evaluating(model), without_parameter_gradients(model), reporting(self.progress, self) as report:
+            with (
+                evaluating(model),
+                without_parameter_gradients(model),
+                straight_through(model),
+                reporting(self.progress, self) as report,
+            ):
                 return self._run_chunks(with_fresh_state(model), x, y, seed, report)
 
     @abstractmethod
@@ -97,10 +105,13 @@ class Attack(ABC):
         generator = torch.Generator().manual_seed(secrets.randbits(62) if seed is None else seed)
         weight_seed, *seeds = torch.randint(2**62, (3,), generator=generator).tolist()
         random = functools.cache(lambda: is_random(model, x[:2]))
+        support = functools.cache(lambda at_most: _support(model, x[:2], at_most))
         done, zero_gradients, size = 0, 0, min(self.batch_size or n, n)
         while done < n:
             rows = slice(done, min(done + size, n))
-            oracle = Oracle(model, self.objective, (x, y), rows, seeds=seeds, is_random=random, report=report)
+            oracle = Oracle(
+                model, self.objective, (x, y), rows, seeds=seeds, is_random=random, report=report, support=support
+            )
             try:
                 with seeded(weight_seed, x.device):
                     found = self._perturb(oracle, x[rows], y[rows])
@@ -160,6 +171,19 @@ class Attack(ABC):
         if len(y) and (least := int(y.min())) < 0:
             raise ArgumentError(f"y holds the label {least}; class numbers start at 0")
         return y.to(x.device, torch.int64)
+
+
+def _support(model: nn.Module, x: Tensor, at_most: int) -> tuple[Member, ...]:
+    """The networks of a posterior with finite support, in evaluation mode and without gradients of their weights.
+
+    None if there are too many, or if one of them is random itself: then a single pass of each is no exact mean.
+    """
+    found = members(model, at_most)
+    for member in found:
+        if member.net.training:
+            member.net.eval()
+        member.net.requires_grad_(False)  # copies, or parts of the model, whose flags are restored
+    return () if any(draws(member.net, x) for member in found) else found
 
 
 class BestPoints:

@@ -5,7 +5,7 @@ the graph of a sample is freed before the next one is built.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -16,6 +16,7 @@ from advbnn.errors import ArgumentError
 from advbnn.randomness import seeded
 
 Network = Callable[[Tensor], Tensor]
+Probabilities = Sequence[float] | None  # None for equal ones
 
 
 class LossValue(NamedTuple):
@@ -39,16 +40,28 @@ class LossGradient(NamedTuple):
     gradient: Tensor
 
 
-def mean_loss(outputs: Iterable[Tensor], y: Tensor, objective: Objective) -> LossValue:
-    """The objective averaged over the weight samples whose outputs are given, one at a time."""
+class LogitGradients(NamedTuple):
+    """The logits of n inputs, [n, classes], and the gradients of some of them: [k, n, ...] for `classes`, [n, k]."""
+
+    logits: Tensor
+    classes: Tensor
+    gradients: Tensor
+
+
+def mean_loss(outputs: Iterable[Tensor], y: Tensor, objective: Objective, weights: Probabilities = None) -> LossValue:
+    """The objective averaged over the weight samples whose outputs are given, one at a time.
+
+    The samples are equally probable, or have the probabilities `weights`.
+    """
     mean = _Mean(log_scale=objective.classifies and objective.average != "logits")
     values = torch.zeros(())
-    for output in outputs:
-        mean.add(output)
+    for number, output in enumerate(outputs):
+        weight = 1.0 if weights is None else weights[number]
+        mean.add(output, weight)
         if objective.average == "loss":
-            values = values + objective(output, y)
+            values = values + weight * objective(output, y)
     prediction = mean.result()
-    return LossValue(values / mean.count if objective.average == "loss" else objective(prediction, y), prediction)
+    return LossValue(values / mean.total if objective.average == "loss" else objective(prediction, y), prediction)
 
 
 def input_gradient(network: Network, x: Tensor, y: Tensor, objective: Objective, eot: int = 1) -> LossGradient:
@@ -58,60 +71,91 @@ def input_gradient(network: Network, x: Tensor, y: Tensor, objective: Objective,
     a mean, log (1/K) sum_k p_k or (1/K) sum_k z_k, couples the samples: a first pass without a graph computes the
     mean, a second pass repeats the same samples and backpropagates the derivative at that mean. Both are exact.
     """
+    return expected_gradient([network] * eot, x, y, objective)
 
-    def single(z: Tensor) -> LossValue:
-        output = network(z)
-        return LossValue(objective(output, y), output)
 
-    if eot == 1:
-        return _differentiate(single, x)
+def expected_gradient(
+    networks: Sequence[Network], x: Tensor, y: Tensor, objective: Objective, weights: Probabilities = None
+) -> LossGradient:
+    """As `input_gradient`, averaged over one pass of each network, with its probability in `weights`.
+
+    With all networks of a finite support it is the gradient of the expectation itself, sum_k w_k loss(f_k(x), y).
+    """
+
+    def single(network: Network) -> Callable[[Tensor], LossValue]:
+        def value(z: Tensor) -> LossValue:
+            output = network(z)
+            return LossValue(objective(output, y), output)
+
+        return value
+
+    if len(networks) == 1:
+        return _differentiate(single(networks[0]), x)
+    shares = [1.0] * len(networks) if weights is None else weights
     if objective.average != "loss":
-        return _gradient_of_loss_of_mean(network, x, y, objective, eot)
+        return _gradient_of_loss_of_mean(networks, x, y, objective, shares)
     mean, values, gradient = _Mean(log_scale=objective.classifies), torch.zeros(()), torch.zeros_like(x)
-    for _ in range(eot):
-        sample = _differentiate(single, x)
-        mean.add(sample.prediction)
-        values, gradient = values + sample.values, gradient + sample.gradient
-    return LossGradient(values / eot, mean.result(), gradient / eot)
+    for network, weight in zip(networks, shares, strict=True):
+        sample = _differentiate(single(network), x)
+        mean.add(sample.prediction, weight)
+        values, gradient = values + weight * sample.values, gradient + weight * sample.gradient
+    return LossGradient(values / mean.total, mean.result(), gradient / mean.total)
+
+
+def logit_gradients(network: Network, x: Tensor, choose: Callable[[Tensor], Tensor]) -> LogitGradients:
+    """The gradients of the classes that `choose` selects from the logits; one backward pass for each."""
+    with torch.enable_grad():
+        leaf = x.detach().requires_grad_()
+        logits = network(leaf)
+        _check_differentiable(logits)
+        classes = choose(logits.detach())
+        columns = logits.gather(1, classes).unbind(1)
+        found = [torch.autograd.grad(column.sum(), leaf, retain_graph=True)[0] for column in columns]
+    return LogitGradients(logits.detach(), classes, torch.stack(found))
 
 
 class _Mean:
-    """A running mean of outputs or, on the log scale, of the probabilities of logits."""
+    """A running mean of outputs or, on the log scale, of the probabilities of logits; each counts by its weight."""
 
     def __init__(self, log_scale: bool) -> None:
-        self.count, self._log_scale, self._sum = 0, log_scale, torch.empty(0)
+        self.total, self._log_scale, self._sum = 0.0, log_scale, torch.empty(0)
 
-    def add(self, output: Tensor) -> None:
-        self.count += 1
-        term = output.log_softmax(1) if self._log_scale else output
+    def add(self, output: Tensor, weight: float = 1.0) -> None:
+        term = output.log_softmax(1) + math.log(weight) if self._log_scale else weight * output
         add = torch.logaddexp if self._log_scale else torch.add
-        self._sum = term if self.count == 1 else add(self._sum, term)
+        self._sum = term if self.total == 0 else add(self._sum, term)
+        self.total += weight
 
     def result(self) -> Tensor:
-        return self._sum - math.log(self.count) if self._log_scale else self._sum / self.count
+        return self._sum - math.log(self.total) if self._log_scale else self._sum / self.total
 
 
-def _gradient_of_loss_of_mean(network: Network, x: Tensor, y: Tensor, objective: Objective, eot: int) -> LossGradient:
+def _gradient_of_loss_of_mean(
+    networks: Sequence[Network], x: Tensor, y: Tensor, objective: Objective, weights: Sequence[float]
+) -> LossGradient:
     # from the current stream, so that a seeded attack stays reproducible
     seed = int(torch.randint(2**62, ()).item())
     with torch.no_grad(), seeded(seed, x.device):
-        mean = mean_loss((network(x) for _ in range(eot)), y, objective).prediction
+        mean = mean_loss((network(x) for network in networks), y, objective, weights).prediction
     values, _, slope = _differentiate(lambda z: LossValue(objective(z, y), z), mean)
     # a class with a logit of -inf has no share: exp(-inf - 0), not exp(-inf + inf)
     level = mean.masked_fill(mean == -torch.inf, 0)
 
-    def share(z: Tensor) -> LossValue:
-        output = network(z)
-        if objective.average == "logits":
-            return LossValue((output * slope).reshape(len(z), -1).sum(1), output)
-        # d(log mean p) / d(log p_k) = p_k / sum_j p_j, with every probability on the log scale
-        return LossValue(((output.log_softmax(1) - level).exp() * slope).sum(1), output)
+    def share(network: Network) -> Callable[[Tensor], LossValue]:
+        def value(z: Tensor) -> LossValue:
+            output = network(z)
+            if objective.average == "logits":
+                return LossValue((output * slope).reshape(len(z), -1).sum(1), output)
+            # d(log mean p) / d(log p_k) = p_k / sum_j p_j, with every probability on the log scale
+            return LossValue(((output.log_softmax(1) - level).exp() * slope).sum(1), output)
+
+        return value
 
     gradient = torch.zeros_like(x)
     with seeded(seed, x.device):
-        for _ in range(eot):
-            gradient += _differentiate(share, x).gradient
-    return LossGradient(values, mean, gradient / eot)
+        for network, weight in zip(networks, weights, strict=True):
+            gradient += weight * _differentiate(share(network), x).gradient
+    return LossGradient(values, mean, gradient / sum(weights))
 
 
 def _differentiate(function: Callable[[Tensor], LossValue], x: Tensor) -> LossGradient:
@@ -119,7 +163,11 @@ def _differentiate(function: Callable[[Tensor], LossValue], x: Tensor) -> LossGr
     with torch.enable_grad():
         leaf = x.detach().requires_grad_()
         values, prediction = function(leaf)
-        if not values.requires_grad:
-            raise ArgumentError("model's output has no gradient with respect to x; use a black-box attack, e.g. Square")
+        _check_differentiable(values)
         (gradient,) = torch.autograd.grad(values, leaf, torch.ones_like(values))
     return LossGradient(values.detach(), prediction.detach(), gradient)
+
+
+def _check_differentiable(outputs: Tensor) -> None:
+    if not outputs.requires_grad:
+        raise ArgumentError("model's output has no gradient with respect to x; use a black-box attack, e.g. Square")

@@ -1,5 +1,6 @@
 """The loss oracle of an attack: losses and gradients of a model, checked, counted and seeded."""
 
+import functools
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -10,10 +11,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from advbnn.attacks.gradient import LossGradient, LossValue, input_gradient, mean_loss
+from advbnn.attacks.gradient import (
+    LogitGradients,
+    LossGradient,
+    LossValue,
+    Network,
+    Probabilities,
+    expected_gradient,
+    logit_gradients,
+    mean_loss,
+)
 from advbnn.attacks.losses import Objective, gaussian_nll, margin
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.prediction import are_probabilities
+from advbnn.bayes.protocol import EXACT_UP_TO, Member
 from advbnn.errors import ArgumentError, ArgumentTypeError
 from advbnn.randomness import seeded
 
@@ -30,6 +41,9 @@ class Oracle:
     chunk. Randomness of examples (`start`, `rand`, `randn`) comes from a second generator. It is sampled for the
     whole batch, and the chunk takes its `rows`, so that neither depends on how the batch is split. `queries` counts the
     forward passes per example, [n], every weight sample counted.
+
+    `support` gives the networks of a posterior with finite support, if there are at most as many as it is asked for. A
+    mean over several samples is then exact: one pass of each network, with its probability.
     """
 
     def __init__(
@@ -42,8 +56,9 @@ class Oracle:
         seeds: Sequence[int],
         is_random: Callable[[], bool],
         report: Callable[[float], None],
+        support: Callable[[int], Sequence[Member]] = lambda at_most: (),
     ) -> None:
-        self.rows = rows
+        self.rows, self._support = rows, support
         self._model, self._objective, self._report = model, objective, report
         self._whole_x, self._whole_y = whole
         example_seed, self._selection_seed = seeds
@@ -66,14 +81,11 @@ class Oracle:
         `active` holds the indices within the chunk of the examples queried; all when None. A deterministic model is
         sampled once.
         """
-        eot = eot if eot == 1 or self.random else 1
-        found = input_gradient(self._forward, x, y, objective, eot)
-        self._count(eot if eot == 1 or objective.average == "loss" else 2 * eot, active)
-        # NaN if any entry is NaN, 0 if all are 0: one small tensor to look at when the attack is over
-        largest = found.gradient.reshape(len(x), -1).abs().amax(1)
-        if active is not None:
-            largest = torch.full_like(self.queries, -1, dtype=largest.dtype).index_copy_(0, active, largest)
-        self._largest_entries.append(largest)
+        networks, weights = self._passes(eot)
+        found = expected_gradient(networks, x, y, objective, weights)
+        passes = len(networks)
+        self._count(passes if passes == 1 or objective.average == "loss" else 2 * passes, active)
+        self._watch(found.gradient, active)
         return found
 
     @torch.no_grad()
@@ -81,9 +93,31 @@ class Oracle:
         self, x: Tensor, y: Tensor, objective: Objective, samples: int = 1, active: Tensor | None = None
     ) -> LossValue:
         """The objective at `x`, averaged over fresh weight samples, without a gradient; arguments as above."""
-        samples = samples if samples == 1 or self.random else 1
-        self._count(samples, active)
-        return mean_loss((self._forward(x) for _ in range(samples)), y, objective)
+        networks, weights = self._passes(samples)
+        self._count(len(networks), active)
+        return mean_loss((network(x) for network in networks), y, objective, weights)
+
+    def members(self, count: int) -> tuple[list[float], list[Network]]:
+        """Networks that do not change from pass to pass, and their probabilities, the most probable first.
+
+        They are the support of the posterior if it is finite and small, else `count` of its samples: the model under
+        that many seeds. A deterministic model is its only member.
+        """
+        support = self._support(max(count, EXACT_UP_TO)) if self.random else ()
+        shares, networks = [member.weight for member in support], [self._member(member) for member in support]
+        if not support:
+            # from the current stream, so that a seeded attack stays reproducible
+            seeds = torch.randint(2**62, (count,)).tolist()
+            networks = [functools.partial(self._under, seed) for seed in seeds] if self.random else [self._forward]
+            shares = [1 / len(networks)] * len(networks)
+        order = sorted(range(len(networks)), key=lambda number: -shares[number])
+        return [shares[n] for n in order], [functools.partial(self._counted, networks[n]) for n in order]
+
+    def logit_gradients(self, network: Network, x: Tensor, choose: Callable[[Tensor], Tensor]) -> LogitGradients:
+        """See `gradient.logit_gradients`, for one of the `members`."""
+        found = logit_gradients(network, x, choose)
+        self._watch(found.gradients.abs().amax(0), None)
+        return found
 
     def selection_loss(
         self,
@@ -122,13 +156,34 @@ class Oracle:
 
         The margin of one sample's probabilities lies in [-1, 1], so that the standard error of the mean margin m of
         S samples is at most sqrt((1 - m^2) / S). m exceeds two of these if m > 2 / sqrt(S + 4). In regression there
-        is no success.
+        is no success. An exact mean has no standard error.
         """
         if not self._objective.classifies:
             return torch.zeros(len(y), dtype=torch.bool, device=y.device)
-        if not self.random:
+        if not self.random or self._passes(samples)[1] is not None:
             return self.score(prediction, y) > 0
         return self.score(prediction.exp(), y) > 2 / math.sqrt(samples + 4)
+
+    @torch.no_grad()
+    def votes(self, x: Tensor, y: Tensor, samples: int, active: Tensor | None = None) -> Tensor:
+        """The share of the weight samples whose label is what the attack aims at: not y, or y if targeted, [n]."""
+        networks, weights = self._passes(samples)
+        self._count(len(networks), active)
+        shares = [1 / len(networks)] * len(networks) if weights is None else weights
+        total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+        for share, network in zip(shares, networks, strict=True):
+            total += share * ((network(x).argmax(1) == y) == self._objective.targeted)
+        return total
+
+    def misclassified(self, x: Tensor, y: Tensor, samples: int, active: Tensor | None = None) -> Tensor:
+        """Whether most votes of the selection samples are what the attack aims at, by two standard errors, [n].
+
+        For the share v of S votes, with m = 2 v - 1, this is m > 2 / sqrt(S + 4), as in `succeeds`.
+        """
+        with seeded(self._selection_seed, x.device):
+            share = self.votes(x, y, samples, active)
+        certain = not self.random or self._passes(samples)[1] is not None
+        return 2 * share - 1 > (0.0 if certain else 2 / math.sqrt(samples + 4))
 
     def start(self, threat: Threat) -> Tensor:
         """A random point of the allowed set around each example."""
@@ -169,11 +224,41 @@ class Oracle:
             )
         return int(zero)
 
+    def _passes(self, samples: int) -> tuple[list[Network], Probabilities]:
+        """The passes of a mean over `samples` weight samples, and their probabilities if they are all there are."""
+        if samples == 1 or not self.random:
+            return [self._forward], None
+        support = self._support(max(samples, EXACT_UP_TO))
+        if support:
+            return [self._member(member) for member in support], [member.weight for member in support]
+        return [self._forward] * samples, None
+
+    def _member(self, member: Member) -> Network:
+        return functools.partial(self._checked, member.net)
+
     def _count(self, passes: int, active: Tensor | None) -> None:
         self.queries[slice(None) if active is None else active] += passes
 
+    def _watch(self, gradient: Tensor, active: Tensor | None) -> None:
+        # NaN if any entry is NaN, 0 if all are 0: one small tensor to look at when the attack is over
+        largest = gradient.reshape(len(gradient), -1).abs().amax(1)
+        if active is not None:
+            largest = torch.full_like(self.queries, -1, dtype=largest.dtype).index_copy_(0, active, largest)
+        self._largest_entries.append(largest)
+
+    def _counted(self, network: Network, x: Tensor) -> Tensor:
+        self._count(1, None)
+        return network(x)
+
+    def _under(self, seed: int, x: Tensor) -> Tensor:
+        with seeded(seed, x.device):
+            return self._forward(x)
+
     def _forward(self, x: Tensor) -> Tensor:
-        outputs: Tensor = self._model(x)
+        return self._checked(self._model, x)
+
+    def _checked(self, network: nn.Module, x: Tensor) -> Tensor:
+        outputs: Tensor = network(x)
         if not self._output_checked:
             check_outputs(outputs, x, self._whole_y, self._objective.classifies)
             self._output_checked = True
@@ -230,6 +315,15 @@ def is_random(model: nn.Module, x: Tensor) -> bool:
                 first = outputs
                 model(x.flip(-1))  # another batch, after which it may draw a new state
     return False
+
+
+@torch.no_grad()
+def draws(network: nn.Module, x: Tensor) -> bool:
+    """Whether a pass of the network uses random numbers of torch."""
+    with seeded(0, x.device):
+        before = random_state(x.device)
+        network(x)
+        return not torch.equal(before, random_state(x.device))
 
 
 def random_state(device: torch.device) -> Tensor:

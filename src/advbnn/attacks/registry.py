@@ -49,10 +49,14 @@ ATTACKS = {
     "mean": Entry("pgd.PGD", ("steps",), on_mean=True, note="PGD on the posterior-mean network"),
     "evasive": Entry("evasion.EvasivePGD", note="PGD that also evades detection by uncertainty"),
     "cw": Entry("cw.CW", norms=("l2", "linf")),
+    "fab": Entry("fab.FAB", note="the smallest perturbation, by projections onto linearised boundaries"),
+    "arc": Entry("arc.ARC", ("steps",), norms=("linf", "l2"), note="fools the members of a mixture one by one"),
+    "fixed": Entry("fixed_randomness.FixedRandomness", ("steps",), note="knows the seed of the deployed ensemble"),
     "square": Entry("square.Square", ("eot",)),
     "nes": Entry("finite_differences.NES", ("eot",)),
     "spsa": Entry("finite_differences.SPSA", ("eot",)),
     "zoo": Entry("finite_differences.ZOO", ("eot",)),
+    "hopskipjump": Entry("hopskipjump.HopSkipJump", ("eot",), norms=("linf", "l2"), note="sees labels only"),
 }
 
 

@@ -3,7 +3,8 @@
 Contract: every family is a `RandomNetwork`: an `nn.Module` around a plain network `net` with
 `sample() -> weights`, `run(weights, *inputs)` and `frozen(seed)`. A call uses a fresh weight sample; inside a `frozen`
 block, one sample. Other packages use this protocol alone, so a new family is one file here. The families are
-`Bayesian` (mean field, made by `bayesianize`) and `SampleBank` (stored samples, such as those of `SGLD`).
+`Bayesian` (mean field, made by `bayesianize`), `SampleBank` (stored samples, such as those of `SGLD`), `SWAG` (moments
+of the weights during training) and `Modes` (a mixture of any networks).
 """
 
 from advbnn.bayes import layers as layers
@@ -12,6 +13,7 @@ from advbnn.bayes.likelihoods import Categorical as Categorical
 from advbnn.bayes.likelihoods import Gaussian as Gaussian
 from advbnn.bayes.mean_field import Bayesian as Bayesian
 from advbnn.bayes.mean_field import bayesianize as bayesianize
+from advbnn.bayes.modes import Modes as Modes
 from advbnn.bayes.prediction import Ensemble as Ensemble
 from advbnn.bayes.prediction import Prediction as Prediction
 from advbnn.bayes.prediction import predict as predict
@@ -25,3 +27,4 @@ from advbnn.bayes.sample_bank import SampleBank as SampleBank
 from advbnn.bayes.sampling import rand_layer as rand_layer
 from advbnn.bayes.sgld import PSGLD as PSGLD
 from advbnn.bayes.sgld import SGLD as SGLD
+from advbnn.bayes.swag import SWAG as SWAG

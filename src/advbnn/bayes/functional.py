@@ -1,6 +1,9 @@
-"""The names of a network's tensors: all paths to each of them, and a tree of modules from names."""
+"""The names of a network's tensors: all paths to each of them, a tree of modules from names, and other values."""
 
-from collections.abc import Iterable
+import copy
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -35,3 +38,19 @@ def module_tree(tensors: Iterable[tuple[str, Tensor]]) -> nn.Module:
         else:
             node.register_buffer(leaf, tensor)
     return root
+
+
+def saved_tensors(net: nn.Module) -> dict[str, Tensor]:
+    """Every parameter and persistent buffer under its first name."""
+    transient = {id(m._buffers[name]) for m in net.modules() for name in m._non_persistent_buffers_set}
+    held = chain(net.named_parameters(), net.named_buffers())
+    return {name: tensor for name, tensor in held if id(tensor) not in transient}
+
+
+def network_with(net: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
+    """A plain network built like `net` on the memory of `tensors`, by their first names; others are copied."""
+    shared = {id(own): tensors[name] for name, own in saved_tensors(net).items() if name in tensors}
+    # deepcopy takes these instead of copying the network's own
+    memo: dict[int, Any] = {id(p): nn.Parameter(shared[id(p)]) for p in net.parameters() if id(p) in shared}
+    memo |= {id(buffer): shared[id(buffer)] for buffer in net.buffers() if id(buffer) in shared}
+    return copy.deepcopy(net, memo)

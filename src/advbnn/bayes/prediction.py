@@ -1,4 +1,7 @@
-"""Prediction with a random network: the mean over weight samples, and its uncertainty (eq. 18 and 19)."""
+"""Prediction with a random network: the mean over weight samples, and its uncertainty (eq. 18 and 19).
+
+A posterior with few enough members is not sampled: the mean over all of them, with their weights, is exact.
+"""
 
 import math
 from dataclasses import dataclass
@@ -7,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from advbnn.bayes.protocol import members
+from advbnn.bayes.protocol import EXACT_UP_TO, members
 from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole, unknown
 from advbnn.modules import all_finite, evaluating, explain_input_errors, not_finite_error
 from advbnn.randomness import seeded, with_fresh_state
@@ -25,6 +28,8 @@ class Prediction:
         entropy: entropy of the mean probability: the total uncertainty, [n].
         expected_entropy: mean entropy of the single samples: the uncertainty that remains for known weights, [n].
         mutual_information: their difference: how much the samples disagree, [n].
+        samples: the number of weight samples; if `exact`, the number of members.
+        exact: whether the mean is over all members of a posterior with finite support, with their weights.
     """
 
     probs: Tensor
@@ -32,26 +37,36 @@ class Prediction:
     entropy: Tensor
     expected_entropy: Tensor
     mutual_information: Tensor
+    samples: int = 1
+    exact: bool = False
 
 
 @torch.no_grad()
 def predict(
-    model: nn.Module, x: Tensor, samples: int = 20, seed: int | None = None, rule: str = "probability"
+    model: nn.Module,
+    x: Tensor,
+    samples: int = 20,
+    seed: int | None = None,
+    rule: str = "probability",
+    exact_up_to: int = EXACT_UP_TO,
 ) -> Prediction:
     """Classify `x` with `samples` weight samples of the network, in evaluation mode.
 
     Args:
         model: any network that returns logits [n, classes]; it need not be random. One that keeps its random state
             between passes and offers `resample(seed)` gets a fresh state for every sample.
-        samples: the number of weight samples, m in eq. 18.
+        samples: the number of weight samples, m in eq. 18; unused if the mean is exact.
         seed: makes the prediction repeatable and leaves torch's random state unchanged.
         rule: how the samples give a label: `"probability"`, the largest mean probability (eq. 18); `"loss"`, the
             smallest expected loss (eq. 19); `"vote"`, the class that most samples choose, with ties decided by the
             larger mean probability.
+        exact_up_to: a network with finite support, and at most so many members, is not sampled: the prediction is the
+            exact mean over its members. 0 always samples.
     """
     if rule not in RULES:
         raise unknown("rule", rule, RULES)
-    return prediction_of(sampled_log_probs(model, x, samples, seed), rule)
+    log_probs, weights = _log_probs(model, x, samples, seed, exact_up_to)
+    return prediction_of(log_probs, rule, weights)
 
 
 @torch.no_grad()
@@ -60,28 +75,52 @@ def sampled_log_probs(model: nn.Module, x: Tensor, samples: int, seed: int | Non
 
     For a seed, the first m samples are those of `samples=m`. Arguments as for `predict`.
     """
+    return _log_probs(model, x, samples, seed, exact_up_to=0)[0]
+
+
+def _log_probs(
+    model: nn.Module, x: Tensor, samples: int, seed: int | None, exact_up_to: int
+) -> tuple[Tensor, Tensor | None]:
+    """The log probabilities of weight samples, or of all members with their weights."""
     positive_whole("samples", samples)
     if not isinstance(x, Tensor):
         raise ArgumentTypeError(f"x must be a tensor, got {type(x).__name__}; torch.as_tensor makes one of an array")
     with evaluating(model), seeded(seed, x.device), explain_input_errors(model, "x", x.shape, x.dtype, x.device):
-        network = with_fresh_state(model)
-        outputs = [_logits(network, x) for _ in range(samples)]
+        outputs, weights = _all_logits(with_fresh_state(model), x, samples, exact_up_to)
     # checked after all passes are queued, and together, to wait for the device once
     finite, probabilities = torch.stack([all_finite(x).to(outputs[0].device), are_probabilities(outputs[0])]).tolist()
     if not finite:
         raise not_finite_error(x)
     _refuse_probabilities(probabilities)
-    return torch.stack(outputs).log_softmax(-1)
+    return torch.stack(outputs).log_softmax(-1), weights
 
 
-def prediction_of(log_probs: Tensor, rule: str = "probability") -> Prediction:
-    """The prediction of the ensemble whose samples have the given log probabilities, [samples, n, classes]."""
-    log_mean = log_probs.logsumexp(0) - math.log(len(log_probs))
+def prediction_of(log_probs: Tensor, rule: str = "probability", weights: Tensor | None = None) -> Prediction:
+    """The prediction of the ensemble whose samples have the given log probabilities, [samples, n, classes].
+
+    The samples count equally, or by their `weights`, which sum to 1.
+    """
+    log_mean = _log_mean(log_probs, weights)
     probs = log_mean.exp()
-    entropy, expected_entropy = _entropy(log_mean), _entropy(log_probs).mean(0)
+    entropy, expected_entropy = _entropy(log_mean), _mean(_entropy(log_probs), weights)
     mutual_information = (entropy - expected_entropy).clamp_min(0)  # negative only by rounding
-    mean = probs if rule == "probability" else contributions(log_probs, rule).mean(0)
-    return Prediction(probs, mean.argmax(-1), entropy, expected_entropy, mutual_information)
+    label = probs.argmax(-1)
+    if rule == "loss":
+        # a weighted infinity is an infinity: every weight is positive
+        label = _mean(log_probs, weights).argmax(-1)
+    elif rule == "vote":
+        votes = _mean(nn.functional.one_hot(log_probs.argmax(-1), log_probs.shape[-1]).to(probs), weights)
+        tied = votes >= votes.amax(-1, keepdim=True) - 1e-5
+        label = torch.where(tied, probs, -1).argmax(-1)
+    return Prediction(
+        probs,
+        label,
+        entropy,
+        expected_entropy,
+        mutual_information,
+        samples=len(log_probs),
+        exact=weights is not None,
+    )
 
 
 def contributions(log_probs: Tensor, rule: str) -> Tensor:
@@ -104,40 +143,32 @@ class Ensemble(nn.Module):
 
     Its output can be used as logits (its softmax is the mean probability), so libraries that know nothing of random
     networks can attack or evaluate the classifier that is really deployed. With a seed the weight samples are the
-    same at every call and the module is a deterministic function of its input; with `seed=None` they are fresh. With
-    `samples=None` it is the exact mean over the members of a posterior with finite support. A gradient through it keeps
-    the activations of all samples.
+    same at every call and the module is a deterministic function of its input; with `seed=None` they are fresh. A
+    network with finite support, and at most `exact_up_to` members, is not sampled: the mean is over its members. A
+    gradient through it keeps the activations of all samples.
     """
 
-    def __init__(self, model: nn.Module, samples: int | None = 20, seed: int | None = 0) -> None:
+    def __init__(
+        self, model: nn.Module, samples: int = 20, seed: int | None = 0, exact_up_to: int = EXACT_UP_TO
+    ) -> None:
         super().__init__()
-        if samples is None and not members(model):
-            kind = type(model).__name__
-            raise ArgumentError(
-                f"samples=None needs a posterior with finite support, and {kind} has none; give a number"
-            )
-        self.samples = None if samples is None else positive_whole("samples", samples)
-        self.model, self.seed = model if samples is None else with_fresh_state(model), seed
+        self.model, self.samples, self.seed = with_fresh_state(model), positive_whole("samples", samples), seed
+        self.exact_up_to = exact_up_to
         self.training = model.training
         self._checked = False
 
     def forward(self, x: Tensor) -> Tensor:
         """log (1/m) sum_k p(y | x, w_k), [n, classes]."""
-        if self.samples is None:
-            parts = [(one.weight, one.net.train(self.training)) for one in members(self.model)]
-            return torch.stack([_logits(net, x).log_softmax(-1) + math.log(weight) for weight, net in parts]).logsumexp(
-                0
-            )
         with seeded(self.seed, x.device):
-            outputs = [_logits(self.model, x) for _ in range(self.samples)]
+            outputs, weights = _all_logits(self.model, x, self.samples, self.exact_up_to)
         # only once: a check waits for the device, and a compiler cannot trace it
         if not self._checked and not torch.compiler.is_compiling():
             _refuse_probabilities(bool(are_probabilities(outputs[0])))
             self._checked = True
-        return torch.stack(outputs).log_softmax(-1).logsumexp(0) - math.log(self.samples)
+        return _log_mean(torch.stack(outputs).log_softmax(-1), weights)
 
     def extra_repr(self) -> str:
-        return f"samples={self.samples}, seed={self.seed}"
+        return f"samples={self.samples}, seed={self.seed}, exact_up_to={self.exact_up_to}"
 
 
 def are_probabilities(outputs: Tensor) -> Tensor:
@@ -147,15 +178,42 @@ def are_probabilities(outputs: Tensor) -> Tensor:
     return (off <= max(1e-3, torch.finfo(outputs.dtype).eps)) & (outputs >= 0).all()
 
 
-def _logits(model: nn.Module, x: Tensor) -> Tensor:
-    logits: Any = model(x)
+def outputs_and_weights(
+    model: nn.Module, x: Tensor, samples: int, exact_up_to: int = EXACT_UP_TO
+) -> tuple[list[Any], list[float] | None]:
+    """The outputs of all members with their weights, if there are few enough; else of weight samples, without weights.
+
+    Members that use random numbers of their own, such as noise, are sampled too.
+    """
+    parts = members(model, at_most=exact_up_to)
+    if parts:
+        before = _random_state(x.device)
+        outputs = [part.net(x) for part in parts]
+        if torch.compiler.is_compiling() or all(map(torch.equal, before, _random_state(x.device))):
+            return outputs, [part.weight for part in parts]
+    return [model(x) for _ in range(samples)], None
+
+
+def _all_logits(model: nn.Module, x: Tensor, samples: int, exact_up_to: int) -> tuple[list[Tensor], Tensor | None]:
+    outputs, weights = outputs_and_weights(model, x, samples, exact_up_to)
+    for output in outputs:
+        _check_logits(output)
+    return outputs, None if weights is None else torch.tensor(weights, dtype=torch.float64).to(outputs[0])
+
+
+def _random_state(device: torch.device) -> list[Tensor]:
+    if torch.compiler.is_compiling():
+        return []
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+
+
+def _check_logits(logits: Any) -> None:
     if not isinstance(logits, Tensor) or logits.dim() != 2:
         came = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise ArgumentError(f"model must return one tensor of logits [n, classes], got {came}; wrap it to return those")
     if logits.shape[1] < 2:
         remedy = "for regression use advbnn.regress, for two classes give it two outputs"
         raise ArgumentError(f"model must return logits for two classes or more, got {tuple(logits.shape)}; {remedy}")
-    return logits
 
 
 def _refuse_probabilities(found: bool) -> None:
@@ -166,3 +224,15 @@ def _refuse_probabilities(found: bool) -> None:
 def _entropy(log_probs: Tensor) -> Tensor:
     # a probability of zero contributes nothing, though its logarithm is infinite
     return -torch.where(log_probs == -torch.inf, 0.0, log_probs.exp() * log_probs).sum(-1)
+
+
+def _mean(values: Tensor, weights: Tensor | None) -> Tensor:
+    """The mean over the samples, [m, ...] -> [...]."""
+    return values.mean(0) if weights is None else torch.tensordot(weights.to(values), values, 1)
+
+
+def _log_mean(log_probs: Tensor, weights: Tensor | None) -> Tensor:
+    """The log of the mean probability over the samples, [m, n, classes] -> [n, classes]."""
+    if weights is None:
+        return log_probs.logsumexp(0) - math.log(len(log_probs))
+    return (log_probs + weights.to(log_probs).log()[:, None, None]).logsumexp(0)

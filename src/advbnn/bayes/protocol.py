@@ -31,7 +31,27 @@ class Member:
     net: nn.Module
 
 
-class RandomNetwork(nn.Module, ABC):
+EXACT_UP_TO = 32
+"""Up to so many members, predictions are exact means over all of them; above it they are sampled."""
+
+
+class HasMembers(nn.Module):
+    """A network that may be a mixture of finitely many: a random network, or a wrapper that passes its members on."""
+
+    @property
+    def support(self) -> int:
+        """The number of `members`; 0 for a posterior without finite support."""
+        return 0
+
+    def members(self) -> tuple[Member, ...]:
+        """The networks of a posterior with finite support, as plain networks; empty for any other posterior.
+
+        A sample of the posterior is one of them, chosen with the probability `weight`.
+        """
+        return ()
+
+
+class RandomNetwork(HasMembers, ABC):
     """A network that samples its weights anew at every call.
 
     Activation checkpointing inside `net` is not supported: its second run during the backward pass would not see the
@@ -49,12 +69,16 @@ class RandomNetwork(nn.Module, ABC):
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
-        check_plain(net)
+        self._check(net)
         self.net = net
         self.prior: Prior | None = None
         self.training = net.training
         self._paths = parameter_paths(net)
         self.frozen_sample: Weights | None = None
+
+    @staticmethod
+    def _check(net: nn.Module) -> None:
+        check_plain(net)
 
     @abstractmethod
     def sample(self) -> Weights:
@@ -89,10 +113,6 @@ class RandomNetwork(nn.Module, ABC):
             yield self
         finally:
             self.frozen_sample = outer
-
-    def members(self) -> tuple[Member, ...]:
-        """The networks of a posterior with finite support, as plain networks; empty for any other posterior."""
-        return ()
 
     @property
     def posterior_mean(self) -> nn.Module | None:
@@ -141,9 +161,14 @@ def random_parts(model: nn.Module) -> list[tuple[str, RandomNetwork]]:
     return [(path, part) for path, part in model.named_modules() if isinstance(part, RandomNetwork)]
 
 
-def members(model: nn.Module) -> tuple[Member, ...]:
-    """The networks of a random network with finite support; empty for any other model."""
-    return model.members() if isinstance(model, RandomNetwork) else ()
+def members(model: nn.Module, at_most: int | None = None) -> tuple[Member, ...]:
+    """The networks of a random network with finite support; empty for any other model, or if there are too many.
+
+    Within a `frozen` block a random network has a single weight sample, and no members.
+    """
+    if not isinstance(model, HasMembers) or (at_most is not None and model.support > at_most):
+        return ()
+    return () if getattr(model, "frozen_sample", None) is not None else model.members()
 
 
 def inner_network(model: nn.Module) -> nn.Module:

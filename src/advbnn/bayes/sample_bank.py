@@ -1,13 +1,11 @@
 """A posterior as a bank of stored weight samples, such as those of Langevin dynamics (section 2.2)."""
 
-import copy
-from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from advbnn.bayes.functional import module_tree
+from advbnn.bayes.functional import module_tree, network_with, saved_tensors
 from advbnn.bayes.protocol import Member, RandomNetwork, Weights
 from advbnn.errors import ArgumentError
 
@@ -30,8 +28,8 @@ class SampleBank(RandomNetwork):
 
     def add(self, net: nn.Module | None = None) -> None:
         """Store a copy of the weights and statistics of the bank's network, or of one that is built like it."""
-        tensors = _tensors(self.net if net is None else net)
-        differences = _signatures(tensors) ^ _signatures(_tensors(self.net))
+        tensors = saved_tensors(self.net if net is None else net)
+        differences = _signatures(tensors) ^ _signatures(saved_tensors(self.net))
         if differences:
             raise ArgumentError(f"net must be built like the bank's own; they differ in {min(differences)[0]!r}")
         sample = module_tree((name, tensor.detach().clone()) for name, tensor in tensors.items())
@@ -54,17 +52,13 @@ class SampleBank(RandomNetwork):
             weights = {name: w.clone() if name in statistics else w for name, w in weights.items()}
         return super().run(weights, *args, **kwargs)
 
+    @property
+    def support(self) -> int:
+        return len(self)
+
     def members(self) -> tuple[Member, ...]:
         """Each stored sample as a plain network, all equally probable; they share the memory of the bank."""
-        return tuple(Member(1 / len(self), self._network(index)) for index in range(len(self)))
-
-    def _network(self, index: int) -> nn.Module:
-        sample = self.sample(index)
-        shared = {id(tensor): sample[name] for name, tensor in _tensors(self.net).items()}
-        # deepcopy takes these instead of copying the tensors of the chain
-        memo: dict[int, Any] = {id(p): nn.Parameter(shared[id(p)]) for p in self.net.parameters()}
-        memo |= {id(buffer): shared[id(buffer)] for buffer in self.net.buffers() if id(buffer) in shared}
-        return copy.deepcopy(self.net, memo)
+        return tuple(Member(1 / len(self), network_with(self.net, self.sample(k))) for k in range(len(self)))
 
     def extra_repr(self) -> str:
         return f"stored={len(self)}"
@@ -77,13 +71,6 @@ class SampleBank(RandomNetwork):
         while len(self) < len(saved):
             self.add()
         super()._load_from_state_dict(state_dict, prefix, *args)
-
-
-def _tensors(net: nn.Module) -> dict[str, Tensor]:
-    """Every parameter and persistent buffer under its first name."""
-    transient = {id(m._buffers[name]) for m in net.modules() for name in m._non_persistent_buffers_set}
-    held = chain(net.named_parameters(), net.named_buffers())
-    return {name: tensor for name, tensor in held if id(tensor) not in transient}
 
 
 def _signatures(tensors: dict[str, Tensor]) -> set[tuple[str, tuple[int, ...], str]]:

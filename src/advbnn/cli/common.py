@@ -144,9 +144,11 @@ def show(records: Sequence[Record]) -> None:
     console.print(table)
     first = records[0]
     samples = "the given number of" if first.curve == "ensemble" else first.samples
+    ensemble = f"averages {samples} weight samples, which no attack has seen"
+    if "members" in first.details:
+        ensemble = f"is the exact mean over its {samples} members"
     console.print(
-        f"{first.n:,} images of {first.data.name}; evaluation seeds: {len(first.seeds)}. The classifier averages "
-        f"{samples} weight samples, which no attack has seen."
+        f"{first.n:,} images of {first.data.name}; evaluation seeds: {len(first.seeds)}. The classifier {ensemble}."
     )
 
 

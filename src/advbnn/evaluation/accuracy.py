@@ -19,9 +19,13 @@ import torch
 from torch import Tensor, nn
 
 from advbnn.attacks.base import Attack
+from advbnn.attacks.bpda import BPDA
+from advbnn.attacks.fixed_randomness import FixedRandomness
 from advbnn.attacks.identity import settings_of
 from advbnn.attacks.transfer import Transfer
-from advbnn.bayes.prediction import RULES, Prediction, prediction_of, sampled_log_probs
+from advbnn.bayes.prediction import RULES, Prediction, predict, prediction_of, sampled_log_probs
+from advbnn.bayes.protocol import EXACT_UP_TO, members
+from advbnn.data.augment import to_float
 from advbnn.data.imageset import Examples
 from advbnn.distributed import world
 from advbnn.errors import ArgumentError, unknown
@@ -51,7 +55,10 @@ class Options(TypedDict, total=False):
     """The keyword arguments of every evaluation.
 
     Args:
-        samples: S, the number of weight samples of the classifier (eq. 18); 20 by default.
+        samples: S, the number of weight samples of the classifier (eq. 18); 20 by default. A network with finite
+            support, and not too many members, is not sampled: `samples` in its records is the number of members, and
+            so is `members` in their details.
+        exact: False for a classifier that picks S members of a finite support at random instead of averaging all.
         seeds: evaluation seeds, or how many: 0, 1, ...; 3 by default. Each crafts the attack again and scores it with
             its own S weight samples, the same for every batch and attack: each seed is one fixed ensemble.
         rule: how the outputs of the weight samples become a label, see `predict`; `"probability"` by default.
@@ -69,6 +76,7 @@ class Options(TypedDict, total=False):
     """
 
     samples: int
+    exact: bool
     seeds: int | Sequence[int]
     rule: str
     batch_size: int
@@ -110,6 +118,7 @@ class Evaluation:
         self.model, self.data = model, data
         self.samples, self.batch_size = options.get("samples", 20), options.get("batch_size", 250)
         self.rule, self.rows = options.get("rule", "probability"), options.get("rows")
+        self._may_be_exact = options.get("exact", True)
         self.out, self.progress = options.get("out"), options.get("progress", False)
         self._label, self._command = options.get("label"), options.get("command", "")
         engine, precision = options.get("engine", "auto"), options.get("precision", "full")
@@ -131,6 +140,17 @@ class Evaluation:
             warnings.warn(f"{width}; {advice}", SmallSampleWarning, stacklevel=3)
 
     @functools.cached_property
+    def exact(self) -> bool:
+        """Whether the classifier is the exact mean over the members of the network; see `predict`."""
+        if not self._may_be_exact or not members(self.model, at_most=EXACT_UP_TO):
+            return False
+        stored, labels = next(iter(self.data.gather([torch.arange(1)])))
+        x, _ = self.prepared(to_float(stored), labels)
+        with self.explain_input_errors():
+            # a member may be random itself, which only a pass shows
+            return predict(self.model, x, samples=1).exact
+
+    @functools.cached_property
     def plan(self) -> Plan:
         """The plan of the clean accuracy; other plans are copies with changes."""
         return Plan(
@@ -138,7 +158,7 @@ class Evaluation:
             name=CLEAN,
             model=ModelIdentity.of(self.model, self._label),
             data=DataIdentity.of(self.data, self.rows),
-            samples=self.samples,
+            samples=len(members(self.model)) if self.exact else self.samples,
             rule=self.rule,
             seeds=self.seed_list,
             batch_size=self.batch_size,
@@ -172,9 +192,11 @@ class Evaluation:
             return x
         # copies, since an attack that writes into its inputs would be checked against what it wrote
         inputs, crafting = (x.clone(), y.clone()), crafting_seed(seed, batch.number)
-        if isinstance(attack, Attack | Transfer):
+        if isinstance(attack, Attack | Transfer | BPDA):
             if isinstance(attack, Transfer):
                 attack = replace(attack, source=self._accelerated(attack.source))
+            if isinstance(attack, FixedRandomness):
+                attack = replace(attack, samples=self.samples, ensemble_seed=scoring_seed(seed))
             with listening(functools.partial(batch.attacked, seed=seed)) if self.progress else nullcontext():
                 x_adv = attack(self.fast, *inputs, seed=crafting)
         else:
@@ -185,18 +207,25 @@ class Evaluation:
         return x_adv
 
     def classify(self, x: Tensor, seed: int) -> Prediction:
-        """The prediction of the ensemble of an evaluation seed."""
-        return prediction_of(self.log_probs(x, seed), self.rule)
+        """The prediction of the ensemble of an evaluation seed, or of all members of a finite support."""
+        if not self.exact:
+            return prediction_of(self.log_probs(x, seed), self.rule)
+        prediction = predict(self.fast, x, 1, scoring_seed(seed), self.rule)
+        self._check_probs(prediction.probs)
+        return prediction
 
     def log_probs(self, x: Tensor, seed: int, samples: int | None = None) -> Tensor:
         """The log probabilities of the S weight samples of a seed, or of more; the first S are the ensemble's."""
         found = sampled_log_probs(self.fast, x, samples or self.samples, scoring_seed(seed))
+        self._check_probs(found)
+        return found
+
+    def _check_probs(self, found: Tensor) -> None:
         if found.isnan().any():
             raise ArgumentError("model returned NaN or infinite logits; check its weights and its precision")
         classes, needed = found.shape[-1], len(self.data.classes)
         if classes < needed:
             raise ArgumentError(f"model has {classes} classes, {self.data.name!r} has {needed}; use data that fits it")
-        return found
 
     def prepared(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """A batch on the device of the model, with inputs of its dtype."""
@@ -236,7 +265,7 @@ class Evaluation:
                 plan,
                 correct=tuple(right.sum(0).flatten().tolist()),
                 outcomes=tuple(pack(of_seed.sum(1), of_seed.shape[1]) for of_seed in right.unbind(1)),
-                details=more,
+                details={**more, **self._members_of(plan)},
                 seconds=seconds / len(plans),
                 versions={**versions, "engine": engine_of(self.fast)},
                 command=self._command,
@@ -249,6 +278,10 @@ class Evaluation:
             with suppress(OSError):  # other evaluations may have unfinished work there
                 store.parent.rmdir()
         return records
+
+    def _members_of(self, plan: Plan) -> dict[str, int]:
+        """The number of members, if the classifier is their exact mean."""
+        return {"members": plan.samples} if self.exact and plan.curve != "ensemble" else {}
 
     def _finished(self, plans: Sequence[Plan]) -> Records | None:
         """The records of these plans in `out`, if all are there; an error if one has other settings."""

@@ -6,12 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from advbnn.bayes.prediction import are_probabilities
+from advbnn.bayes.protocol import HasMembers, Member, members
 from advbnn.fast.acceleration import accelerate
 from advbnn.modules import evaluating
 from advbnn.randomness import seeded, with_fresh_state
 
 
-class Attackable(nn.Module):
+class Attackable(HasMembers):
     """`model` with logits as outputs and gradients that exist and are finite.
 
     Probabilities become their logarithms. A gradient that does not exist, as of a network that rounds its input, or
@@ -35,6 +36,14 @@ class Attackable(nn.Module):
             x = x.view_as(x)
             x.register_hook(lambda gradient: torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0))
         return self.logits(x)
+
+    @property
+    def support(self) -> int:
+        return self.model.support if isinstance(self.model, HasMembers) else 0
+
+    def members(self) -> tuple[Member, ...]:
+        found = members(self.model)
+        return tuple(Member(one.weight, Attackable(one.net, self.returns_probabilities)) for one in found)
 
     def logits(self, x: Tensor) -> Tensor:
         """Logits with the gradients of the model; zero where it has none."""

@@ -2,6 +2,7 @@
 
 import hashlib
 import platform
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Number
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from advbnn.bayes.modes import Modes
 from advbnn.bayes.protocol import random_parts
 from advbnn.data.imageset import Examples, row_numbers
 from advbnn.defenses.rse import noise_levels
@@ -38,9 +40,7 @@ class ModelIdentity:
     @classmethod
     def of(cls, model: nn.Module, label: str | None = None) -> "ModelIdentity":
         """The identity of `model`; the label is its kind by default."""
-        kind, inner = type(model).__name__, getattr(model, "net", None)
-        if isinstance(inner, nn.Module):
-            kind = f"{kind}({type(inner).__name__})"
+        kind = _kind(model)
         return cls(label=label or kind, kind=kind, sha256=_digest(model))
 
 
@@ -98,6 +98,14 @@ def ranges(rows: Sequence[int]) -> str:
         else:
             runs.append([row, row])
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def _kind(model: nn.Module) -> str:
+    kind, inner = type(model).__name__, getattr(model, "net", None)
+    if isinstance(model, Modes):
+        counts = Counter(_kind(component) for component in model.net)
+        return f"{kind}({', '.join(f'{count} x {name}' for name, count in counts.items())})"
+    return f"{kind}({type(inner).__name__})" if isinstance(inner, nn.Module) else kind
 
 
 def _digest(model: nn.Module) -> str:

@@ -2,13 +2,13 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from advbnn import modules
 from advbnn.bayes.likelihoods import Gaussian
+from advbnn.bayes.prediction import outputs_and_weights
 from advbnn.data.imageset import Examples
 from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole
 from advbnn.evaluation.batchwise import Batch, batchwise
@@ -61,7 +61,7 @@ class RegressionScore:
 def regress(
     model: nn.Module, x: Tensor, samples: int = 20, seed: int | None = None, noise_std: float = 0.0
 ) -> Regression:
-    """Predict real numbers for `x` with `samples` weight samples.
+    """Predict real numbers for `x` with `samples` weight samples, or all members of a posterior with few (`predict`).
 
     With y = f(x; w) + zeta and zeta ~ N(0, sigma^2) the law of total variance (Kendall and Gal, 2017) gives
 
@@ -77,10 +77,11 @@ def regress(
             `load_trained(...).noise_std`. With 0 the prediction is of the function, not of an observation.
     """
     _check_noise(noise_std)
-    outputs = _sampled_outputs(model, x, positive_whole("samples", samples), seed)
+    outputs, shares = _outputs(model, x, positive_whole("samples", samples), seed)
     if not bool(modules.all_finite(x)):
         raise modules.not_finite_error(x)
-    weights_std, mean = torch.std_mean(outputs, 0, correction=0)
+    mean = _mean(outputs, shares)
+    weights_std = torch.tensordot(shares, (outputs - mean).square(), 1).sqrt()
     noise = torch.full_like(mean, noise_std)
     return Regression(mean, weights_std, noise, std=torch.hypot(weights_std, noise))
 
@@ -132,11 +133,11 @@ def score_regression(
             check_allowed(attack, x_adv, x)
             x = x_adv
         with torch.no_grad():
-            outputs = _sampled_outputs(model, x, samples, scoring_seed(seed))
+            outputs, shares = _outputs(model, x, samples, scoring_seed(seed))
             y = y.to(outputs)
             log_likelihood = -torch.stack([likelihood.nll(output, y) for output in outputs])
-            nll = math.log(samples) - log_likelihood.logsumexp(0)
-            return {"squared": likelihood.score(outputs.mean(0), y), "nll": nll}
+            nll = -(log_likelihood + shares.log()[:, None]).logsumexp(0)
+            return {"squared": likelihood.score(_mean(outputs, shares), y), "nll": nll}
 
     with modules.explain_input_errors(model, "data", (min(len(data), batch_size), *data.shape), dtype):
         results, _ = batchwise(work, data, batch_size=batch_size, device=device)
@@ -147,18 +148,25 @@ def score_regression(
     return RegressionScore(mse, nll if noise_std else None, len(data))
 
 
-def _sampled_outputs(model: nn.Module, x: Tensor, samples: int, seed: int | None) -> Tensor:
-    """The outputs under `samples` weight samples, in float32 at least, [samples, n, ...]."""
+def _outputs(model: nn.Module, x: Tensor, samples: int, seed: int | None) -> tuple[Tensor, Tensor]:
+    """The outputs under m weight samples, in float32 at least, [m, n, ...], and the share of each in the mean, [m]."""
     if not isinstance(x, Tensor):
         raise ArgumentTypeError(f"x must be a tensor, got {type(x).__name__}; use torch.as_tensor")
     with modules.evaluating(model), seeded(seed, x.device), modules.explain_input_errors(model, "x", x.shape, x.dtype):
-        network = with_fresh_state(model)
-        outputs: list[Any] = [network(x) for _ in range(samples)]
+        outputs, weights = outputs_and_weights(with_fresh_state(model), x, samples)
     first = outputs[0]
     if not isinstance(first, Tensor) or not first.is_floating_point() or first.shape[:1] != x.shape[:1]:
         came = f"{first.dtype} {list(first.shape)}" if isinstance(first, Tensor) else type(first).__name__
         raise ArgumentError(f"model must return one tensor of real numbers with {len(x)} rows, got {came}")
-    return torch.stack(outputs).to(torch.promote_types(first.dtype, torch.float32))
+    stacked = torch.stack(outputs).to(torch.promote_types(first.dtype, torch.float32))
+    shares = torch.tensor(weights or [1 / len(outputs)] * len(outputs), dtype=torch.float64)
+    return stacked, shares.to(stacked)
+
+
+def _mean(outputs: Tensor, shares: Tensor) -> Tensor:
+    # relative to one of them, so that equal outputs have exactly this mean
+    mean: Tensor = outputs[0] + torch.tensordot(shares, outputs - outputs[0], 1)
+    return mean
 
 
 def _check_noise(noise_std: float) -> None:

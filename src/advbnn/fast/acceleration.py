@@ -3,14 +3,16 @@
 import logging
 import warnings
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from advbnn.bayes.protocol import RandomNetwork, random_parts
+from advbnn.bayes.modes import Modes
+from advbnn.bayes.protocol import HasMembers, Member, RandomNetwork, members, random_parts
 from advbnn.errors import ArgumentError, unknown
+from advbnn.fast.accelerated_modes import AcceleratedModes
 from advbnn.fast.compiling import ENGINES, PRECISIONS, compile_separately
 from advbnn.fast.cuda_graph import Forward, GraphedForward, check_capturable
 from advbnn.fast.inference import FusedForward, eager_forward
@@ -22,6 +24,9 @@ _BUILD_AFTER = 3
 
 _MAX_PASSES = 6
 """Fast passes kept at a time: with and without gradient, for full batches and the last one, and some more."""
+
+_MAX_MEMBERS = 16
+"""Members of a mixture that get a fast engine of their own, each with its memory; the others run as they are."""
 
 _REPEATABLE, _EQUAL = 1e-4, {"full": 0.02, "bf16": 0.1}
 """Largest relative difference of outputs: between two runs of the model, and between a fast pass and the model."""
@@ -36,8 +41,9 @@ def accelerate(model: nn.Module, engine: str = "auto", precision: str = "full") 
     calls. It computes gradients of the input, never of weights. The model itself runs where a fast pass cannot be
     built, and the log says why: if the network waits for the device, uses random numbers of the CPU, is not repeatable
     under a seed, or is resampled at every pass (see `with_fresh_state`), as a fast pass would keep one random state.
-    It also runs in training mode and within `frozen` and `torch.autocast` blocks. The model is not changed, and changes
-    of its weights take effect.
+    It also runs in training mode, within `frozen` and `torch.autocast` blocks, and while its parts have forward hooks.
+    The model is not changed, and changes of its weights take effect. The modes of a mixture, and the members of a
+    posterior with finite support, are accelerated one by one.
 
     Args:
         model: any module that returns logits; an accelerated one is returned as it is.
@@ -55,12 +61,14 @@ def accelerate(model: nn.Module, engine: str = "auto", precision: str = "full") 
         raise ArgumentError("engine='graph' captures CUDA graphs, and the model is on the CPU; use 'compile' or 'auto'")
     if engine == "auto":
         engine = "graph" if on_gpu else "eager"
-    if isinstance(model, Accelerated):
+    if isinstance(model, Accelerated | AcceleratedModes):
         return model
     model = with_fresh_state(model)
     if engine != "eager" and offers_resample(model):
         log.info("running the model as it is: its random state is resampled at every pass")
         engine = "eager"
+    if isinstance(model, Modes) and (engine, precision) != ("eager", "full"):
+        return AcceleratedModes(model, _accelerated(model.net, engine, precision))
     return model if (engine, precision) == ("eager", "full") else Accelerated(model, engine, precision)
 
 
@@ -74,7 +82,14 @@ def engine_of(model: nn.Module) -> str:
     return next((part.engine for part in model.modules() if isinstance(part, Accelerated)), "eager")
 
 
-class Accelerated(nn.Module):
+def _accelerated(networks: Iterable[nn.Module], engine: str, precision: str) -> list[nn.Module]:
+    return [
+        accelerate(network, engine if number < _MAX_MEMBERS else "eager", precision)
+        for number, network in enumerate(networks)
+    ]
+
+
+class Accelerated(HasMembers):
     """The result of `accelerate`."""
 
     def __init__(self, model: nn.Module, engine: str, precision: str = "full") -> None:
@@ -84,6 +99,7 @@ class Accelerated(nn.Module):
         self._requested_engine = engine
         self._modules_list: list[nn.Module] | None = None
         self._fast: _FastPasses | None = None
+        self._members: tuple[tuple[int, ...], tuple[Member, ...]] | None = None
 
     @property
     def engine(self) -> str:
@@ -99,22 +115,45 @@ class Accelerated(nn.Module):
             self._fast = _FastPasses(self.model, self._requested_engine, self.precision, addresses)
         return self._fast(x)
 
+    @property
+    def support(self) -> int:
+        return self.model.support if isinstance(self.model, HasMembers) else 0
+
+    def members(self) -> tuple[Member, ...]:
+        """The members of the network, each accelerated."""
+        addresses = self._weight_addresses()
+        if addresses is None or not self.support:
+            return members(self.model)
+        if self._members is None or self._members[0] != addresses:
+            found = members(self.model)
+            fast = _accelerated((member.net for member in found), self._requested_engine, self.precision)
+            pairs = zip(found, fast, strict=True)
+            self._members = addresses, tuple(Member(member.weight, net) for member, net in pairs)
+        return self._members[1]
+
     def extra_repr(self) -> str:
         return f"engine={self._requested_engine!r}, precision={self.precision!r}"
 
     def __getstate__(self) -> dict[str, Any]:
         # captured graphs and compiled code do not belong to a copy
-        return {**self.__dict__, "_modules_list": None, "_fast": None}
+        return {**self.__dict__, "_modules_list": None, "_fast": None, "_members": None}
 
     def _weight_addresses(self) -> tuple[int, ...] | None:
-        """Memory addresses of all weights; None if the network is in training mode, frozen or resampled."""
+        """Memory addresses of all weights; None if the network itself must run.
+
+        It does in training mode, frozen to one weight sample, resampled at every pass, and with hooks on its parts,
+        such as those that give an attack its straight-through gradients.
+        """
         if self._modules_list is None:
             self._modules_list = list(self.model.modules())
         addresses = []
         for part in self._modules_list:
-            if part.training or isinstance(part, Resampled):
-                return None
-            if isinstance(part, RandomNetwork) and part.frozen_sample is not None:
+            if (
+                part.training
+                or part._forward_hooks
+                or isinstance(part, Resampled)
+                or (isinstance(part, RandomNetwork) and part.frozen_sample is not None)
+            ):
                 return None
             for tensor in (*part._parameters.values(), *part._buffers.values()):
                 if tensor is not None:

@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from advbnn.attacks import APGD, NES, PGD, Square, paper_pgd
+from advbnn.attacks import APGD, ARC, NES, PGD, HopSkipJump, Square, paper_pgd
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.mean_field import bayesianize
+from advbnn.bayes.modes import Modes
 from advbnn.evaluation.attackable import Attackable
 from advbnn.evaluation.audit.attack_suite import LEVELS, Noise, SuiteEntry, attack_suite, even_change, pairs
 
@@ -34,7 +35,8 @@ def test_the_attacks_of_the_standard_level() -> None:
     by_ce, by_dlr = (a for a in attacks_of(entries, "white box") if isinstance(a, APGD))
     assert (by_ce.loss, by_ce.eot, by_ce.selection_samples) == ("ce", 20, 20)
     assert (by_dlr.loss, by_dlr.targets, by_dlr.eot, by_dlr.selection_samples) == ("dlr", 9, 20, 20)
-    assert [(type(a), a.eot) for a in attacks_of(entries, "black box")] == [(Square, 10), (NES, 10)]
+    black_box = [(type(a), a.eot) for a in attacks_of(entries, "black box")]
+    assert black_box == [(Square, 10), (NES, 10), (HopSkipJump, 1)]
     assert [entry.name for entry in entries if entry.role == "transfer"] == ["from its mean network", "from adv"]
     assert attacks_of(entries, "given") == [own]
 
@@ -46,8 +48,15 @@ def test_every_suite_is_in_order(level: str, bayesian: bool, threat: Threat) -> 
     entries = suite(level, bayesian=bayesian, threat=threat)
     assert len({entry.name for entry in entries}) == len(entries)
     assert {entry.attack.threat for entry in entries} == {threat}
-    assert [entry.on for entry in entries] == ["all"] * (len(entries) - 2) + ["survivors"] * 2
-    assert [entry.name for entry in entries[-2:]] == ["APGD-T-DLR", "NES"]
+    last = ["APGD-T-DLR", "FAB", "ARC", "NES", "HopSkipJump"]
+    if level == "quick":
+        last = ["APGD-T-DLR", "NES"]
+    elif threat.norm == "l1":
+        last = ["APGD-T-DLR", "FAB", "NES"]
+    elif not bayesian:
+        last.remove("ARC")
+    assert [entry.on for entry in entries] == ["all"] * (len(entries) - len(last)) + ["survivors"] * len(last)
+    assert [entry.name for entry in entries[-len(last) :]] == last
     assert bool(attacks_of(entries, "paper")) == (threat.norm == "linf")
     assert bool(attacks_of(entries, "transfer")) == bayesian
 
@@ -62,9 +71,23 @@ def test_a_deterministic_network_gets_more_queries_instead_of_eot_but_its_source
 
 
 def test_fewer_classes_than_the_targeted_loss_needs() -> None:
-    assert attacks_of(suite(classes=4), "white box")[-1].targets == 3
-    last = attacks_of(suite(classes=2), "white box")[-1]
+    (by_targets,) = (a for a in attacks_of(suite(classes=4), "white box") if getattr(a, "loss", "") == "dlr")
+    assert by_targets.targets == 3
+    last = [a for a in attacks_of(suite(classes=2), "white box") if isinstance(a, APGD)][-1]
     assert (last.loss, last.targets) == ("margin", None)
+
+
+def test_a_mixture_of_a_few_networks_is_attacked_by_exact_means_and_member_by_member() -> None:
+    nets = [nn.Sequential(nn.Flatten(), nn.Linear(4, 10)) for _ in range(3)]
+    model = Attackable(Modes(nets))
+    for level in LEVELS:
+        settings = {"classes": 10, "pixels": 4, "random": True, "transfer_from": {}, "given": {}}
+        entries = attack_suite(LEVELS[level], THREAT, model, **settings)
+        grid = {a.eot for a in attacks_of(entries, "white box") if isinstance(a, PGD) and a.random_start}
+        assert len(grid) == 2 and 1 in grid  # one sample per step, and the exact mean
+        assert any(isinstance(a, ARC) for a in attacks_of(entries, "white box"))
+    many = Attackable(Modes(nets * 3))
+    assert not any(isinstance(e.attack, ARC) for e in attack_suite(LEVELS["quick"], THREAT, many, **settings))
 
 
 def test_the_mean_network_is_a_source_also_if_it_returns_probabilities() -> None:

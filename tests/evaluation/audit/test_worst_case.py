@@ -279,7 +279,8 @@ def test_warns_of_few_images_once() -> None:
 def test_breaks_as_much_as_autoattack(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = pytest.importorskip("pyautoattack")
     # black-box attacks find nothing more here, and would take most of the time
-    monkeypatch.setitem(LEVELS, "standard", replace(LEVELS["standard"], square_queries=20, nes_queries=10))
+    few_queries = {"square_queries": 20, "nes_queries": 10, "label_queries": 20}
+    monkeypatch.setitem(LEVELS, "standard", replace(LEVELS["standard"], **few_queries))
     threat, few = Threat("linf", 0.09), images().subset(range(40))
     x, y = to_float(few.images), few.labels
     with torch.random.fork_rng():

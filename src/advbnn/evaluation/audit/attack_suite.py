@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from advbnn.attacks import APGD, NES, PGD, Attack, Square, Transfer, paper_pgd
+from advbnn.attacks import APGD, ARC, FAB, NES, PGD, Attack, HopSkipJump, Square, Transfer, paper_pgd
 from advbnn.attacks.oracle import Oracle
 from advbnn.attacks.threat import Threat
-from advbnn.bayes.protocol import posterior_mean
+from advbnn.bayes.protocol import EXACT_UP_TO, members, posterior_mean
 from advbnn.evaluation.accuracy import Perturbation
 from advbnn.evaluation.attackable import Attackable
 from advbnn.names import AUDIT_LEVELS
@@ -31,6 +31,12 @@ class Level:
         selection_samples: weight samples by which attacks select their best point.
         query_eot: weight samples averaged in one query of a black-box attack. Against a deterministic network the
             attack makes that many times more queries instead.
+        fab_steps: steps of FAB; 0 leaves it out.
+        arc_members: ARC fools the networks of a finite mixture of at most that many, one by one.
+        arc_on_samples: ARC also attacks other random networks, by `arc_members` of their weight samples.
+        arc_classes: wrong classes that ARC considers at each.
+        label_queries: queries of HopSkipJump; 0 leaves it out.
+        known_seed_steps: steps of the attack that knows the seed of the ensemble; 0 leaves it out.
         comparison_samples: weight samples by which the worst of the most dangerous points of an image is chosen.
         ensembles: R, independent ensembles of 20 weight samples that score the worst point of each image; of smaller
             ensembles as many more.
@@ -48,6 +54,13 @@ class Level:
     square_queries: int
     nes_queries: int
     nes_directions: int
+    fab_steps: int
+    arc_steps: int
+    arc_members: int
+    arc_on_samples: bool
+    arc_classes: int
+    label_queries: int
+    known_seed_steps: int
     comparison_samples: int
     ensembles: int
     max_weight_samples: int
@@ -65,6 +78,13 @@ _SETTINGS: dict[str, tuple[Any, Any, Any]] = {  # of the quick, the standard and
     "square_queries": (120, 500, 1000),
     "nes_queries": (250, 500, 1000),
     "nes_directions": (10, 25, 25),
+    "fab_steps": (0, 50, 100),
+    "arc_steps": (5, 10, 20),
+    "arc_members": (5, 10, 20),
+    "arc_on_samples": (False, True, True),
+    "arc_classes": (2, 3, 9),
+    "label_queries": (0, 500, 1000),
+    "known_seed_steps": (0, 50, 100),
     "comparison_samples": (200, 400, 1000),
     "ensembles": (10, 20, 50),
     "max_weight_samples": (1000, 5000, 20_000),
@@ -112,10 +132,12 @@ def attack_suite(
 ) -> tuple[SuiteEntry, ...]:
     """The attacks of a level at one radius.
 
-    All attack all images, since their accuracies are compared, except targeted APGD and NES. These cost most, come
-    last, and attack only the survivors. A deterministic network is attacked without EOT. Of the `given` attacks, those
-    at this radius are included.
+    All attack all images, since their accuracies are compared, except the last ones: targeted APGD, FAB, ARC, NES and
+    HopSkipJump cost most, and attack only the survivors. A deterministic network is attacked without EOT; of a mixture
+    of a few networks, the mean over more than one weight sample is exact. Of the `given` attacks, those at this radius
+    are included.
     """
+    mixture = len(members(model, at_most=EXACT_UP_TO)) if random else 0
     selection: dict[str, Any] = {"selection_samples": level.selection_samples}
     apgd = {"steps": level.apgd_steps, "eot": level.apgd_eot, **selection}
     black_box = {"eot": level.query_eot, **selection}
@@ -127,7 +149,8 @@ def attack_suite(
         entries.append(SuiteEntry("authors' PGD-20", PAPER, single))
         if random:
             entries.append(SuiteEntry(f"authors' PGD-20 (EOT {most_eot})", WHITE_BOX, replace(single, eot=most_eot)))
-    efforts = itertools.product(level.steps, level.eot if random else (1,))
+    samples = level.eot if random else (1,)
+    efforts = itertools.product(level.steps, (samples[0], samples[-1]) if mixture else samples)
     grid = [PGD(threat, steps=steps, eot=eot, **selection) for steps, eot in efforts]
     grid.append(replace(grid[0], restarts=level.restarts))
     entries += [SuiteEntry(_title(pgd, random), WHITE_BOX, pgd) for pgd in grid]
@@ -152,8 +175,21 @@ def attack_suite(
         sigma=even_change(threat, pixels) / 4,  # sees a slope across the steps of a network that quantises its input
         **black_box,
     )
-    last = APGD(threat, average="probability", **scale_free)
-    return (*entries, SuiteEntry(title, WHITE_BOX, last, SURVIVORS), SuiteEntry("NES", BLACK_BOX, nes, SURVIVORS))
+    entries.append(SuiteEntry(title, WHITE_BOX, APGD(threat, average="probability", **scale_free), SURVIVORS))
+    if level.fab_steps:
+        fab = FAB(threat, steps=level.fab_steps, targets=level.targets, **selection)
+        if random:  # a step takes the gradient of a mean, which costs most
+            fab = replace(fab, steps=level.fab_steps // 2, targets=3, eot=level.apgd_eot)
+        entries.append(SuiteEntry("FAB", WHITE_BOX, fab, SURVIVORS))
+    one_by_one = 0 < mixture <= level.arc_members or (random and level.arc_on_samples)
+    if one_by_one and threat.norm != "l1":
+        arc = ARC(threat, steps=level.arc_steps, members=level.arc_members, classes=level.arc_classes)
+        entries.append(SuiteEntry("ARC", WHITE_BOX, arc, SURVIVORS))
+    entries.append(SuiteEntry("NES", BLACK_BOX, nes, SURVIVORS))
+    if level.label_queries and threat.norm != "l1" and all(map(math.isfinite, threat.bounds)):
+        by_labels = HopSkipJump(threat, queries=query_factor * level.label_queries, **selection)
+        entries.append(SuiteEntry("HopSkipJump", BLACK_BOX, by_labels, SURVIVORS))
+    return tuple(entries)
 
 
 def pairs(entries: Sequence[SuiteEntry], field: str) -> list[tuple[int, int]]:

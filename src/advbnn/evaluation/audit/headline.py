@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from advbnn.evaluation.audit.runner import CERTAIN, INCONCLUSIVE
+from advbnn.evaluation.audit.runner import CERTAIN, INCONCLUSIVE, KNOWN_SEED
 from advbnn.evaluation.records import Record
 from advbnn.names import AUDIT_LEVELS
 
@@ -53,6 +53,15 @@ def headline(record: Record) -> str:
     line = f"{ball}{record.name}: worst-case accuracy {100 * record.accuracy:.1f} %{rule}, "
     line += f"95 % interval {100 * low:.1f} - {100 * high:.1f} %"
     return line if found is None else f"{line}; {found}"
+
+
+def known_seed(record: Record) -> str | None:
+    """The accuracy if the attacker knows the seed of the ensemble, in one line; None where it was not measured."""
+    if KNOWN_SEED not in record.details:
+        return None
+    share = sum(record.details[KNOWN_SEED]) / (record.n * len(record.seeds))
+    ball = "" if record.threat is None else f"{record.threat.norm} {record.threat.eps:.4g}, "
+    return f"{ball}not in the worst case: {100 * share:.1f} % if the attacker knows the seed of the ensemble"
 
 
 def next_level(level: str) -> str:

@@ -10,14 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from advbnn.attacks import PGD, GradientMaskingWarning
+from advbnn.attacks import PGD, FixedRandomness, GradientMaskingWarning
 from advbnn.attacks.threat import Threat
-from advbnn.bayes.prediction import prediction_of, sampled_log_probs
-from advbnn.bayes.protocol import members
+from advbnn.bayes.prediction import prediction_of
 from advbnn.data.augment import to_float
 from advbnn.data.imageset import row_numbers
 from advbnn.evaluation.accuracy import CLEAN, Evaluation, Options, Perturbation, SmallSampleWarning, attack_settings
-from advbnn.evaluation.attackable import Attackable, attackable
+from advbnn.evaluation.attackable import attackable
 from advbnn.evaluation.audit.attack_suite import ALL, Level, attack_suite, even_change
 from advbnn.evaluation.audit.consistency import answers, changed_since
 from advbnn.evaluation.audit.flags import Findings, all_flags
@@ -37,6 +36,9 @@ _FEWEST_SAMPLES = 20
 
 _MOST_ENSEMBLES = 200
 """Ensembles that score a point at most; a record holds the accuracy of each."""
+
+KNOWN_SEED = "known_seed"
+"""The detail with the images, counted for each seed, that are correct if the attacker knows the ensemble's seed."""
 
 CERTAIN, INCONCLUSIVE = "certain", "inconclusive"
 """The details with the images, counted for each seed, that are certain and inconclusive for the infinite ensemble."""
@@ -67,12 +69,12 @@ class AuditRunner:
         model.known_random = random = self.history.random
         pixels = x[0].numel()
         self.model, self.level, self.random = model, level, random
-        self.tested = not random or evaluation.rule in BOUNDED
+        # the mean over a finite support is exact: a deterministic classifier, though attacks sample the network
+        self.sampled = random and not evaluation.exact
+        self.tested = not self.sampled or evaluation.rule in BOUNDED
         more = max(1, 20 // evaluation.samples)  # a small ensemble varies more, and costs less
-        self.ensembles = min(level.ensembles * more, _MOST_ENSEMBLES) if random else 1
-        self.members = members(evaluation.model) if random else ()
-        if self.members:
-            self.ensembles = _MOST_ENSEMBLES
+        self.knows_seed = self.sampled and level.known_seed_steps > 0
+        self.ensembles = min(level.ensembles * more, _MOST_ENSEMBLES) if self.sampled else 1
         suite = functools.partial(
             attack_suite,
             model=model,
@@ -125,15 +127,16 @@ class AuditRunner:
             batch_size=self.evaluation.batch_size,
         )
         clean = self._offer(x, y, torch.arange(len(x), device=x.device), seed, worst)
-        right, correct, certain, inconclusive = [], [], [], []
+        right, correct, certain, inconclusive, known_seed = [], [], [], [], [clean > 0]
         chosen = torch.full_like(x, math.nan)
         for radius, _ in enumerate(self.suites):
             right.append(self._attack(radius, x, y, seed, batch, worst))
+            known_seed.append(self._know_seed(radius, x, y, seed, batch, known_seed[-1] & (right[-1] != 0).all(1)))
             before, chosen = chosen, worst.choose(functools.partial(self._compare, y, seed))
             correct.append(self._score(chosen, y, seed))
-            if self.random and self.tested:
+            if self.sampled and self.tested:
                 sure.test(chosen, (chosen != before).flatten(1).any(1))
-            certain.append(sure.certain.clone() if self.random else correct[-1][:, 0])
+            certain.append(sure.certain.clone() if self.sampled else correct[-1][:, 0])
             inconclusive.append(sure.inconclusive.clone())
         large_eps = clean > 0
         if self.sanity_attack is not None:
@@ -144,6 +147,7 @@ class AuditRunner:
             "right": torch.cat(right, 1),
             "large_eps": large_eps,
             "correct": torch.stack(correct, 1),
+            KNOWN_SEED: torch.stack(known_seed[1:], 1),
             CERTAIN: torch.stack(certain, 1),
             INCONCLUSIVE: torch.stack(inconclusive, 1),
             "weight_samples": sure.weight_samples,
@@ -162,13 +166,27 @@ class AuditRunner:
                 right[rows, number] = self._offer(points, y[rows], rows, seed, worst)
         return right
 
+    def _know_seed(self, radius: int, x: Tensor, y: Tensor, seed: int, batch: Batch, right: Tensor) -> Tensor:
+        """The images, of those that all attacks leave `right`, that an attacker who knows the ensemble leaves too."""
+        rows = right.nonzero().squeeze(1)
+        if not self.knows_seed or not len(rows):
+            return right
+        attack = FixedRandomness(self.suites[radius][0].attack.threat, steps=self.level.known_seed_steps)
+        name = f"radius {radius + 1} of {len(self.suites)}: fixed randomness"
+        points = self._craft(name, attack, x[rows], y[rows], seed, batch)
+        return right.index_copy(0, rows, self.evaluation.classify(points, seed).label == y[rows])
+
     def _offer(self, points: Tensor, y: Tensor, rows: Tensor, seed: int, worst: WorstPoints) -> Tensor:
         """Whether the ensemble of the seed is correct at points of the images `rows`, 1 or 0.
 
         Its weight samples, or a few more, also decide which points may be the worst. These are scored on others.
         """
         size, rule = self.evaluation.samples, self.evaluation.rule
-        log_probs = self.evaluation.log_probs(points, seed, max(size, _FEWEST_SAMPLES) if self.random else 1)
+        if not self.sampled:
+            right = self.evaluation.classify(points, seed).label == y
+            worst.offer(points, right.double(), rows)
+            return right.to(torch.int8)
+        log_probs = self.evaluation.log_probs(points, seed, max(size, _FEWEST_SAMPLES))
         worst.offer(points, chance_correct(log_probs, y, size, rule), rows)
         return (prediction_of(log_probs[:size], rule).label == y).to(torch.int8)
 
@@ -181,18 +199,7 @@ class AuditRunner:
         return chance_correct(log_probs, y[rows], self.evaluation.samples, self.evaluation.rule)
 
     def _score(self, points: Tensor, y: Tensor, seed: int) -> Tensor:
-        """Whether each of R ensembles, of weight samples that nothing was chosen by, is correct, [n, R].
-
-        The samples of a posterior with finite support are picked from its members, which run once.
-        """
-        if self.members:
-            nets = [Attackable(one.net, self.model.returns_probabilities) for one in self.members]
-            log_probs = torch.cat([sampled_log_probs(net, points, 1, seed) for net in nets])
-            weights, generator = torch.tensor([one.weight for one in self.members]), torch.Generator()
-            generator.manual_seed(derive_seed(seed, "headline"))
-            picks = weights.multinomial(self.ensembles * self.evaluation.samples, True, generator=generator)
-            ensembles = [log_probs[picked] for picked in picks.view(self.ensembles, -1)]
-            return torch.stack([prediction_of(one, self.evaluation.rule).label == y for one in ensembles], 1)
+        """Whether each of R ensembles, of weight samples that nothing was chosen by, is correct, [n, R]."""
         seeds = [derive_seed(seed, "headline", number) for number in range(self.ensembles)]
         return torch.stack([self.evaluation.classify(points, one).label == y for one in seeds], 1)
 
@@ -225,6 +232,7 @@ class AuditRunner:
         return {
             "attacks": attacks,
             **{name: results[name][:, radius].sum(0).tolist() for name in (CERTAIN, INCONCLUSIVE) if self.tested},
+            **({KNOWN_SEED: results[KNOWN_SEED][:, radius].sum(0).tolist()} if self.knows_seed else {}),
             "error": ERROR,
             "max_weight_samples": self.level.max_weight_samples,
             "mean_weight_samples": results["weight_samples"].double().mean().item(),

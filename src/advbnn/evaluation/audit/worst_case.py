@@ -14,7 +14,7 @@ from advbnn.errors import ArgumentError, ArgumentTypeError, unknown
 from advbnn.evaluation.accuracy import Evaluation, Options, Perturbation, attack_settings
 from advbnn.evaluation.audit.attack_suite import LEVELS
 from advbnn.evaluation.audit.flags import Flag
-from advbnn.evaluation.audit.headline import headline, next_level
+from advbnn.evaluation.audit.headline import headline, known_seed, next_level
 from advbnn.evaluation.audit.runner import AuditRunner
 from advbnn.evaluation.checks import check_attack
 from advbnn.evaluation.identity import ModelIdentity
@@ -106,7 +106,7 @@ class Audit:
     def __str__(self) -> str:
         first = self.records[0]
         lines = [f"{first.model.label}, {first.n:,} images of {first.data.name}, {first.samples} weight samples"]
-        lines += [*map(headline, self.records), next_level(first.name)]
+        lines += [*map(headline, self.records), *filter(None, map(known_seed, self.records)), next_level(first.name)]
         lines += [f"{flag.title}. {flag.evidence}" for flag in self.raised] or ["No flag is raised."]
         return "\n".join(lines)
 
