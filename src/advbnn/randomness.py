@@ -4,9 +4,11 @@ Crafting an attack and scoring it never share random numbers.
 """
 
 import hashlib
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 
 
@@ -36,6 +38,23 @@ def seeded(seed: int | None, device: torch.device | str = "cpu") -> Iterator[Non
     finally:
         for generator, state in states:
             generator.set_state(state)
+
+
+@contextmanager
+def seeded_globally(seed: int | None, device: torch.device | str = "cpu") -> Iterator[None]:
+    """As `seeded`, for the global generators of NumPy and Python too: for code that is not ours."""
+    if seed is None:
+        yield
+        return
+    states = random.getstate(), np.random.get_state()
+    try:
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        with seeded(seed, device):
+            yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
 
 
 def derive_seed(seed: int, purpose: str, index: int = 0) -> int:

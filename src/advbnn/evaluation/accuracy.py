@@ -35,7 +35,7 @@ from advbnn.evaluation.records import Plan, Record, Records, check_same_settings
 from advbnn.fast.acceleration import computes_in_bf16, engine_of
 from advbnn.modules import device_of, dtype_of, evaluating, explain_input_errors, without_parameter_gradients
 from advbnn.progress import listening
-from advbnn.randomness import crafting_seed, scoring_seed
+from advbnn.randomness import crafting_seed, scoring_seed, seeded_globally
 
 CLEAN = "clean"
 
@@ -178,8 +178,12 @@ class Evaluation:
             with listening(functools.partial(batch.attacked, seed=seed)) if self.progress else nullcontext():
                 x_adv = attack(self.fast, *inputs, seed=crafting)
         else:
-            # an attack from elsewhere may use more of the model than its outputs, and sets no mode
-            with evaluating(self.model), without_parameter_gradients(self.model):
+            # an attack from elsewhere may use more of the model than its outputs, and sets neither mode nor seed
+            with (
+                evaluating(self.model),
+                without_parameter_gradients(self.model),
+                seeded_globally(crafting, self.device),
+            ):
                 x_adv = attack(self.model, *inputs, seed=crafting)
         check_allowed(attack, x_adv, x)
         return x_adv
