@@ -61,9 +61,9 @@ class FoolboxAttack(Adapted):
     """An attack of foolbox; see `from_foolbox`."""
 
     def _run(self, model: nn.Module, x: Tensor, y: Tensor, seed: int | None) -> Tensor:
-        import foolbox
+        from foolbox.models.pytorch import PyTorchModel
 
-        wrapped = foolbox.models.PyTorchModel(model, bounds=self.threat.bounds, device=x.device)
+        wrapped = PyTorchModel(model, bounds=self.threat.bounds, device=x.device)
         found: Tensor = self.inner(wrapped, x, y, epsilons=self.threat.eps)[1]
         return found
 

@@ -9,6 +9,7 @@ from advbnn.cli.audit import audit
 from advbnn.cli.curve import curve
 from advbnn.cli.download import download
 from advbnn.cli.evaluate import evaluate
+from advbnn.cli.groups import grouped
 from advbnn.cli.predict import predict
 from advbnn.cli.report import report
 from advbnn.cli.reproduce import reproduce
@@ -19,7 +20,7 @@ from advbnn.cli.uncertainty import uncertainty
 
 app = typer.Typer(name="advbnn", no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
 for command in (train, evaluate, audit, curve, transfer, uncertainty, predict, report, tables, reproduce):
-    app.command()(command)
+    app.command()(grouped(command))
 
 data = typer.Typer(no_args_is_help=True, help="Download datasets from their publishers.")
 data.command()(download)

@@ -77,8 +77,8 @@ def check_attack(name: str, attack: object) -> None:
         raise ArgumentError(f"attack {name!r} is targeted, but is given the true labels here; use targeted=False")
     if (unstable := memory_address(settings_of(attack))) is not None:
         raise ArgumentError(
-            f"attack {name!r} has no stable identity: {unstable!r} holds a memory address, so another process would not "
-            "know its record again; make it a dataclass, or give it settings, a dict of numbers and strings"
+            f"attack {name!r} has no stable identity: {unstable!r} holds a memory address, so another process would "
+            "not know its record again; make it a dataclass, or give it settings, a dict of numbers and strings"
         )
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from advbnn.bayes.protocol import random_parts
 from advbnn.data.imageset import Examples, row_numbers
 from advbnn.defenses.rse import noise_levels
+from advbnn.models.from_file import source_of
 from advbnn.modules import dtype_of
 
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
@@ -28,11 +29,13 @@ class ModelIdentity:
         kind: its class, and the class of the network inside.
         sha256: over its structure, all parameters and buffers, the numbers and strings among the attributes of its
             modules, and the weight sample of an enclosing `frozen` block.
+        source: the function and the SHA-256 of the files that it was made from; empty unless `load_model` made it.
     """
 
     label: str
     kind: str
     sha256: str
+    source: str = ""
 
     @classmethod
     def of(cls, model: nn.Module, label: str | None = None) -> "ModelIdentity":
@@ -40,7 +43,7 @@ class ModelIdentity:
         kind, inner = type(model).__name__, getattr(model, "net", None)
         if isinstance(inner, nn.Module):
             kind = f"{kind}({type(inner).__name__})"
-        return cls(label=label or kind, kind=kind, sha256=_digest(model))
+        return cls(label=label or kind, kind=kind, sha256=_digest(model), source=source_of(model))
 
 
 @dataclass(frozen=True, kw_only=True)
