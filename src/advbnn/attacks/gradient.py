@@ -45,10 +45,9 @@ def mean_loss(outputs: Iterable[Tensor], y: Tensor, objective: Objective) -> Los
     values = torch.zeros(())
     for output in outputs:
         mean.add(output)
-        if objective.average == "loss":
-            values = values + objective(output, y)
-    prediction = mean.result()
-    return LossValue(values / mean.count if objective.average == "loss" else objective(prediction, y), prediction)
+        values = values + (objective(output, y) if objective.average == "loss" else objective.of_sample(output, y))
+    prediction, values = mean.result(), values / mean.count
+    return LossValue(values if objective.average == "loss" else objective(prediction, y) + values, prediction)
 
 
 def input_gradient(network: Network, x: Tensor, y: Tensor, objective: Objective, eot: int = 1) -> LossGradient:
@@ -56,12 +55,14 @@ def input_gradient(network: Network, x: Tensor, y: Tensor, objective: Objective,
 
     With `average="loss"` this is the gradient of (1/K) sum_k loss(f_k(x), y): one pass over the samples. The loss of
     a mean, log (1/K) sum_k p_k or (1/K) sum_k z_k, couples the samples: a first pass without a graph computes the
-    mean, a second pass repeats the same samples and backpropagates the derivative at that mean. Both are exact.
+    mean, a second pass repeats the same samples and backpropagates the derivative at that mean, and the term of each
+    sample if the objective has one. Both are exact.
     """
 
     def single(z: Tensor) -> LossValue:
         output = network(z)
-        return LossValue(objective(output, y), output)
+        values = objective(output, y)
+        return LossValue(values if objective.average == "loss" else values + objective.of_sample(output, y), output)
 
     if eot == 1:
         return _differentiate(single, x)
@@ -95,17 +96,18 @@ def _gradient_of_loss_of_mean(network: Network, x: Tensor, y: Tensor, objective:
     # from the current stream, so that a seeded attack stays reproducible
     seed = int(torch.randint(2**62, ()).item())
     with torch.no_grad(), seeded(seed, x.device):
-        mean = mean_loss((network(x) for _ in range(eot)), y, objective).prediction
-    values, _, slope = _differentiate(lambda z: LossValue(objective(z, y), z), mean)
+        values, mean = mean_loss((network(x) for _ in range(eot)), y, objective)
+    slope = _differentiate(lambda z: LossValue(objective(z, y), z), mean).gradient
     # a class with a logit of -inf has no share: exp(-inf - 0), not exp(-inf + inf)
     level = mean.masked_fill(mean == -torch.inf, 0)
 
     def share(z: Tensor) -> LossValue:
         output = network(z)
         if objective.average == "logits":
-            return LossValue((output * slope).reshape(len(z), -1).sum(1), output)
-        # d(log mean p) / d(log p_k) = p_k / sum_j p_j, with every probability on the log scale
-        return LossValue(((output.log_softmax(1) - level).exp() * slope).sum(1), output)
+            share_of_mean = (output * slope).reshape(len(z), -1).sum(1)
+        else:  # d(log mean p) / d(log p_k) = p_k / sum_j p_j, with every probability on the log scale
+            share_of_mean = ((output.log_softmax(1) - level).exp() * slope).sum(1)
+        return LossValue(share_of_mean + objective.of_sample(output, y), output)
 
     gradient = torch.zeros_like(x)
     with seeded(seed, x.device):

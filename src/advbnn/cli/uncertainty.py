@@ -12,12 +12,18 @@ if TYPE_CHECKING:
     from advbnn.evaluation.records import Records
 
 
+ATTACKS = ("pgd", "evasive", "overconfident", "underconfident")
+"""Attacks that do not know the detector, evade it, and are after the uncertainty alone."""
+
+COVERAGE = 0.9
+
+
 def uncertainty(
     *,
     subject: Subject,
     attack: Annotated[
         list[str] | None,
-        options.named(options.ATTACKS, "As for evaluate. May be repeated; pgd and evasive by default."),
+        options.named(options.ATTACKS, f"As for evaluate. May be repeated; {', '.join(ATTACKS)} by default."),
     ] = None,
     eps: options.Radii = None,
     foreign: Annotated[
@@ -26,7 +32,7 @@ def uncertainty(
     effort: AttackOptions,
     how: Measurement,
 ) -> None:
-    """Measure calibration, selective prediction and detection of adversarial examples, on clean and attacked images.
+    """Measure calibration, selective prediction, detection and abstention, on clean and attacked images.
 
     Records that are in the file already are not computed again; `advbnn report` shows them.
     """
@@ -36,7 +42,7 @@ def uncertainty(
     from advbnn.data import NAMES, load
     from advbnn.evaluation import uncertainty as measure
 
-    names = attack or ["pgd", "evasive"]
+    names = attack or list(ATTACKS)
     refuse_impossible(names, **asdict(effort))
     options.refuse_larger_than_images(effort.norm, eps or ())
     with open_run(subject, how) as (opened, test, shared, leads):
@@ -59,6 +65,7 @@ def _show(records: "Records") -> None:
 
     scores = Table("images", "accuracy", "NLL", "Brier", "ECE", "AURC", box=None)
     detected = Table("AUROC against clean images", "entropy", "mutual information", "entropy, successful", box=None)
+    abstaining = Table("abstaining", "classified", "accuracy", "wrong, undetected", box=None)
     for record in records:
         radius = "" if record.threat is None else f" at {record.threat.norm} {record.threat.eps:.4g}"
         details = record.details
@@ -69,4 +76,14 @@ def _show(records: "Records") -> None:
             cells = (f"{details['auroc'][name]['mean']:.3f}" for name in ("entropy", "mutual_information"))
             successes = details.get("auroc_of_successes")
             detected.add_row(record.name + radius, *cells, f"{successes['entropy']['mean']:.3f}" if successes else "-")
-    Console().print(scores, detected, sep="\n")
+            for row in details.get("abstention", ()):
+                if row["coverage"] == COVERAGE:
+                    numbers = (row[name] for name in ("classified", "accuracy", "undetected"))
+                    abstaining.add_row(record.name + radius, *(f"{n['mean']:.1%}" if n else "-" for n in numbers))
+    tables = [table for table in (scores, detected, abstaining) if table.row_count]
+    Console().print(*tables, sep="\n")
+    if abstaining.row_count:
+        typer.echo(
+            f"Abstaining above the entropy that {COVERAGE:.0%} of the clean images stay below: the share of attacked "
+            "images that is classified, the accuracy on these, and the share of all that is wrong and not detected."
+        )
