@@ -102,6 +102,14 @@ def ranges(rows: Sequence[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
+def row_list(data: DataIdentity) -> list[int]:
+    """The rows of a measurement, in their order: the inverse of `ranges`."""
+    if not data.rows:
+        return list(range(data.n))
+    ends = [[int(end) for end in part.split("-")] for part in data.rows.split(",")]
+    return [row for end in ends for row in range(end[0], end[-1] + 1)]
+
+
 def _digest(model: nn.Module) -> str:
     # the noise of RSE is a hook, visible in neither the structure nor the weights
     digest = hashlib.sha256(f"{model!r} {noise_levels(model)}".encode())
