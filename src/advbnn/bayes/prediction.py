@@ -47,9 +47,18 @@ def predict(
             smallest expected loss (eq. 19); `"vote"`, the class that most samples choose, with ties decided by the
             larger mean probability.
     """
-    positive_whole("samples", samples)
     if rule not in RULES:
         raise unknown("rule", rule, RULES)
+    return prediction_of(sampled_log_probs(model, x, samples, seed), rule)
+
+
+@torch.no_grad()
+def sampled_log_probs(model: nn.Module, x: Tensor, samples: int, seed: int | None = None) -> Tensor:
+    """log p(c | x, w_k) for each class c and each of `samples` weight samples w_k, [samples, n, classes].
+
+    For a seed, the first m samples are those of `samples=m`. Arguments as for `predict`.
+    """
+    positive_whole("samples", samples)
     if not isinstance(x, Tensor):
         raise ArgumentTypeError(f"x must be a tensor, got {type(x).__name__}; torch.as_tensor makes one of an array")
     with evaluating(model), seeded(seed, x.device), explain_input_errors(model, "x", x.shape, x.dtype, x.device):
@@ -59,12 +68,32 @@ def predict(
     if not finite:
         raise not_finite_error(x)
     _refuse_probabilities(probabilities)
-    log_probs = torch.stack(outputs).log_softmax(-1)  # [samples, n, classes]
-    log_mean = log_probs.logsumexp(0) - math.log(samples)
+    return torch.stack(outputs).log_softmax(-1)
+
+
+def prediction_of(log_probs: Tensor, rule: str = "probability") -> Prediction:
+    """The prediction of the ensemble whose samples have the given log probabilities, [samples, n, classes]."""
+    log_mean = log_probs.logsumexp(0) - math.log(len(log_probs))
     probs = log_mean.exp()
     entropy, expected_entropy = _entropy(log_mean), _entropy(log_probs).mean(0)
     mutual_information = (entropy - expected_entropy).clamp_min(0)  # negative only by rounding
-    return Prediction(probs, _label(log_probs, probs, rule), entropy, expected_entropy, mutual_information)
+    mean = probs if rule == "probability" else contributions(log_probs, rule).mean(0)
+    return Prediction(probs, mean.argmax(-1), entropy, expected_entropy, mutual_information)
+
+
+def contributions(log_probs: Tensor, rule: str) -> Tensor:
+    """What each sample adds for each class, so that the label of any ensemble is the class with the largest mean.
+
+    For the three rules: the probability, its logarithm, and the vote. Ties of votes are decided by the probability: a
+    mean below 1, divided by twice the size of the ensemble, never outweighs a vote.
+    """
+    if rule == "loss":
+        return log_probs
+    probs = log_probs.exp()
+    if rule == "probability":
+        return probs
+    votes = nn.functional.one_hot(log_probs.argmax(-1), log_probs.shape[-1])
+    return votes + probs / (2 * len(log_probs))
 
 
 class Ensemble(nn.Module):
@@ -122,13 +151,3 @@ def _refuse_probabilities(found: bool) -> None:
 def _entropy(log_probs: Tensor) -> Tensor:
     # a probability of zero contributes nothing, though its logarithm is infinite
     return -torch.where(log_probs == -torch.inf, 0.0, log_probs.exp() * log_probs).sum(-1)
-
-
-def _label(log_probs: Tensor, probs: Tensor, rule: str) -> Tensor:
-    if rule == "probability":
-        return probs.argmax(-1)
-    if rule == "loss":
-        return log_probs.mean(0).argmax(-1)
-    votes = nn.functional.one_hot(log_probs.argmax(-1), log_probs.shape[-1]).sum(0)
-    # a mean probability is below 1, so half of it never outweighs a vote
-    return (votes + probs / 2).argmax(-1)

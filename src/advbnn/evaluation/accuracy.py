@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from advbnn.attacks.base import Attack
 from advbnn.attacks.identity import settings_of
 from advbnn.attacks.transfer import Transfer
-from advbnn.bayes.prediction import RULES, Prediction, predict
+from advbnn.bayes.prediction import RULES, Prediction, prediction_of, sampled_log_probs
 from advbnn.data.imageset import Examples
 from advbnn.distributed import world
 from advbnn.errors import ArgumentError, unknown
@@ -190,13 +190,17 @@ class Evaluation:
 
     def classify(self, x: Tensor, seed: int) -> Prediction:
         """The prediction of the ensemble of an evaluation seed."""
-        prediction = predict(self.fast, x, self.samples, scoring_seed(seed), self.rule)
-        if not prediction.probs.isfinite().all():
+        return prediction_of(self.log_probs(x, seed), self.rule)
+
+    def log_probs(self, x: Tensor, seed: int, samples: int | None = None) -> Tensor:
+        """The log probabilities of the S weight samples of a seed, or of more; the first S are the ensemble's."""
+        found = sampled_log_probs(self.fast, x, samples or self.samples, scoring_seed(seed))
+        if found.isnan().any():
             raise ArgumentError("model returned NaN or infinite logits; check its weights and its precision")
-        classes, needed = prediction.probs.shape[1], len(self.data.classes)
+        classes, needed = found.shape[-1], len(self.data.classes)
         if classes < needed:
             raise ArgumentError(f"model has {classes} classes, {self.data.name!r} has {needed}; use data that fits it")
-        return prediction
+        return found
 
     def prepared(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """A batch on the device of the model, with inputs of its dtype."""
@@ -211,8 +215,8 @@ class Evaluation:
         """The records of plans that are measured together.
 
         `work` computes tensors with one row per example, batch by batch. One of them, `correct`, bool, [examples,
-        plans, seeds], becomes the accuracies; without it the records have none. `details` makes the further results of
-        each plan from all tensors.
+        plans, seeds] or [examples, plans, seeds, ensembles], becomes the accuracies; without it the records have none.
+        `details` makes the further results of each plan from all tensors.
         """
         if (finished := self._finished(plans)) is not None:
             return finished
@@ -228,13 +232,14 @@ class Evaluation:
                 store=store,
                 description=f"{plans[0].model.label}: {plans[0].name}" if self.progress else None,
             )
-        rights = results.get("correct", torch.empty(0, len(plans), 0)).unbind(1)
+        right = results.get("correct", torch.empty(0, len(plans), 0))
+        rights = (right if right.ndim == 4 else right[..., None]).unbind(1)  # each [examples, seeds, ensembles]
         further: Sequence[Mapping[str, Any]] = [{}] * len(plans) if details is None else details(results)
         records = Records(
             Record.of(
                 plan,
-                correct=tuple(right.sum(0).tolist()),
-                outcomes=tuple(pack(of_seed) for of_seed in right.unbind(1)),
+                correct=tuple(right.sum(0).flatten().tolist()),
+                outcomes=tuple(pack(of_seed.sum(1), of_seed.shape[1]) for of_seed in right.unbind(1)),
                 details=more,
                 seconds=seconds / len(plans),
                 versions={**versions, "engine": engine_of(self.fast)},

@@ -9,14 +9,12 @@ from torch import Tensor, nn
 
 from advbnn.attacks.base import Attack
 from advbnn.attacks.transfer import Transfer
-from advbnn.bayes.prediction import predict
+from advbnn.bayes.prediction import prediction_of
 from advbnn.data.imageset import Examples
 from advbnn.errors import ArgumentError
 from advbnn.evaluation.accuracy import CLEAN, Evaluation, Options, Perturbation
 from advbnn.evaluation.batchwise import Batch
 from advbnn.evaluation.records import Records
-from advbnn.modules import evaluating
-from advbnn.randomness import scoring_seed, seeded
 
 RADII = tuple(k / 200 for k in range(15))
 """0, 0.005, ..., 0.07: the paper's radii for CIFAR-10 and STL-10."""
@@ -87,16 +85,14 @@ def ensemble_curve(
     evaluation = Evaluation(model, data, **options | {"samples": max(sizes)})
     title = name or (CLEAN if attack is None else type(attack).__name__)
     plans = [evaluation.planned(title, attack, samples=size, curve="ensemble", at=float(size)) for size in sizes]
-    network = evaluation.fast
 
     def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
         x, y = evaluation.prepared(x, y)
         correct = []
         for seed in evaluation.seed_list:
             x_adv = evaluation.craft(attack, x, y, seed, batch)
-            with torch.no_grad(), evaluating(network), seeded(scoring_seed(seed), x.device):
-                outputs = [network(x_adv) for _ in range(max(sizes))]
-            labels = [predict(_Replayed(outputs), x_adv, size, rule=evaluation.rule).label for size in sizes]
+            log_probs = evaluation.log_probs(x_adv, seed)
+            labels = [prediction_of(log_probs[:size], evaluation.rule).label for size in sizes]
             correct.append(torch.stack(labels, 1) == y[:, None])
         return {"correct": torch.stack(correct, 2)}
 
@@ -111,17 +107,6 @@ def changed(attack: Varied, **changes: Any) -> Varied:
             raise ArgumentError(f"{type(inner).__name__} has no {name} that can be varied; choose another attack")
     inner = replace(inner, **changes)
     return replace(attack, attack=inner) if isinstance(attack, Transfer) else inner
-
-
-class _Replayed(nn.Module):
-    """A network that returns the given outputs, one per call."""
-
-    def __init__(self, outputs: Sequence[Tensor]) -> None:
-        super().__init__()
-        self._outputs = iter(outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return next(self._outputs)
 
 
 def _curve(

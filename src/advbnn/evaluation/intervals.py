@@ -2,6 +2,7 @@
 
 import functools
 import math
+import statistics
 from collections.abc import Sequence
 from statistics import NormalDist
 
@@ -30,18 +31,39 @@ def clopper_pearson(successes: int, n: int, confidence: float = CONFIDENCE) -> t
     return lower, upper
 
 
-def accuracy_interval(correct: Sequence[int], n: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """The Clopper-Pearson interval of an accuracy measured on the same `n` images with several seeds.
+def accuracy_interval(
+    correct: Sequence[int], n: int, confidence: float = CONFIDENCE, draws: float = 0.0
+) -> tuple[float, float]:
+    """The interval of an accuracy measured on the same `n` images with several ensembles.
 
-    Only images count as trials: pooling seeds would count the same images several times. The mean over seeds varies
-    less between sets of images than the accuracy of one seed, so the interval of one seed, placed at the mean, is
-    conservative. A mean between two counts takes the outer ends of both intervals. `correct` holds the number of images
-    classified correctly under each seed.
+    Only images count as trials: pooling ensembles would count the same images several times. The share a_i of ensembles
+    that classify image i correctly lies in [0, 1] and has mean p, so its variance over images is at most p (1 - p),
+    that of one trial. With the variance of the mean due to the `draws` of ensembles (see `draws_variance`), the mean
+    varies at most like the share of successes in
+
+        m = p (1 - p) / (p (1 - p) / n + draws)
+
+    trials, the effective sample size. The interval is that of Clopper and Pearson for m trials (as that of Korn and
+    Graubard, 1998, Surv. Methodol. 24:193). Non-integers are rounded to the outer ends. `correct` holds the number of
+    images that each ensemble classifies correctly.
     """
     if not correct:
         raise ArgumentError("correct must hold the count of at least one seed, got none")
-    mean = math.fsum(correct) / len(correct)
-    return clopper_pearson(math.floor(mean), n, confidence)[0], clopper_pearson(math.ceil(mean), n, confidence)[1]
+    p = math.fsum(correct) / len(correct) / n
+    m = max(1, math.floor(n / (1 + n * draws / (p * (1 - p))))) if draws else n
+    k = round(p * m, 9)  # a whole number may be off by rounding
+    return clopper_pearson(math.floor(k), m, confidence)[0], clopper_pearson(math.ceil(k), m, confidence)[1]
+
+
+def draws_variance(correct: Sequence[Sequence[int]], n: int) -> float:
+    """The variance of an accuracy due to its finite number of ensembles, from the counts of each seed's ensembles.
+
+    The s^2 / R of R independent ensembles, averaged over seeds like their mean; 0 where a seed has a single one, which
+    says nothing of its variance.
+    """
+    if not correct or len(correct[0]) < 2:
+        return 0.0
+    return math.fsum(statistics.variance(counts) / len(counts) for counts in correct) / (len(correct) * n) ** 2
 
 
 def paired_interval(first: Tensor, second: Tensor, confidence: float = CONFIDENCE) -> tuple[float, float]:

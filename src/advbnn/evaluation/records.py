@@ -17,7 +17,7 @@ from torch import Tensor
 from advbnn.attacks.threat import Threat
 from advbnn.errors import ArgumentError, unknown
 from advbnn.evaluation.identity import DataIdentity, ModelIdentity
-from advbnn.evaluation.intervals import accuracy_interval
+from advbnn.evaluation.intervals import accuracy_interval, draws_variance
 from advbnn.evaluation.outcomes import unpack
 from advbnn.files import read_text, write_atomically
 
@@ -102,8 +102,10 @@ class Record(Plan):
     """One measurement: its settings, and the result.
 
     Attributes:
-        correct: the number of images classified correctly, for each seed; empty if accuracy was not measured.
-        outcomes: which images these are, for each seed, as `outcomes.pack` writes them; empty if only counted.
+        correct: the number of images classified correctly by each ensemble, the same number of ensembles for each
+            seed, one after the other; empty if accuracy was not measured.
+        outcomes: for each seed, how many of its ensembles classify each image correctly, as `outcomes.pack` writes it;
+            empty if only counted.
         details: further results, as JSON values.
         seconds: the time that it took, of all processes together.
         command: the command that makes this record again, if there is one.
@@ -117,10 +119,10 @@ class Record(Plan):
     command: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        if self.correct and not (len(self.correct) == len(self.seeds) and all(0 <= k <= self.n for k in self.correct)):
-            expected = f"one count in 0..{self.n} for each of {len(self.seeds)} seeds"
+        if len(self.correct) % len(self.seeds) or not all(0 <= k <= self.n for k in self.correct):
+            expected = f"as many counts in 0..{self.n} for each of {len(self.seeds)} seeds"
             raise ArgumentError(f"{self.name}: correct must hold {expected}, got {self.correct}")
-        if self.outcomes and tuple(int(unpack(one, self.n).sum()) for one in self.outcomes) != self.correct:
+        if self.outcomes and [int(counts.sum()) for counts in self._counts] != list(map(sum, self._by_seed)):
             raise ArgumentError(f"{self.name}: outcomes do not have the counts of correct={self.correct}")
 
     @classmethod
@@ -128,29 +130,42 @@ class Record(Plan):
         """The record of a finished plan."""
         return cls(**{f.name: getattr(plan, f.name) for f in fields(Plan)}, **results)
 
+    @property
+    def ensembles(self) -> int:
+        """R, the number of independent ensembles that scored the images under each seed."""
+        return len(self.correct) // len(self.seeds)
+
     @cached_property
     def spread(self) -> Spread:
-        """The accuracy over the evaluation seeds: its variation due to the randomness of classifier and attack."""
+        """The accuracy over seeds and ensembles: its variation due to the randomness of classifier and attack."""
         if not self.correct:
             raise ArgumentError(f"{self.name} ({self.kind}) has no accuracy; its results are {', '.join(self.details)}")
         return Spread.of(self.correct, unit=self.n)
 
     @property
     def accuracy(self) -> float:
-        """The share of images classified correctly, the mean over the seeds."""
+        """The share of images classified correctly, the mean over seeds and ensembles."""
         return self.spread.mean
 
     @property
     def right(self) -> Tensor:
-        """The share of seeds under which each image is classified correctly, [n]; see `paired_interval`."""
+        """The share of seeds and ensembles that classify each image correctly, [n]; see `paired_interval`."""
         if not self.outcomes:
             raise ArgumentError(f"{self.name} ({self.kind}) does not say which images were right; measure it again")
-        return torch.stack([unpack(one, self.n) for one in self.outcomes]).double().mean(0)
+        return torch.stack(self._counts).double().mean(0) / self.ensembles
 
     @cached_property
     def interval(self) -> tuple[float, float]:
-        """The 95 % interval of the accuracy due to the choice of images; see `accuracy_interval`."""
-        return accuracy_interval(self.correct, self.n)
+        """The 95 % interval of the accuracy over images, and over draws if there are several ensembles."""
+        return accuracy_interval(self.correct, self.n, draws=draws_variance(self._by_seed, self.n))
+
+    @property
+    def _by_seed(self) -> list[tuple[int, ...]]:
+        return [self.correct[k : k + self.ensembles] for k in range(0, len(self.correct), self.ensembles or 1)]
+
+    @property
+    def _counts(self) -> list[Tensor]:
+        return [unpack(one, self.n, self.ensembles) for one in self.outcomes]
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values. Accuracy, interval and spread are included for readers; `from_dict` computes them again."""

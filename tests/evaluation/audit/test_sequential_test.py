@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -6,7 +7,7 @@ from torch import Tensor, nn
 
 from advbnn.bayes.mean_field import bayesianize
 from advbnn.bayes.prediction import predict
-from advbnn.evaluation.audit.sequential_test import RobustSet, Verdict, padded, sequential_test
+from advbnn.evaluation.audit.sequential_test import CertainSet, Verdict, padded, sequential_test
 from advbnn.randomness import seeded
 from trained_nets import digits
 
@@ -109,54 +110,59 @@ def test_a_gpu_sees_few_batch_sizes_and_decides_the_same() -> None:
     assert (many.weight_samples == torch.cat(alone)).float().mean() > 0.9  # up to rounding
 
 
-def robust_set(
-    chances: list[list[float]], *, random: bool = True, rows: list[int] | None = None, model: nn.Module | None = None
-) -> RobustSet:
-    """Three images, tested at points with the given chances to be correct, [points, images]."""
+def certain_set(*radii: list[float], model: nn.Module | None = None, **options: Any) -> CertainSet:
+    """Three images, tested at growing radii at points with the given chances to be correct."""
+    known = {"rule": "probability", "points": len(radii), "error": 0.01, "seed": 0}
     limits = {"max_weight_samples": 300, "batch_size": 10}
-    labels = torch.zeros(3, dtype=torch.int64)
-    found = RobustSet(model or Coins(), labels, random=random, points=len(chances), error=0.01, seed=0, **limits)
-    check(found, chances, rows)
+    found = CertainSet(model or Coins(), torch.zeros(3, dtype=torch.int64), **known | limits | options)
+    for chances in radii:
+        check(found, chances)
     return found
 
 
-def check(found: RobustSet, chances: list[list[float]], rows: list[int] | None = None) -> None:
-    points = torch.tensor(chances)
-    found.test(points[:, :, None], points - 0.5, None if rows is None else torch.tensor(rows))
+def check(found: CertainSet, chances: list[float], new: list[bool] | None = None) -> None:
+    found.test(torch.tensor(chances)[:, None], torch.tensor(new or [True] * len(chances)))
 
 
-def test_an_image_is_robust_if_it_is_correct_at_all_its_points() -> None:
-    found = robust_set([[1.0, 1.0, 0.9], [0.9, 0.0, 0.9], [1.0, 1.0, 0.5]])
-    assert found.robust.tolist() == [True, False, False]
+def test_an_image_is_certain_if_every_test_calls_it_correct() -> None:
+    found = certain_set([1.0, 1.0, 0.9], [0.9, 0.0, 0.5])
+    assert found.certain.tolist() == [True, False, False]
     assert found.inconclusive.tolist() == [False, False, True]
     assert found.weight_samples[2] >= 300
 
 
-def test_an_inconclusive_image_is_broken_by_a_later_point_and_then_not_tested_again() -> None:
-    found = robust_set([[0.5, 0.5, 1.0]])
+def test_an_image_that_is_wrong_stays_wrong_and_is_not_tested_again() -> None:
+    found = certain_set([0.5, 0.5, 0.0])
     assert found.inconclusive.tolist() == [True, True, False]
-    check(found, [[1.0, 0.0, 1.0], [0.9, 0.9, 1.0]])
-    assert found.robust.tolist() == [False, False, True]
-    assert found.inconclusive.tolist() == [True, False, False]
-    before = found.weight_samples[1].item()
-    check(found, [[1.0, 1.0, 1.0]])
-    assert (found.weight_samples[1], found.robust[1]) == (before, False)
+    before = found.weight_samples[2].item()
+    check(found, [1.0, 0.0, 1.0])
+    assert found.certain.tolist() == [False, False, False]
+    assert (found.wrong.tolist(), found.inconclusive.tolist()) == ([False, True, True], [True, False, False])
+    assert found.weight_samples[2] == before
 
 
-def test_only_the_given_rows_are_tested() -> None:
-    found = robust_set([[0.0, 1.0]], rows=[2, 1])
-    assert found.robust.tolist() == [True, True, False]
-    assert found.weight_samples[0] == 0
-
-
-def test_one_prediction_of_a_deterministic_network_decides() -> None:
-    found = robust_set([[0.6, 0.4, 0.5]], random=False)
-    assert found.robust.tolist() == [True, False, False]
-    assert found.weight_samples.tolist() == [0, 0, 0]
+def test_a_point_that_is_not_new_is_not_tested_again() -> None:
+    found = certain_set([1.0, 1.0, 1.0])
+    before = found.weight_samples.clone()
+    check(found, [0.0, 0.0, 0.0], [False, True, False])
+    assert found.certain.tolist() == [True, False, True]
+    assert (found.weight_samples > before).tolist() == [False, True, False]
 
 
 def test_every_test_has_weight_samples_of_its_own() -> None:
     model = Coins()
-    check(robust_set([[1.0, 1.0, 1.0]], model=model), [[1.0, 1.0, 1.0]])
+    certain_set([1.0, 1.0, 1.0], [1.0, 1.0, 1.0], model=model)
     assert len(model.random_numbers) > 10
     assert len(set(model.random_numbers)) == len(model.random_numbers)
+
+
+def test_votes_are_tested_as_votes() -> None:
+    class Torn(nn.Module):
+        """One weight sample in four is nearly sure of class 1, the others prefer class 0 a little."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            rare = torch.rand(len(x), 1) < 0.25
+            return torch.where(rare, torch.tensor([0.01, 0.99]), torch.tensor([0.51, 0.49])).log()
+
+    assert certain_set([0.0, 0.0, 0.0], model=Torn(), rule="probability").wrong.all()
+    assert certain_set([0.0, 0.0, 0.0], model=Torn(), rule="vote").certain.all()

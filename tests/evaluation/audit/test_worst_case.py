@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 from unittest.mock import patch
 
@@ -37,7 +38,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::advbnn.evaluation.accuracy.Smal
 
 THREAT = Threat("linf", 0.15)
 TINY = replace(LEVELS["quick"], eot=(1, 2), steps=(2, 4), restarts=2, apgd_steps=3, apgd_eot=2, selection_samples=2)
-TINY = replace(TINY, query_eot=2, square_queries=8, nes_queries=12, nes_directions=2, max_weight_samples=60)
+TINY = replace(
+    TINY, query_eot=2, square_queries=8, nes_queries=12, nes_directions=2, max_weight_samples=60, ensembles=2
+)
 
 
 @functools.cache
@@ -100,7 +103,7 @@ def test_a_cheat_is_flagged_and_its_worst_case_is_near_its_true_accuracy(
     assert flags <= raised(found), str(found)
     # an adaptive attack, on the network behind the trick
     x_adv = PGD(THREAT, steps=50)(net(), x, y, seed=5)
-    truth = (predict(model, x_adv, samples=200, seed=99).label == y).float().mean().item()
+    truth = fmean((predict(model, x_adv, seed=seed).label == y).float().mean().item() for seed in range(10))
     assert under(found, claim) > truth + 0.15
     assert found.records[0].accuracy < truth + 0.075
 
@@ -144,7 +147,11 @@ def test_a_record_says_everything() -> None:
     assert {"role": "given", "on": "all", "attack": settings_of(own), "n": [80, 80]}.items() <= by_name["mine"].items()
     assert by_name["from plain"]["attack"]["source"] == ModelIdentity.of(net()).sha256
     assert by_name["NES"]["on"] == "survivors"
-    assert all(correct <= n < 80 for correct, n in zip(record.correct, by_name["NES"]["n"], strict=True))
+    # 20 // 3 times as many ensembles as of 20 weight samples, for each of the two seeds
+    assert (record.ensembles, len(record.correct), len(record.outcomes)) == (12, 24, 2)
+    assert all(record.right.mean() * 80 <= n < 80 for n in by_name["NES"]["n"])
+    assert torch.isclose(record.right.mean(), torch.tensor(record.accuracy, dtype=torch.float64))
+    assert all(0 <= a + b <= 80 for a, b in zip(details["certain"], details["inconclusive"], strict=True))
     assert len(details["inconclusive"]) == 2 and details["mean_weight_samples"] > 0
     assert (details["random"], details["error"], details["max_weight_samples"]) == (True, 0.01, 60)
     assert [flag.name for flag in found.flags()] == list(FLAGS)
@@ -170,6 +177,17 @@ def test_several_radii_give_one_accuracy_each_that_never_rises() -> None:
     alone = tiny(net(), threats[1])
     assert alone.records[0].correct == found.records[0].correct
     assert found.flags(0.02) == alone.flags()
+
+
+@pytest.mark.parametrize("rule", ["vote", "loss"])
+def test_other_rules_score_the_classifier_that_uses_them(rule: str) -> None:
+    probability, other = (tiny(bnn(), samples=5, rule=used).records[0] for used in ("probability", rule))
+    assert other.rule == rule
+    # at most points of this network the three rules agree
+    assert 0 < other.accuracy < under(Audit(Records([other])), "clean")
+    assert abs(other.accuracy - probability.accuracy) < 0.1
+    # a mean of logarithms cannot be tested
+    assert ("certain" in other.details) == ("inconclusive" in other.details) == (rule == "vote")
 
 
 @pytest.mark.parametrize(
@@ -245,7 +263,7 @@ def test_is_found_among_other_records_and_printed() -> None:
         ({"threat": Threat("linf", 0.0)}, ValueError, "positive and finite radius.*eps=0.0"),
         ({"threat": ["linf"]}, TypeError, "threat must be a Threat.*got 'linf'"),
         ({"level": "quik"}, ValueError, "level='quik'.*'quick'"),
-        ({"rule": "vote"}, ValueError, "leave out rule"),
+        ({"rule": "median"}, ValueError, "rule='median'.*'vote'"),
         ({"transfer_from": {"x": "y"}}, TypeError, "transfer_from.*'x' is str"),
         ({"attacks": {"mine": PGD(Threat("linf", 0.1))}}, ValueError, "'mine' has .*eps=0.1.*eps=0.15"),
     ],

@@ -55,13 +55,13 @@ def black_box(found: Findings) -> Decision:
 def noise(found: Findings) -> Decision:
     """Where adversarial examples exist, gradient attacks must be stronger than random noise."""
     by_gradients, by_noise = found.under(found.strongest(PAPER, WHITE_BOX)), found.under(found.strongest(NOISE))
-    raised = not below(by_gradients, by_noise) and below(found.not_broken, by_noise)
+    raised = not below(by_gradients, by_noise) and below(found.worst, by_noise)
     words = (
         f"The accuracy is {percent(by_noise)} under random noise and {percent(by_gradients)} under the strongest "
         "white-box attack"
     )
-    words += f", though {percent(found.not_broken)} under all attacks together." if raised else "."
-    numbers = {"white_box": share(by_gradients), "noise": share(by_noise), "not_broken": share(found.not_broken)}
+    words += f", though {percent(found.worst)} under all attacks together." if raised else "."
+    numbers = {"white_box": share(by_gradients), "noise": share(by_noise), "worst": share(found.worst)}
     return Decision(raised, words, numbers)
 
 

@@ -31,7 +31,10 @@ class Level:
         selection_samples: weight samples by which attacks select their best point.
         query_eot: weight samples averaged in one query of a black-box attack. Against a deterministic network the
             attack makes that many times more queries instead.
-        max_weight_samples: weight samples after which the test of a point is inconclusive.
+        comparison_samples: weight samples by which the worst of the most dangerous points of an image is chosen.
+        ensembles: R, independent ensembles of 20 weight samples that score the worst point of each image; of smaller
+            ensembles as many more.
+        max_weight_samples: weight samples after which the test of the infinite ensemble is inconclusive.
     """
 
     eot: tuple[int, ...]
@@ -45,6 +48,8 @@ class Level:
     square_queries: int
     nes_queries: int
     nes_directions: int
+    comparison_samples: int
+    ensembles: int
     max_weight_samples: int
 
 
@@ -60,6 +65,8 @@ _SETTINGS: dict[str, tuple[Any, Any, Any]] = {  # of the quick, the standard and
     "square_queries": (120, 500, 1000),
     "nes_queries": (250, 500, 1000),
     "nes_directions": (10, 25, 25),
+    "comparison_samples": (200, 400, 1000),
+    "ensembles": (10, 20, 50),
     "max_weight_samples": (1000, 5000, 20_000),
 }
 LEVELS = {

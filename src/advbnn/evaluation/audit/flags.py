@@ -47,7 +47,7 @@ class Findings:
 
     Attributes:
         right: under each attack, [n, entries]; NaN where an attack was not run.
-        not_broken: under all attacks together; inconclusive images included.
+        worst: at the worst point of all attacks together.
         large_eps: at a radius at which no classifier can be robust; None if there is no such radius.
         probes: the results of `probe`.
         probabilities: whether the network returns probabilities.
@@ -55,7 +55,7 @@ class Findings:
 
     entries: Sequence[SuiteEntry]
     right: Tensor
-    not_broken: Tensor
+    worst: Tensor
     large_eps: Tensor | None
     probes: Mapping[str, Tensor]
     random: bool

@@ -1,4 +1,4 @@
-"""The work of an audit: attack and probe batch by batch, then compute the worst case and the flags of each radius."""
+"""The work of an audit: attack and probe batch by batch, score the worst points, and raise flags at each radius."""
 
 import functools
 import math
@@ -11,24 +11,34 @@ import torch
 from torch import Tensor, nn
 
 from advbnn.attacks import PGD, GradientMaskingWarning
-from advbnn.attacks.losses import margin
 from advbnn.attacks.oracle import is_random
 from advbnn.attacks.threat import Threat
+from advbnn.bayes.prediction import prediction_of
 from advbnn.data.augment import to_float
 from advbnn.data.imageset import row_numbers
 from advbnn.evaluation.accuracy import CLEAN, Evaluation, Options, Perturbation, SmallSampleWarning, attack_settings
 from advbnn.evaluation.attackable import attackable
-from advbnn.evaluation.audit.attack_suite import ALL, SURVIVORS, Level, attack_suite, even_change
+from advbnn.evaluation.audit.attack_suite import ALL, Level, attack_suite, even_change
 from advbnn.evaluation.audit.flags import Findings, all_flags
 from advbnn.evaluation.audit.probes import probe
-from advbnn.evaluation.audit.sequential_test import RobustSet
+from advbnn.evaluation.audit.sequential_test import BOUNDED, CertainSet, padded
+from advbnn.evaluation.audit.worst_points import WorstPoints, chance_correct
 from advbnn.evaluation.batchwise import Batch
 from advbnn.evaluation.records import Plan, Records
 from advbnn.modules import evaluating
 from advbnn.randomness import derive_seed
 
 ERROR = 0.01
-"""The probability, for each image, that the sequential test decides wrongly."""
+"""The probability, for each image, that the test of the infinite ensemble decides wrongly."""
+
+_FEWEST_SAMPLES = 20
+"""Weight samples that compare all points at least, however few the classifier has."""
+
+_MOST_ENSEMBLES = 200
+"""Ensembles that score a point at most; a record holds the accuracy of each."""
+
+CERTAIN, INCONCLUSIVE = "certain", "inconclusive"
+"""The details with the images, counted for each seed, that are certain and inconclusive for the infinite ensemble."""
 
 
 class AuditRunner:
@@ -55,6 +65,9 @@ class AuditRunner:
             random = is_random(model, x)
         pixels = x[0].numel()
         self.model, self.level, self.random = model, level, random
+        self.tested = not random or evaluation.rule in BOUNDED
+        more = max(1, 20 // evaluation.samples)  # a small ensemble varies more, and costs less
+        self.ensembles = min(level.ensembles * more, _MOST_ENSEMBLES) if random else 1
         suite = functools.partial(
             attack_suite,
             model=model,
@@ -85,79 +98,98 @@ class AuditRunner:
             by_seed = [self._attack_all(x, y, seed, batch) for seed in seeds]
             seed = derive_seed(seeds[0], "probe", batch.number)
             probes = probe(self.model, x, y, threat, self.evaluation.samples, seed)
-        return {**probes, **{name: torch.stack([one[name] for one in by_seed], -1) for name in by_seed[0]}}
+        stacked = {
+            name: torch.stack([one[name] for one in by_seed], min(2, first.ndim))  # ensembles come after seeds
+            for name, first in by_seed[0].items()
+        }
+        return {**probes, **stacked}
 
     def _attack_all(self, x: Tensor, y: Tensor, seed: int, batch: Batch) -> dict[str, Tensor]:
-        """The attacks of all radii under one evaluation seed."""
-        found = RobustSet(
+        """The attacks of all radii under one evaluation seed; what they find is carried over to the larger balls."""
+        worst = WorstPoints(x)
+        sure = CertainSet(
             self.evaluation.fast,
             y,
-            random=self.random,
-            points=1 + sum(len(entries) for entries in self.suites),
+            rule=self.evaluation.rule,
+            points=len(self.suites),
             error=ERROR,
             seed=seed,
             max_weight_samples=self.level.max_weight_samples,
             batch_size=self.evaluation.batch_size,
         )
-        clean = self._lead(x, y, seed)
-        found.test(x[None], clean[None])
-        right, robust, inconclusive = [], [], []
+        clean = self._offer(x, y, torch.arange(len(x), device=x.device), seed, worst)
+        right, correct, certain, inconclusive = [], [], [], []
+        chosen = torch.full_like(x, math.nan)
         for radius, _ in enumerate(self.suites):
-            right.append(self._attack(radius, x, y, seed, batch, found))
-            robust.append(found.robust.clone())
-            inconclusive.append(found.inconclusive.clone())
-        last = clean
+            right.append(self._attack(radius, x, y, seed, batch, worst))
+            before, chosen = chosen, worst.choose(functools.partial(self._compare, y, seed))
+            correct.append(self._score(chosen, y, seed))
+            if self.random and self.tested:
+                sure.test(chosen, (chosen != before).flatten(1).any(1))
+            certain.append(sure.certain.clone() if self.random else correct[-1][:, 0])
+            inconclusive.append(sure.inconclusive.clone())
+        large_eps = clean > 0
         if self.sanity_attack is not None:
-            last = self._lead(self._craft("sanity attack", self.sanity_attack, x, y, seed, batch), y, seed)
+            points = self._craft("sanity attack", self.sanity_attack, x, y, seed, batch)
+            large_eps = self.evaluation.classify(points, seed).label == y
         return {
-            "clean": (clean > 0).to(torch.int8),
+            "clean": clean,
             "right": torch.cat(right, 1),
-            "large_eps": last > 0,
-            "correct": torch.stack(robust, 1),
-            "inconclusive": torch.stack(inconclusive, 1),
-            "weight_samples": found.weight_samples,
+            "large_eps": large_eps,
+            "correct": torch.stack(correct, 1),
+            CERTAIN: torch.stack(certain, 1),
+            INCONCLUSIVE: torch.stack(inconclusive, 1),
+            "weight_samples": sure.weight_samples,
         }
 
-    def _attack(self, radius: int, x: Tensor, y: Tensor, seed: int, batch: Batch, found: RobustSet) -> Tensor:
+    def _attack(self, radius: int, x: Tensor, y: Tensor, seed: int, batch: Batch, worst: WorstPoints) -> Tensor:
         """The images that are correct under each attack of a radius: 1 or 0, -1 if not attacked, [n, entries]."""
         entries = self.suites[radius]
         right = torch.full((len(x), len(entries)), -1, dtype=torch.int8, device=x.device)
-
-        def run(number: int, rows: Tensor) -> tuple[Tensor, Tensor]:
-            place = f"radius {radius + 1} of {len(self.suites)}, attack {number + 1} of {len(entries)}"
-            entry = entries[number]
-            points = self._craft(f"{place}: {entry.name}", entry.attack, x[rows], y[rows], seed, batch)
-            leads = self._lead(points, y[rows], seed)
-            right[rows, number] = (leads > 0).to(right.dtype)
-            return points, leads
-
         everyone = torch.arange(len(x), device=x.device)
-        runs = [run(number, everyone) for number, entry in enumerate(entries) if entry.on == ALL]
-        points, leads = (torch.stack(parts) for parts in zip(*runs, strict=True))
-        found.test(points, leads)
         for number, entry in enumerate(entries):
-            rows = found.robust.nonzero().squeeze(1)
-            if entry.on == SURVIVORS and len(rows):
-                points, leads = run(number, rows)
-                found.test(points[None], leads[None], rows)
+            rows = everyone if entry.on == ALL else worst.surviving
+            if len(rows):
+                place = f"radius {radius + 1} of {len(self.suites)}, attack {number + 1} of {len(entries)}"
+                points = self._craft(f"{place}: {entry.name}", entry.attack, x[rows], y[rows], seed, batch)
+                right[rows, number] = self._offer(points, y[rows], rows, seed, worst)
         return right
+
+    def _offer(self, points: Tensor, y: Tensor, rows: Tensor, seed: int, worst: WorstPoints) -> Tensor:
+        """Whether the ensemble of the seed is correct at points of the images `rows`, 1 or 0.
+
+        Its weight samples, or a few more, also decide which points may be the worst. These are scored on others.
+        """
+        size, rule = self.evaluation.samples, self.evaluation.rule
+        log_probs = self.evaluation.log_probs(points, seed, max(size, _FEWEST_SAMPLES) if self.random else 1)
+        worst.offer(points, chance_correct(log_probs, y, size, rule), rows)
+        return (prediction_of(log_probs[:size], rule).label == y).to(torch.int8)
+
+    def _compare(self, y: Tensor, seed: int, points: Tensor, rows: Tensor) -> Tensor:
+        """The chance that an ensemble is correct at points of the images `rows`, by weight samples for this alone."""
+        # the number of images varies, and a GPU would capture a new graph for each number
+        chosen = padded(torch.arange(len(rows)), self.evaluation.batch_size) if points.is_cuda else slice(None)
+        seed, samples = derive_seed(seed, "compare"), self.level.comparison_samples
+        log_probs = self.evaluation.log_probs(points[chosen], seed, samples)[:, : len(rows)]
+        return chance_correct(log_probs, y[rows], self.evaluation.samples, self.evaluation.rule)
+
+    def _score(self, points: Tensor, y: Tensor, seed: int) -> Tensor:
+        """Whether each of R ensembles, of weight samples that nothing was chosen by, is correct, [n, R]."""
+        seeds = [derive_seed(seed, "headline", number) for number in range(self.ensembles)]
+        return torch.stack([self.evaluation.classify(points, one).label == y for one in seeds], 1)
 
     def _craft(self, name: str, attack: Perturbation, x: Tensor, y: Tensor, seed: int, batch: Batch) -> Tensor:
         """The points of an attack, stored in case the audit is interrupted before the batch is done."""
         make = functools.partial(self.evaluation.craft, attack, x, y, seed, batch)
         return batch.part(f"seed {seed}, {name}", x, make)
 
-    def _lead(self, x: Tensor, y: Tensor, seed: int) -> Tensor:
-        """By how much the label's mean probability leads all others, [n]."""
-        return -margin(self.evaluation.classify(x, seed).probs, y)
-
     def _details(self, results: dict[str, Tensor]) -> list[dict[str, Any]]:
-        """For each radius the single attacks, the statistics of the sequential test, and the flags."""
+        """For each radius the single attacks, what is certain of the infinite ensemble, and the flags."""
         parts = results["right"].split([len(entries) for entries in self.suites], 1)
         return [self._details_at(radius, results, right) for radius, right in enumerate(parts)]
 
     def _details_at(self, radius: int, results: dict[str, Tensor], right: Tensor) -> dict[str, Any]:
-        entries, inconclusive = self.suites[radius], results["inconclusive"][:, radius]
+        entries = self.suites[radius]
         attacks = [{"name": CLEAN, "role": CLEAN, "on": ALL, "attack": None, **_counts(results["clean"])}]
         for entry, outcomes in zip(entries, right.unbind(1), strict=True):
             about = {"name": entry.name, "role": entry.role, "on": entry.on, "attack": attack_settings(entry.attack)}
@@ -165,7 +197,7 @@ class AuditRunner:
         findings = Findings(
             entries=entries,
             right=torch.where((right >= 0).all(-1), right.double().mean(-1), math.nan),
-            not_broken=(results["correct"][:, radius] | inconclusive).double().mean(-1),
+            worst=results["correct"][:, radius].double().mean((1, 2)),
             large_eps=None if self.sanity_attack is None else results["large_eps"].double().mean(-1),
             probes=results,
             random=self.random,
@@ -173,7 +205,7 @@ class AuditRunner:
         )
         return {
             "attacks": attacks,
-            "inconclusive": inconclusive.sum(0).tolist(),
+            **{name: results[name][:, radius].sum(0).tolist() for name in (CERTAIN, INCONCLUSIVE) if self.tested},
             "error": ERROR,
             "max_weight_samples": self.level.max_weight_samples,
             "mean_weight_samples": results["weight_samples"].double().mean().item(),

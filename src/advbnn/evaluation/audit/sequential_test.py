@@ -1,8 +1,7 @@
-"""Whether a random classifier is correct at a point: a sequential test on fresh weight samples.
+"""Whether the infinite ensemble, argmax_c E p_c, is correct at a point: a sequential test on fresh weight samples.
 
-The classifier is the infinite ensemble, argmax_c E p_c. A finite ensemble that is close to a tie errs at random, and
-the worst of many points is likely to be one where it erred. So points found by attacks are tested again, on weight
-samples that nothing was selected on, and on as many as the decision needs.
+A finite ensemble that is close to a tie errs at random. Whether the infinite one is correct can be decided with a given
+certainty, on as many weight samples as the decision needs; close to a tie it stays inconclusive.
 """
 
 import functools
@@ -15,6 +14,9 @@ from torch.nn import functional
 
 from advbnn.modules import evaluating
 from advbnn.randomness import derive_seed, seeded
+
+BOUNDED = ("probability", "vote")
+"""The rules whose infinite ensemble can be tested: a mean of logarithms has no bound to bet on."""
 
 _LARGEST_STAKE = 0.9
 
@@ -35,12 +37,14 @@ def sequential_test(
     *,
     seed: int,
     max_weight_samples: int,
+    rule: str = "probability",
     false_correct: float = 0.01,
     false_wrong: float = 0.01,
     batch_size: int = 250,
 ) -> Verdict:
     """Whether argmax_c E p_c(x) is y, by a test that may stop after any weight sample (testing by betting).
 
+    With the rule `"vote"`, p_c is the vote of a weight sample: 1 for its label, else 0.
     For every class j other than y, wealth is bet on d_j = p_y - p_j, a number in [-1, 1], having a positive mean:
     prod_t (1 + b_t d_j(t)), where the stake b_t is chosen before weight sample t. If y does not beat j, the wealth is a
     supermartingale, and the probability that it ever reaches 1 / false_correct is at most false_correct (Ville's
@@ -59,6 +63,8 @@ def sequential_test(
         if len(rows) == 0:
             break
         probs = _probabilities(model, x, rows, batch_size, derive_seed(seed, "decide", number))
+        if rule == "vote":
+            probs = functional.one_hot(probs.argmax(1), probs.shape[1]).to(probs)
         if known is None:
             known = probs.new_zeros(len(x), 4, probs.shape[1])
         total, squares, for_correct, for_wrong = known[rows].unbind(1)
@@ -93,22 +99,19 @@ def padded(rows: Tensor, batch_size: int) -> Tensor:
     return torch.cat([rows, rows[-1:].expand(size - len(rows))])
 
 
-class RobustSet:
-    """The images of a batch that are robust to all points tested so far.
+class CertainSet:
+    """What is certain about the infinite ensemble on the images of a batch, tested at one point per image and radius.
 
-    A broken image is not tested again. An inconclusive image is not robust; it is tested at the worst points of later
-    attacks, so that it counts as broken where one of them surely breaks it. An image that one of its points breaks is
-    called robust with probability at most `error`, and an image that none breaks is called broken with probability at
-    most `error`.
+    At the worst points of growing radii an image is certain while every test so far calls it correct, and wrong for
+    good once one calls it wrong, since the point lies in all larger balls. Either is an error with probability at most
+    `error` per image. Points must have been chosen on other weight samples.
 
     Attributes:
-        robust: every point so far is surely classified correctly, [n].
-        inconclusive: the test of a point was inconclusive, and no point has surely broken the image, [n].
+        certain, wrong: [n]; neither is inconclusive.
         weight_samples: the number that all tests of an image have taken, [n].
 
     Args:
-        random: whether the model is random; if not, one prediction decides.
-        points: how many points of each image are tested in all.
+        points: how many points of each image are tested at most.
     """
 
     def __init__(
@@ -116,49 +119,38 @@ class RobustSet:
         model: nn.Module,
         y: Tensor,
         *,
-        random: bool,
+        rule: str,
         points: int,
         error: float,
         seed: int,
         max_weight_samples: int,
         batch_size: int,
     ) -> None:
-        self._y, self._random, self._seed, self._tests = y, random, seed, 0
+        self._y, self._seed, self._tests = y, seed, 0
         self._sequential_test = functools.partial(
             sequential_test,
             model,
-            false_correct=error,  # a broken image is called robust only if the test of the point that breaks it errs
-            false_wrong=error / points,  # a robust image is called broken if any of its tests errs
+            rule=rule,
+            false_correct=error,  # a wrong image is called certain only if the test of the point that breaks it errs
+            false_wrong=error / points,  # an image is called wrong by mistake if any of its tests errs
             max_weight_samples=max_weight_samples,
             batch_size=batch_size,
         )
-        self.robust = torch.ones_like(y, dtype=torch.bool)
-        self.inconclusive, self.weight_samples = torch.zeros_like(self.robust), torch.zeros_like(y)
+        self.certain = torch.ones_like(y, dtype=torch.bool)
+        self.wrong, self.weight_samples = torch.zeros_like(self.certain), torch.zeros_like(y)
 
-    def test(self, points: Tensor, leads: Tensor, rows: Tensor | None = None) -> None:
-        """Test points, [points, images, ...], of images that are not broken.
+    @property
+    def inconclusive(self) -> Tensor:
+        """Neither certain nor wrong, [n]."""
+        return ~(self.certain | self.wrong)
 
-        In a small ensemble the label leads by `leads`, [points, images]. The images are the given rows, or all.
-        """
-        rows = torch.arange(len(self._y), device=self._y.device) if rows is None else rows
-        number = torch.arange(len(points), device=rows.device)[:, None]
-        worst = number == leads.argmin(0, keepdim=True)
-        # most broken images break at the point that looks worst, and the others then need no test
-        self._test(points, leads, rows, worst & (self.robust | self.inconclusive)[rows])
-        self._test(points, leads, rows, ~worst & self.robust[rows])
-
-    def _test(self, points: Tensor, leads: Tensor, rows: Tensor, chosen: Tensor) -> None:
-        point, image = chosen.nonzero(as_tuple=True)
-        x, leads, rows = points[point, image], leads[point, image], rows[image]
-        if not self._random:
-            self.robust[rows[leads <= 0]] = False
-        if not self._random or len(rows) == 0:
-            return
+    def test(self, points: Tensor, new: Tensor) -> None:
+        """Test the points, [n, ...], of the images that are not wrong and have a `new` one, bool [n]."""
+        rows = (new & ~self.wrong).nonzero().squeeze(1)
         self._tests += 1
         # fresh weight samples for each test, independent of earlier decisions
-        seed = derive_seed(self._seed, "worst case", self._tests)
-        verdict = self._sequential_test(x=x, y=self._y[rows], seed=seed)
-        self.robust[rows[~verdict.correct]] = False
-        self.inconclusive[rows[~(verdict.correct | verdict.wrong)]] = True
-        self.inconclusive[rows[verdict.wrong]] = False
+        seed = derive_seed(self._seed, "certain", self._tests)
+        verdict = self._sequential_test(x=points[rows], y=self._y[rows], seed=seed)
+        self.certain[rows[~verdict.correct]] = False
+        self.wrong[rows[verdict.wrong]] = True
         self.weight_samples.index_add_(0, rows, verdict.weight_samples)

@@ -35,10 +35,12 @@ def audit(
 ) -> "Audit":
     """Attack a classifier with a whole suite of attacks, and check for signs of gradient masking.
 
-    An image is robust if no attack changes the prediction of the infinite ensemble, argmax_c E p_c. Each point is
-    decided by a sequential test on fresh weight samples: see `sequential_test`. For each image the probability of a
-    wrong decision is at most 1 %; inconclusive images count as not robust. An image that is broken at one radius is
-    broken at all larger ones. The accuracies of single attacks are those of the ensemble of `samples` weight samples.
+    The accuracy is the expected accuracy of the deployed classifier, `samples` weight samples with their `rule`, at the
+    worst point found for each image. The points of all attacks, also at smaller radii, and the clean image are compared
+    on weight samples of their own: see `risk`. The worst is scored by several independent ensembles of fresh weight
+    samples, so the accuracy is unbiased for these points and an upper bound on robust accuracy. Its interval covers
+    images and weight samples. The details say how many images are certain and inconclusive for the infinite ensemble:
+    see `sequential_test`. The accuracies of single attacks are those of one ensemble.
 
     Args:
         model: any module that returns logits, random or not; it is not changed.
@@ -47,14 +49,11 @@ def audit(
         level: `"quick"` for a first look, `"standard"`, or `"thorough"` for a publication; see `attack_suite.LEVELS`.
         transfer_from: models by name, whose adversarial examples are transferred to `model`.
         attacks: your own attacks by name, such as an adaptive attack on this defence; each runs at its radius.
-        options: see `Options`. `seeds` is 1 by default, as every seed repeats the whole audit. There is no `rule`: the
-            classifier is the one of eq. 18.
+        options: see `Options`. `seeds` is 1 by default, as every seed repeats the whole audit.
     """
     threats, sources, given = _by_radius(threat), dict(transfer_from or {}), dict(attacks or {})
     if level not in LEVELS:
         raise unknown("level", level, LEVELS)
-    if "rule" in options:
-        raise ArgumentError("audit always uses the largest mean probability (eq. 18); leave out rule")
     for name, source in sources.items():
         if not isinstance(source, nn.Module):
             raise ArgumentTypeError(f"transfer_from must hold models by name; {name!r} is {type(source).__name__}")

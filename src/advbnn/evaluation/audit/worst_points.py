@@ -1,0 +1,87 @@
+"""The worst point found for each image: the one at which the deployed classifier is most likely to be wrong.
+
+Points are compared on weight samples that neither craft nor score them, by an estimate that does not depend on the
+scale of the logits. A few samples leave a few contenders for each image, and many samples choose the worst of these.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from advbnn.bayes.prediction import contributions
+
+CONTENDERS = 4
+"""Points of each image that are compared on many weight samples."""
+
+_RESAMPLES = 200
+"""Ensembles that are resampled, at least; a difference of one of them is the resolution of a chance."""
+
+_SURVIVES = 0.05
+"""Images that are correct with a smaller probability are broken: more attacks could not lower the result by more."""
+
+
+def chance_correct(log_probs: Tensor, y: Tensor, size: int, rule: str = "probability") -> Tensor:
+    """The estimated probability that an ensemble of `size` weight samples is correct at each of n points, [n].
+
+    An ensemble predicts the class with the largest mean contribution v of its samples (see `contributions`). From the
+    given samples, [samples, n, classes], ensembles are resampled with replacement, every sample equally often; the
+    estimate is the share that is correct. Points with equal shares, as where no ensemble errs, are ordered by the
+    smallest mean(d_c) / std(d_c) with d_c = v_y - v_c, which decides how often a large ensemble errs, since its mean is
+    nearly normal: it adds less than the resolution of the share. Neither depends on the scale of v.
+    """
+    votes = contributions(log_probs.double(), rule).clamp_min(-1e30)  # a logarithm may be infinite
+    ensembles = _resampled(len(votes), size).to(votes)
+    parts = ensembles.split(20)  # all at once may not fit into memory
+    right = torch.cat([torch.einsum("es,snc->enc", part, votes).argmax(-1) == y for part in parts])
+    d = votes.gather(-1, y.expand(len(votes), -1)[..., None]) - votes
+    std, mean = torch.std_mean(d, 0, correction=0)
+    own = functional.one_hot(y, votes.shape[-1]).bool()
+    lead = (mean / std.clamp_min(torch.finfo(std.dtype).tiny)).masked_fill(own, math.inf).amin(-1)
+    return right.double().mean(0) + (0.5 + lead.atan() / math.pi) / len(ensembles)
+
+
+def _resampled(samples: int, size: int) -> Tensor:
+    """The weight of each sample in each resampled ensemble, [ensembles, samples]; the same at every call."""
+    every = torch.arange(samples).repeat(size * math.ceil(_RESAMPLES / samples))
+    shuffled = every[torch.randperm(len(every), generator=torch.Generator().manual_seed(0))]
+    return functional.one_hot(shuffled.view(-1, size), samples).sum(1) / size
+
+
+class WorstPoints:
+    """The most dangerous points found so far for each image of a batch.
+
+    Attributes:
+        points: a few for each image, in no order, [contenders, n, ...].
+        chance: `chance_correct` at these, [contenders, n].
+    """
+
+    def __init__(self, x: Tensor) -> None:
+        self.points = x.repeat(CONTENDERS, *[1] * x.ndim)
+        self.chance = torch.full(self.points.shape[:2], math.inf, dtype=torch.float64, device=x.device)
+
+    @property
+    def surviving(self) -> Tensor:
+        """The numbers of the images that no point so far breaks."""
+        return (self.chance.amin(0) > _SURVIVES).nonzero().squeeze(1)
+
+    def offer(self, points: Tensor, chance: Tensor, rows: Tensor) -> None:
+        """Each point of the images `rows` takes the place of the least dangerous one, if it is more dangerous."""
+        least, place = self.chance[:, rows].max(0)
+        better = chance < least
+        self.points[place[better], rows[better]] = points[better]
+        self.chance[place[better], rows[better]] = chance[better]
+
+    def choose(self, compare: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """The worst point of each image, [n, ...].
+
+        Where ensembles disagree, `compare(points, rows)` estimates the chance again, on more weight samples.
+        """
+        chance, everyone = self.chance.clone(), torch.arange(self.chance.shape[1], device=self.chance.device)
+        lowest = chance.amin(0)
+        rows = ((lowest > 1 / _RESAMPLES) & (lowest < 1)).nonzero().squeeze(1)
+        if len(rows):
+            chance[:, rows] = torch.stack([compare(points[rows], rows) for points in self.points])
+        return self.points[chance.argmin(0), everyone]
