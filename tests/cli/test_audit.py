@@ -45,3 +45,12 @@ def test_quick_uses_two_hundred_images_for_each_radius(runs: Path, tmp_path: Pat
 def test_refusals(runs: Path, advbnn: Callable[..., str]) -> None:
     assert "give --eps" in advbnn("audit", runs / "plain", *QUICK, status=1)
     assert "limit must be" in advbnn("audit", runs / "robust", *QUICK, "--limit", 0, status=1)
+
+
+def test_keeps_points_and_takes_them(runs: Path, tmp_path: Path, advbnn: Callable[..., str]) -> None:
+    file, few = tmp_path / "points.safetensors", ["--limit", 100, "--samples", 2]
+    advbnn("audit", runs / "robust", *QUICK, *few, "--save-points", file)
+    shown = advbnn("audit", runs / "robust", *QUICK, *few, "--points", file, "--out", tmp_path / "again.json")
+    assert "points: worst given" in shown
+    refused = advbnn("audit", runs / "robust", *QUICK, *few, "--points", file, "--eps", 0.01, status=1)
+    assert "leaves the linf ball" in refused

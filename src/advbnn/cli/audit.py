@@ -39,6 +39,13 @@ def audit(
     transfer_from: Annotated[
         list[Path] | None, typer.Option(help="Another run whose adversarial examples are tested too. May be repeated.")
     ] = None,
+    points: Annotated[
+        list[Path] | None,
+        typer.Option(help="A safetensors file of adversarial images that compete with ours. May be repeated."),
+    ] = None,
+    save_points: Annotated[
+        Path | None, typer.Option(callback=options.file_to_write, help="Keep all adversarial images in this file.")
+    ] = None,
     how: AuditMeasurement,
 ) -> None:
     """Attack a run, or a network of your own, in many ways, and check whether gradients mislead the attacks.
@@ -61,6 +68,8 @@ def audit(
             [Threat(norm, radius) for radius in eps or [opened.radius(norm)]],
             level,
             transfer_from={label_of(other): load_trained(other, device=place).model for other in transfer_from or ()},
+            points=points or (),
+            save_points=save_points,
             **shared,
         )
         if leads:

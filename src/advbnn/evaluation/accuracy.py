@@ -211,17 +211,22 @@ class Evaluation:
         shape = (min(len(self.data), self.batch_size), *self.data.shape)
         return explain_input_errors(self.model, "data", shape, dtype_of(self.model))
 
-    def measure(self, plans: Sequence[Plan], work: Work, details: Details | None = None) -> Records:
+    def measure(self, plans: Sequence[Plan], work: Work, details: Details | None = None, keeps: str = "") -> Records:
         """The records of plans that are measured together.
 
         `work` computes tensors with one row per example, batch by batch. One of them, `correct`, bool, [examples,
         plans, seeds] or [examples, plans, seeds, ensembles], becomes the accuracies; without it the records have none.
-        `details` makes the further results of each plan from all tensors.
+        `details` makes the further results of each plan from all tensors. `keeps` names tensors that are kept beside
+        the results, so that batches of unfinished work without these are not used.
         """
-        if (finished := self._finished(plans)) is not None:
+        if (finished := self.finished(plans)) is not None:
             return finished
         versions = versions_on(self.device)
-        store = None if self.out is None else store_of(Path(self.out), plans, versions)
+        store = (
+            None
+            if self.out is None
+            else store_of(Path(self.out), plans, {**versions, "keeps": keeps} if keeps else versions)
+        )
         with self.explain_input_errors():
             results, seconds = batchwise(
                 work,
@@ -254,7 +259,7 @@ class Evaluation:
                 store.parent.rmdir()
         return records
 
-    def _finished(self, plans: Sequence[Plan]) -> Records | None:
+    def finished(self, plans: Sequence[Plan]) -> Records | None:
         """The records of these plans in `out`, if all are there; an error if one has other settings."""
         kept = Records.load(self.out) if self.out is not None and Path(self.out).exists() else Records()
         for plan in plans:

@@ -4,7 +4,10 @@
 |---|---|---|
 | `rows` | [n], int64 | the row of each image in the data set, each once; the first n rows if left out |
 | `labels` | [n], int64 | the true labels; may be left out |
-| any other | [n, ...], float in the box, or uint8 | a set of points, one for each row; `worst` is used if it is there |
+| any other | [n, ...], float in the box, or uint8 | a set of points, one for each row |
+
+An audit writes the set `worst`, and `attack/NAME` for each attack, with the clean image where an attack did not run;
+with several seeds, one for each seed. Sets whose name begins with `worst` are used, or all if there are none.
 
 The metadata, all of them text and optional: `format` (`advbnn-points-1`), `norm`, `eps` and `bounds` of the threat,
 `data` and `model` with their `data_sha256` and `model_sha256`, and `command`.
@@ -113,7 +116,7 @@ class Points:
         return cls(sets=sets, rows=rows, labels=labels, threat=threat, notes=notes, name=str(path), sha256=digest)
 
     def on(self, data: Examples, threat: Threat) -> "dict[str, StoredPoints]":
-        """The points as attacks on `data`, by name: `worst` if there is such a set, else all.
+        """The points as attacks on `data`, by name: the sets whose name begins with `worst`, or all if there are none.
 
         Points for other images, or outside ball and box by more than rounding, are refused: the message says which
         image, and by how much.
@@ -132,10 +135,10 @@ class Points:
             row, said, true = int(rows[wrong]), int(self.labels[wrong]), int(labels[wrong])
             raise ArgumentError(f"{self.name} has label {said} for row {row}, {data.name} has {true}; check the rows")
         clean = to_float(stored).cpu()
-        chosen = {WORST: self.sets[WORST]} if WORST in self.sets else self.sets
+        worst = {name: points for name, points in self.sets.items() if name.startswith(WORST)}
         return {
             name: StoredPoints(threat, self.sha256, name, clean, self._inside(name, points, clean, threat))
-            for name, points in chosen.items()
+            for name, points in (worst or self.sets).items()
         }
 
     def _inside(self, name: str, points: Tensor, clean: Tensor, threat: Threat) -> Tensor:

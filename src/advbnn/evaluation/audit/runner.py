@@ -3,7 +3,7 @@
 import functools
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from advbnn.attacks.threat import Threat
 from advbnn.bayes.prediction import prediction_of
 from advbnn.data.augment import to_float
 from advbnn.data.imageset import row_numbers
+from advbnn.distributed import world
 from advbnn.evaluation.accuracy import CLEAN, Evaluation, Options, Perturbation, SmallSampleWarning, attack_settings
 from advbnn.evaluation.attackable import attackable
 from advbnn.evaluation.audit.attack_suite import ALL, Level, attack_suite, even_change
@@ -24,6 +25,7 @@ from advbnn.evaluation.audit.probes import probe
 from advbnn.evaluation.audit.sequential_test import BOUNDED, CertainSet, padded
 from advbnn.evaluation.audit.worst_points import WorstPoints, chance_correct
 from advbnn.evaluation.batchwise import Batch
+from advbnn.evaluation.points import WORST
 from advbnn.evaluation.records import Plan, Records
 from advbnn.modules import evaluating
 from advbnn.randomness import derive_seed
@@ -41,8 +43,14 @@ CERTAIN, INCONCLUSIVE = "certain", "inconclusive"
 """The details with the images, counted for each seed, that are certain and inconclusive for the infinite ensemble."""
 
 
+_POINTS = "points"
+
+
 class AuditRunner:
-    """Runs the attack suites of all radii, the smallest first; `transfer_from` and `given` as for `audit`."""
+    """Runs the attack suites of all radii, the smallest first; `transfer_from` and `given` as for `audit`.
+
+    `save` gets the points of every attack and the worst ones: by name, for each radius; see `Points`.
+    """
 
     def __init__(
         self,
@@ -53,6 +61,7 @@ class AuditRunner:
         *,
         transfer_from: Mapping[str, nn.Module],
         given: Mapping[str, Perturbation],
+        save: Callable[[list[dict[str, Tensor]]], None] | None = None,
     ) -> None:
         data, rows = evaluation.data, evaluation.rows
         chosen = torch.arange(len(data)) if rows is None else row_numbers(rows, len(data))
@@ -64,7 +73,7 @@ class AuditRunner:
         with evaluating(model):
             random = is_random(model, x)
         pixels = x[0].numel()
-        self.model, self.level, self.random = model, level, random
+        self.model, self.level, self.random, self._save = model, level, random, save
         self.tested = not random or evaluation.rule in BOUNDED
         more = max(1, 20 // evaluation.samples)  # a small ensemble varies more, and costs less
         self.ensembles = min(level.ensembles * more, _MOST_ENSEMBLES) if random else 1
@@ -87,7 +96,7 @@ class AuditRunner:
 
     def run(self, plans: Sequence[Plan]) -> Records:
         """The records of the worst case, one for each radius."""
-        return self.evaluation.measure(plans, self._attack_batch, self._details)
+        return self.evaluation.measure(plans, self._attack_batch, self._details, keeps="points" if self._save else "")
 
     def _attack_batch(self, x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
         """All results of one batch."""
@@ -119,10 +128,12 @@ class AuditRunner:
         )
         clean = self._offer(x, y, torch.arange(len(x), device=x.device), seed, worst)
         right, correct, certain, inconclusive = [], [], [], []
+        kept: list[Tensor] = []  # the points of every attack, and the worst ones, of one radius after the other
         chosen = torch.full_like(x, math.nan)
         for radius, _ in enumerate(self.suites):
-            right.append(self._attack(radius, x, y, seed, batch, worst))
+            right.append(self._attack(radius, x, y, seed, batch, worst, kept))
             before, chosen = chosen, worst.choose(functools.partial(self._compare, y, seed))
+            kept += [chosen] if self._save else []
             correct.append(self._score(chosen, y, seed))
             if self.random and self.tested:
                 sure.test(chosen, (chosen != before).flatten(1).any(1))
@@ -140,19 +151,28 @@ class AuditRunner:
             CERTAIN: torch.stack(certain, 1),
             INCONCLUSIVE: torch.stack(inconclusive, 1),
             "weight_samples": sure.weight_samples,
+            **({_POINTS: torch.stack(kept, 1)} if self._save else {}),
         }
 
-    def _attack(self, radius: int, x: Tensor, y: Tensor, seed: int, batch: Batch, worst: WorstPoints) -> Tensor:
-        """The images that are correct under each attack of a radius: 1 or 0, -1 if not attacked, [n, entries]."""
+    def _attack(
+        self, radius: int, x: Tensor, y: Tensor, seed: int, batch: Batch, worst: WorstPoints, kept: list[Tensor]
+    ) -> Tensor:
+        """The images that are correct under each attack of a radius: 1 or 0, -1 if not attacked, [n, entries].
+
+        The points are added to `kept` if they are to be saved, with the clean image where an attack did not run.
+        """
         entries = self.suites[radius]
         right = torch.full((len(x), len(entries)), -1, dtype=torch.int8, device=x.device)
         everyone = torch.arange(len(x), device=x.device)
         for number, entry in enumerate(entries):
             rows = everyone if entry.on == ALL else worst.surviving
+            found = x
             if len(rows):
                 place = f"radius {radius + 1} of {len(self.suites)}, attack {number + 1} of {len(entries)}"
                 points = self._craft(f"{place}: {entry.name}", entry.attack, x[rows], y[rows], seed, batch)
                 right[rows, number] = self._offer(points, y[rows], rows, seed, worst)
+                found = x.index_copy(0, rows, points) if self._save else x
+            kept += [found] if self._save else []
         return right
 
     def _offer(self, points: Tensor, y: Tensor, rows: Tensor, seed: int, worst: WorstPoints) -> Tensor:
@@ -185,8 +205,23 @@ class AuditRunner:
 
     def _details(self, results: dict[str, Tensor]) -> list[dict[str, Any]]:
         """For each radius the single attacks, what is certain of the infinite ensemble, and the flags."""
+        if self._save is not None and world().leads:
+            self._save(self._named(results[_POINTS]))
         parts = results["right"].split([len(entries) for entries in self.suites], 1)
         return [self._details_at(radius, results, right) for radius, right in enumerate(parts)]
+
+    def _named(self, points: Tensor) -> list[dict[str, Tensor]]:
+        """The points, [n, attacks of all radii, seeds, ...], by name for each radius."""
+        names = [[*_different([f"attack/{entry.name}" for entry in entries]), WORST] for entries in self.suites]
+        seeds = self.evaluation.seed_list
+        return [
+            {
+                name if len(seeds) == 1 else f"{name} (seed {seed})": found
+                for name, of_seeds in zip(of_radius, part.unbind(1), strict=True)
+                for seed, found in zip(seeds, of_seeds.unbind(1), strict=True)
+            }
+            for of_radius, part in zip(names, points.split([len(n) for n in names], 1), strict=True)
+        ]
 
     def _details_at(self, radius: int, results: dict[str, Tensor], right: Tensor) -> dict[str, Any]:
         entries = self.suites[radius]
@@ -212,6 +247,11 @@ class AuditRunner:
             "random": self.random,
             "flags": [asdict(flag) for flag in all_flags(findings)],
         }
+
+
+def _different(names: Sequence[str]) -> list[str]:
+    """The names, with a number where one is repeated, as an attack of the user's may be called like one of ours."""
+    return [f"{n} ({names[:i].count(n) + 1})" if n in names[:i] else n for i, n in enumerate(names)]
 
 
 def _counts(right: Tensor) -> dict[str, Any]:
