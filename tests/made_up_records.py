@@ -223,7 +223,13 @@ def _audit_details(label: str, eps: float, robust: Record) -> dict[str, Any]:
         entry("Square", "black box", {"name": "Square"}, robust.correct)
         | {"on": "survivors", "n": [count + 5 for count in robust.correct]},
     ]
-    facts = {"inconclusive": [1, 0, 2], "error": 0.01, "max_weight_samples": 320, "mean_weight_samples": 24.5}
+    facts = {
+        "certain": list(robust.correct),
+        "inconclusive": [1, 0, 2],
+        "error": 0.01,
+        "max_weight_samples": 320,
+        "mean_weight_samples": 24.5,
+    }
     return {"attacks": attacks, **facts, "random": True, "flags": [_flag(name, label, eps) for name in FLAGS]}
 
 

@@ -87,13 +87,14 @@ def averaged_records(p: Protocol, accuracy: Accuracy, labels: Iterable[str] = RA
 
 
 def audits(p: Protocol, accuracy: Accuracy, inconclusive: int = 0) -> list[Record]:
-    """Worst cases without flags."""
-    known: dict[str, Any] = {"kind": "worst_case"}
-    known["details"] = {"attacks": [], "flags": [], "inconclusive": [inconclusive]}
-    return [
-        under(p.authors_attack(eps), "standard", label, accuracy(label, eps), **known)
-        for label, eps in product(DEFENSES, p.audit_radii)
-    ]
+    """Worst cases without flags, by the old rule if images are inconclusive."""
+    found = []
+    for label, eps in product(DEFENSES, p.audit_radii):
+        worst = under(p.authors_attack(eps), "standard", label, accuracy(label, eps), kind="worst_case")
+        left = min(inconclusive, N - worst.correct[0])
+        details = {"attacks": [], "flags": [], "random": label in RANDOM, "inconclusive": [left]}
+        found.append(replace(worst, details=details if inconclusive else {**details, "certain": list(worst.correct)}))
+    return found
 
 
 def transfers(protocol: Protocol, rho: Callable[[str, str], float]) -> list[Record]:

@@ -16,7 +16,7 @@ QUICK = ["--level", "quick", "--device", "cpu"]
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes the quick level so quick that it says little."""
     less = {"eot": (1, 2), "steps": (1, 2), "apgd_steps": 2, "square_queries": 4, "nes_queries": 30}
-    less["max_weight_samples"] = 20
+    less |= {"max_weight_samples": 20, "comparison_samples": 20, "ensembles": 1}
     monkeypatch.setitem(LEVELS, "quick", replace(LEVELS["quick"], **less))
 
 
@@ -27,7 +27,7 @@ def test_levels_are_those_of_the_library() -> None:
 def test_shows_attacks_worst_case_and_flags_and_keeps_the_record(runs: Path, advbnn: Callable[..., str]) -> None:
     few = ["--samples", 2, "--limit", 100, "--transfer-from", runs / "plain"]
     shown = advbnn("audit", runs / "robust", *QUICK, *few)
-    for words in ("authors' PGD-20", "from its mean network", "from plain", "survivors", "worst-case robust accuracy"):
+    for words in ("authors' PGD-20", "from its mean network", "from plain", "survivors", "quick: worst-case accuracy"):
         assert words in shown
     found = Audit(Records.load(runs / "robust" / "records.json"))
     (record,) = found.records

@@ -112,6 +112,18 @@ def test_the_most_thorough_audit_counts() -> None:
         assert cell(compose(records), "headline", "Adv. training", "worst case", "linf 0.035")[0] == "25.0"
 
 
+def test_an_audit_by_the_old_rule_is_a_range() -> None:
+    (new,) = made_up.audits().where(label="adv_bnn", eps=0.035)
+    old = replace(new, details={name: value for name, value in new.details.items() if name != "certain"})
+    most = replace(old, correct=tuple(a + b for a, b in zip(old.correct, (1, 0, 2), strict=True)))
+    text, note = cell(compose(Records([old])), "headline", "Adv-BNN", "worst case", "linf 0.035")
+    assert text == shown(new)[0]
+    assert note == f"to {100 * most.accuracy:.1f} [{100 * old.interval[0]:.1f}, {100 * most.interval[1]:.1f}]"
+    after = " ".join(section(compose(Records([old])), "headline").after)
+    assert "older audit" in after and "level quick" in after
+    assert "older audit" not in " ".join(section(compose(Records([new])), "headline").after)
+
+
 def test_radius_curve_has_the_worst_case_beside_it() -> None:
     records = made_up.clean() + made_up.radius_curves() + made_up.audits()
     (figure,) = section(compose(records), "radius").figures
@@ -189,8 +201,9 @@ def test_raised_flags_come_with_evidence_and_advice() -> None:
 
 def test_the_suite_shows_which_attacks_saw_all_images() -> None:
     rows = compose(made_up.audits().where(label="adv", eps=0.035)).tables()["attack_suite"].rows
-    assert [row[3].text for row in rows] == ["clean", "paper", "black box", "worst case"]
-    assert (rows[2][4].note, rows[1][4].note[-1], rows[3][2].note[:2]) == ("", "%", "3 ")
+    assert [row[3].text for row in rows] == ["clean", "paper", "black box", "worst case (quick)"]
+    assert (rows[2][4].note, rows[1][4].note[-1]) == ("", "%")
+    assert "certain" in rows[3][2].note and "0.2 % inconclusive" in rows[3][2].note  # 3 of 3 x 400
     calm = section(compose(made_up.audits().where(label="adv")), "checks")
     assert [notice.alarming for notice in calm.notices] == [False]
 

@@ -64,7 +64,7 @@ def test_the_page_follows_light_and_dark_mode(folder: Path) -> None:
 def test_markdown_has_every_table_and_flag(folder: Path) -> None:
     text = (folder / "report.md").read_text()
     assert re.search(r"- \*\*RSE: .* \(linf 0.015, linf 0.035, linf 0.055, linf 0.07\)\.\*\* Square leaves", text)
-    assert "| Adv-BNN | **worst case** |" in text
+    assert "| Adv-BNN | **worst case** (quick) |" in text
     assert "| from BNN | 0.82 19.3 % |" in text
     assert "| Adv-BNN | PGD-20 at 0.1 | seven | seven (98%, 0.11) | seven (98%, 0.11) |" in text
     assert "advbnn audit runs/adv_bnn --level quick" in text

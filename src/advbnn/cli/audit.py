@@ -20,7 +20,7 @@ QUICK_IMAGES = 200
 class AuditMeasurement(Measurement):
     """As for other measurements, with one seed."""
 
-    samples: Annotated[int, typer.Option(help="Weight samples for the accuracy under a single attack.")] = 20
+    samples: Annotated[int, typer.Option(help="Weight samples of the classifier.")] = 20
     seeds: Annotated[int, typer.Option(help="Repetitions of the whole audit.")] = 1
     limit: Annotated[
         int | None,
@@ -48,9 +48,10 @@ def audit(
     ] = None,
     how: AuditMeasurement,
 ) -> None:
-    """Attack a run, or a network of your own, in many ways, and check whether gradients mislead the attacks.
+    """Attack a run, or a network of your own, in many ways, and measure its accuracy at the worst points.
 
-    Under torchrun it uses all of its processes. An interrupted audit resumes.
+    It also checks whether gradients mislead the attacks. Under torchrun it uses all of its processes. An interrupted
+    audit resumes.
     """
     from advbnn.attacks.threat import Threat
     from advbnn.cli.common import label_of, open_run
@@ -90,7 +91,3 @@ def show_audit(found: "Audit") -> None:
             table.add_row(attack["name"], attack["role"], left)
         console.print(table)
     console.print(str(found), markup=False, highlight=False)
-    inconclusive = sum(sum(record.details["inconclusive"]) for record in found.records)
-    if inconclusive:
-        remedy = "a higher level uses more weight samples"
-        console.print(f"{inconclusive} images were inconclusive and are counted as not robust; {remedy}.")

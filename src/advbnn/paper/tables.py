@@ -1,13 +1,16 @@
 """The paper's table with ours below it, the claims, and both in short, as tables of the report."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from advbnn.evaluation.audit.headline import RANGE, next_level
 from advbnn.paper.claims import Claim
 from advbnn.paper.evidence import Evidence
 from advbnn.paper.number import Number
 from advbnn.paper.protocol import AUTHORS, RANDOM
 from advbnn.paper.verdicts import INCONCLUSIVE, UNMEASURED
-from advbnn.report.elements import NOTHING, PLUS_MINUS, Cell, Table, percent_at_most, percent_range
+from advbnn.report.audited import at_most
+from advbnn.report.elements import NOTHING, PLUS_MINUS, Cell, Table, percent_range
 from advbnn.report.select import images_of, samples_of
 from advbnn.report.style import TITLES
 
@@ -28,7 +31,7 @@ def table1(evidence: Evidence) -> Table:
         if defense in RANDOM:
             cells = [_cell(evidence.averaged(defense, eps)) for eps in evidence.radii]
             rows.append([title, Cell(evidence.experiment.protocol.averaged), NOTHING, *cells])
-        worst = [_cell(evidence.worst(defense, eps), strong=True) for eps in evidence.radii]
+        worst = [_worst(evidence, defense, eps) for eps in evidence.radii]
         if worst != [NOTHING] * len(worst):
             rows.append([title, Cell(WORST, strong=True), NOTHING, *worst])
     caption = _caption(evidence)
@@ -61,7 +64,7 @@ def summary_table(evidence: Mapping[str, Evidence], radii: Sequence[float]) -> T
             for eps in radii:
                 averaged = found.averaged(defense, eps) if defense in RANDOM else None
                 row += [_cell(found.authors(defense, eps)), _cell(averaged)]
-                row.append(_cell(found.worst(defense, eps), strong=True))
+                row.append(_worst(found, defense, eps))
             rows.append(row)
     columns = [f"{eps:.4g}: {attack}" for eps in radii for attack in (AUTHORS, "averaged", WORST)]
     return Table(name="summary", caption=_caption(first), columns=["defence", "no attack", *columns], rows=rows)
@@ -104,9 +107,9 @@ def _caption(evidence: Evidence) -> str:
     if audited:
         level = ", ".join(dict.fromkeys(r.name for r in audited))
         parts.append(f"Worst case: {level} audit of {images_of(audited)}.")
-        inconclusive = max(evidence.inconclusive(defense, eps) for defense in TITLES for eps in evidence.radii)
-        if inconclusive:
-            parts.append(f"Inconclusive images, up to {percent_at_most(inconclusive / 100)} %, count as not robust.")
+        if any(map(at_most, audited)):
+            parts.append(RANGE)
+        parts.append(next_level(audited[0].name))
     step = evidence.experiment.protocol.step_size
     parts.append(f"{AUTHORS} is the authors' attack: no random start, one weight sample per step, step size {step}.")
     parts.append("Deterministic networks have nothing to average.")
@@ -114,6 +117,15 @@ def _caption(evidence: Evidence) -> str:
         lent = [TITLES[defense] for defense, name in evidence.borrowed.items() if name == folder]
         parts.append(f"{', '.join(lent)}: the trainings of {folder}.")
     return " ".join(parts)
+
+
+def _worst(evidence: Evidence, defense: str, eps: float) -> Cell:
+    """The worst case; by the audit's old rule, the range from the certain images to those that were not broken."""
+    least, most = evidence.worst(defense, eps), evidence.worst_at_most(defense, eps)
+    cell = _cell(least, strong=True)
+    if least is None or most is None or most.mean == least.mean:
+        return cell
+    return replace(cell, note=f"to {most.mean:.1f} {percent_range(least.low / 100, most.high / 100)}")
 
 
 def _cells(values: Sequence[float]) -> list[Cell]:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from advbnn.evaluation.audit.attack_suite import LEVELS
+from advbnn.evaluation.audit.headline import by_old_rule
 from advbnn.evaluation.records import Record, Records
 
 
@@ -11,6 +12,14 @@ def worst_cases(records: Records) -> Records:
     thoroughness = {level: number for number, level in enumerate(LEVELS)}
     found = sorted(records.where(kind="worst_case"), key=lambda record: thoroughness.get(record.name, -1))
     return Records({(record.model.label, record.threat): record for record in found}.values())
+
+
+def at_most(worst: Record) -> Record | None:
+    """An audit by the old rule with its inconclusive images counted as correct, an upper bound; None by the new one."""
+    if not by_old_rule(worst) or not any(worst.details["inconclusive"]):
+        return None
+    counts = zip(worst.correct, worst.details["inconclusive"], strict=True)
+    return replace(worst, correct=tuple(map(sum, counts)), outcomes=())
 
 
 def accuracy_in(worst: Record, role: str) -> Record | None:

@@ -38,9 +38,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::advbnn.evaluation.accuracy.Smal
 
 THREAT = Threat("linf", 0.15)
 TINY = replace(LEVELS["quick"], eot=(1, 2), steps=(2, 4), restarts=2, apgd_steps=3, apgd_eot=2, selection_samples=2)
-TINY = replace(
-    TINY, query_eot=2, square_queries=8, nes_queries=12, nes_directions=2, max_weight_samples=60, ensembles=2
-)
+TINY = replace(TINY, query_eot=2, square_queries=8, nes_queries=12, nes_directions=2)
+TINY = replace(TINY, comparison_samples=20, ensembles=2, max_weight_samples=60)
 
 
 @functools.cache

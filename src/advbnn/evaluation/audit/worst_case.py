@@ -16,6 +16,7 @@ from advbnn.errors import ArgumentError, ArgumentTypeError, unknown
 from advbnn.evaluation.accuracy import Evaluation, Options, Perturbation, attack_settings
 from advbnn.evaluation.audit.attack_suite import LEVELS
 from advbnn.evaluation.audit.flags import Flag
+from advbnn.evaluation.audit.headline import headline, next_level
 from advbnn.evaluation.audit.runner import AuditRunner
 from advbnn.evaluation.checks import check_attack
 from advbnn.evaluation.identity import ModelIdentity
@@ -160,13 +161,8 @@ class Audit:
 
     def __str__(self) -> str:
         first = self.records[0]
-        lines = [f"{first.model.label}, {first.n:,} images of {first.data.name}, level {first.name}"]
-        for record in self.records:
-            (low, high), norm = record.interval, record.threat.norm if record.threat else ""
-            lines.append(
-                f"{norm} {_radius(record):.4g}: worst-case robust accuracy {100 * record.accuracy:.1f} %, "
-                f"95 % interval {100 * low:.1f} - {100 * high:.1f} %"
-            )
+        lines = [f"{first.model.label}, {first.n:,} images of {first.data.name}, {first.samples} weight samples"]
+        lines += [*map(headline, self.records), next_level(first.name)]
         lines += [f"{flag.title}. {flag.evidence}" for flag in self.raised] or ["No flag is raised."]
         return "\n".join(lines)
 

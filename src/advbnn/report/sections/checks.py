@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from advbnn.evaluation.audit.flags import FLAGS, Flag
+from advbnn.evaluation.audit.headline import band
 from advbnn.evaluation.records import Record, Records
-from advbnn.report.elements import NOTHING, Cell, Notice, Section, Table, percent
+from advbnn.report.elements import NOTHING, Cell, Notice, Section, Table, percent, percent_range
 from advbnn.report.select import ball, ball_title
 from advbnn.report.style import Look
 
@@ -87,15 +88,13 @@ def _suite(worst: Records, looks: Mapping[str, Look]) -> Table:
                 right, asked = sum(entry["correct"]), sum(entry["n"])
                 share = f"{percent(right / asked)} %" if entry["on"] == "all" and asked else ""
                 rows.append([*where, Cell(entry["name"]), Cell(entry["role"]), Cell(f"{right:,} of {asked:,}", share)])
-            right, asked = sum(record.correct), record.n * len(record.seeds)
-            inconclusive = sum(record.details["inconclusive"])
-            name, left = Cell("all together", f"{inconclusive:,} inconclusive"), f"{right:,} of {asked:,}"
-            left_cell = Cell(left, f"{percent(right / asked)} %", strong=True)
-            rows.append([*where, name, Cell("worst case", strong=True), left_cell])
+            name = Cell("all together", "" if (found := band(record)) is None else f"({found})")
+            left = Cell(f"{percent(record.accuracy)} %", percent_range(*record.interval), strong=True)
+            rows.append([*where, name, Cell(f"worst case ({record.name})", strong=True), left])
     return Table(
         name="attack_suite",
         caption="The attacks of the audit one by one, seeds added up. Those with a share in % were tried on all "
-        "images; the others only on what the attacks before them had left. Inconclusive images count as not robust.",
+        "images; the others only on what the attacks before them had left.",
         columns=["model", "radius", "attack", "kind", "robust"],
         rows=rows,
     )

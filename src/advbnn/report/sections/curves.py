@@ -36,8 +36,8 @@ _WORDS = {
     "the network fit its training images more closely, and may cost robustness.",
 }
 _WORST = (
-    "Dashed lines show the worst case: an image counts as robust only if no attack of the audit's suite breaks it. The "
-    "gap between the solid and the dashed line of a model is what the single attack missed."
+    "Dashed lines show the worst case: the accuracy at the worst point that the audit found for each image. The gap "
+    "between the solid and the dashed line of a model is what the single attack missed."
 )
 
 

@@ -3,8 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 from advbnn.attacks.threat import Threat
+from advbnn.evaluation.audit.headline import RANGE, next_level
 from advbnn.evaluation.records import Record, Records
-from advbnn.report.audited import accuracy_in, worst_cases
+from advbnn.names import AUDIT_LEVELS
+from advbnn.report.audited import accuracy_in, at_most, worst_cases
 from advbnn.report.elements import NOTHING, Cell, Section, Table, percent, percent_range
 from advbnn.report.select import ball, ball_title, clean_of, images_of, is_authors_attack, middle, radius, samples_of
 from advbnn.report.style import Look
@@ -14,16 +16,17 @@ _REACH = 20 * 0.007  # how far the paper's steps can move; for larger radii its 
 
 _BOTH = (
     "The table has two numbers for each model and radius. The authors' attack is the one used in the paper: PGD with "
-    "20 steps, each along the gradient of a single weight sample. In the worst case an image counts as robust only if "
-    "no attack of a whole suite breaks it. Both are upper bounds on the true robust accuracy; the worst case is the "
-    "tighter one."
+    "20 steps, each along the gradient of a single weight sample. The worst case is the expected accuracy at the worst "
+    "point that a whole suite of attacks finds for each image. Both are upper bounds on the true robust accuracy; the "
+    "worst case is the tighter one."
 )
 _NO_AUDIT = (
     "There is no worst case because no audit was run. Accuracy under a single attack can be far too high; "
     "`advbnn audit RUN` measures the worst case."
 )
 _INTERVALS = (
-    "Brackets hold 95 % intervals over the choice of test images. Attacks never see the weight samples that score them."
+    "Brackets hold 95 % intervals over the choice of test images; those of a worst case also cover the weight samples. "
+    "Attacks never see the weight samples that score them."
 )
 _LINF = "A linf radius of 0.03 lets the attack change every pixel value by up to 3 % of its range."
 
@@ -36,6 +39,8 @@ def headline_section(records: Records, worst: Records, looks: Mapping[str, Look]
         return None
     words = [_BOTH] if AUTHORS in rows_of and WORST in rows_of else []
     words += [] if WORST in rows_of else [_NO_AUDIT]
+    words += [RANGE] if any(map(at_most, worst)) else []
+    words += [next_level(name) for name in AUDIT_LEVELS if worst.where(name=name)]
     words += [_LINF] if any(r.threat is not None and r.threat.norm == "linf" for r in [*measured, *worst]) else []
     return Section(
         name="headline",
@@ -95,7 +100,9 @@ def _table(
             at = {ball(r): r for r in found if r.model.label == label}
             strong = name == WORST
             cells = [_accuracy(at[threat], strong) if threat in at else NOTHING for threat in balls]
-            rows.append([Cell(look.title), Cell(name, strong=strong), unharmed, *cells])
+            levels = ", ".join(dict.fromkeys(r.name for r in at.values()))
+            note = f"({levels})" if strong and levels else ""
+            rows.append([Cell(look.title), Cell(name, note, strong=strong), unharmed, *cells])
         if not rows_of:
             rows.append([Cell(look.title), NOTHING, unharmed])
     caption = f"Accuracy in % and its 95 % interval. {images_of(used)}; {samples_of(used)}."
@@ -114,7 +121,11 @@ def _everything(measured: Sequence[Record], looks: Mapping[str, Look]) -> Table:
 
 
 def _accuracy(record: Record, strong: bool = False) -> Cell:
-    return Cell(percent(record.accuracy), percent_range(*record.interval), strong=strong)
+    low, high = record.interval
+    if strong and (most := at_most(record)) is not None:
+        note = f"to {percent(most.accuracy)} {percent_range(low, most.interval[1])}"
+        return Cell(percent(record.accuracy), note, strong=strong)
+    return Cell(percent(record.accuracy), percent_range(low, high), strong=strong)
 
 
 def _summary(authors: Sequence[Record], worst: Sequence[Record], looks: Mapping[str, Look]) -> list[str]:

@@ -1,0 +1,64 @@
+"""The headline of an audit in words: its number, what is certain beside it, and what its level may miss."""
+
+from typing import NamedTuple
+
+from advbnn.evaluation.audit.runner import CERTAIN, INCONCLUSIVE
+from advbnn.evaluation.records import Record
+from advbnn.names import AUDIT_LEVELS
+
+OLD_RULE = "certain for the infinite ensemble"
+"""What the accuracy of an older audit of a random network is; see `by_old_rule`."""
+
+RANGE = (
+    f"A worst case that is a range is from an older audit: from the images {OLD_RULE} to these and the inconclusive."
+)
+"""How reports show such an audit."""
+
+TAKEN_OFF = {"quick": 0.0}
+"""How many points the next level takes off at most, in the records under `results/levels`, by level."""
+
+
+class Band(NamedTuple):
+    """The shares of images that are certain and inconclusive for the infinite ensemble."""
+
+    certain: float
+    inconclusive: float
+
+    def __str__(self) -> str:
+        return f"infinite ensemble: {100 * self.certain:.1f} % certain, {100 * self.inconclusive:.1f} % inconclusive"
+
+
+def by_old_rule(record: Record) -> bool:
+    """Whether its accuracy is the share that is certain for the infinite ensemble, not that of the classifier.
+
+    For deterministic networks the two are the same.
+    """
+    return INCONCLUSIVE in record.details and CERTAIN not in record.details and record.details.get("random", True)
+
+
+def band(record: Record) -> Band | None:
+    """The band of a random network; None for others, and where the rule of the classifier cannot be tested."""
+    if INCONCLUSIVE not in record.details or not record.details.get("random", True):
+        return None
+    images = record.n * len(record.seeds)
+    certain = record.accuracy if by_old_rule(record) else sum(record.details[CERTAIN]) / images
+    return Band(certain, sum(record.details[INCONCLUSIVE]) / images)
+
+
+def headline(record: Record) -> str:
+    """The worst case at one radius, in one line."""
+    (low, high), found = record.interval, band(record)
+    ball = "" if record.threat is None else f"{record.threat.norm} {record.threat.eps:.4g}, "
+    rule = f" ({OLD_RULE})" if by_old_rule(record) else ""
+    line = f"{ball}{record.name}: worst-case accuracy {100 * record.accuracy:.1f} %{rule}, "
+    line += f"95 % interval {100 * low:.1f} - {100 * high:.1f} %"
+    return line if found is None else f"{line}; {found}"
+
+
+def next_level(level: str) -> str:
+    """What the level is, and what the next one usually takes off, in a sentence."""
+    later = AUDIT_LEVELS[AUDIT_LEVELS.index(level) + 1 :] if level in AUDIT_LEVELS else ()
+    if not later:
+        return "No level is higher than thorough; an attack made for this defence may still find less."
+    measured = f"; on digits it took off up to {TAKEN_OFF[level]:.1f} points" if level in TAKEN_OFF else ""
+    return f"This is the level {level}: {later[0]} attacks longer and can only find less{measured}."
