@@ -39,7 +39,7 @@ def trained(defense: str) -> nn.Module:
     """The network of a configuration for digits."""
     config = load_config(CONFIGS / f"digits-{defense}.toml")
     with tempfile.TemporaryDirectory() as folder:
-        fit_config(config, config.load_data(), out=Path(folder) / defense, device=torch.device("cpu"))
+        fit_config(config, config.load_data(), out=Path(folder) / defense, resume=False, device="cpu")
         return advbnn.load_trained(Path(folder) / defense).model
 
 

@@ -52,5 +52,7 @@ def test_keeps_points_and_takes_them(runs: Path, tmp_path: Path, advbnn: Callabl
     advbnn("audit", runs / "robust", *QUICK, *few, "--save-points", file)
     shown = advbnn("audit", runs / "robust", *QUICK, *few, "--points", file, "--out", tmp_path / "again.json")
     assert "points: worst given" in shown
+    scored = advbnn("evaluate", runs / "plain", *few, "--points", file, "--device", "cpu")
+    assert "points: worst" in scored and "linf 0.05" in scored  # the radius that the file names
     refused = advbnn("audit", runs / "robust", *QUICK, *few, "--points", file, "--eps", 0.01, status=1)
     assert "leaves the linf ball" in refused

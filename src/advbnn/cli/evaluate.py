@@ -1,9 +1,14 @@
 """advbnn evaluate: the accuracy of a network under attack."""
 
 from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from advbnn.cli import options
 from advbnn.cli.groups import AttackOptions, Measurement, Subject
+from advbnn.errors import ArgumentError
 
 
 def evaluate(
@@ -11,6 +16,10 @@ def evaluate(
     subject: Subject,
     attack: options.Attacks = None,
     eps: options.Radii = None,
+    points: Annotated[
+        list[Path] | None,
+        typer.Option(help="A safetensors file of adversarial images, scored too. May be repeated."),
+    ] = None,
     effort: AttackOptions,
     how: Measurement,
 ) -> None:
@@ -22,13 +31,15 @@ def evaluate(
     from advbnn.cli.attacks import make_attack, refuse_impossible, title
     from advbnn.cli.common import open_run, show
     from advbnn.evaluation.accuracy import CLEAN, Evaluation
+    from advbnn.evaluation.points import Points
     from advbnn.evaluation.records import Records
 
-    names = attack or [CLEAN, "paper"]
+    names = attack or ([CLEAN] if points else [CLEAN, "paper"])
     attacking = [name for name in names if name != CLEAN]
     refuse_impossible(attacking, **asdict(effort))
     options.refuse_larger_than_images(effort.norm, eps or ())
     with open_run(subject, how) as (opened, test, shared, leads):
+        given = [Points.load(file) for file in points or ()]
         radii = eps or ([opened.radius(effort.norm)] if attacking else [])
         evaluation = Evaluation(opened.model, test, **shared)
         records = evaluation.accuracy(CLEAN, None) if CLEAN in names else Records()
@@ -36,5 +47,12 @@ def evaluate(
             for name in attacking:
                 chosen = make_attack(name, opened.model, Threat(effort.norm, radius), effort.steps, effort.eot)
                 records += evaluation.accuracy(title(name, chosen), chosen)
+        for one in given:
+            known = [] if one.threat is None else [one.threat]
+            for threat in [Threat(effort.norm, radius) for radius in eps or ()] or known:
+                for name, stored in one.on(test, threat).items():
+                    records += evaluation.accuracy(f"{Path(one.name).stem}: {name}", stored)
+            if not (eps or known):
+                raise ArgumentError(f"{one.name} does not say for which radius its points were made; give --eps")
         if leads:
             show(records)
