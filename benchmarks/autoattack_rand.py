@@ -77,6 +77,7 @@ def main() -> None:
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")  # of the other library
     images = advbnn.data.load("digits").test.subset(range(arguments.images))
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
     record = {
         "what": "AutoAttack's rand and an audit on the same random networks; digits, small_cnn, linf",
@@ -93,8 +94,7 @@ def main() -> None:
         for eps in radii:
             rows.append({"defense": defense, **compare(model, images, eps, arguments.level)})
             print(json.dumps(rows[-1]), flush=True)
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps(record, indent=1) + "\n")
+            arguments.output.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

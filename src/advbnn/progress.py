@@ -73,6 +73,14 @@ class ProgressBar:
         return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d} left"
 
 
+def in_words(seconds: float) -> str:
+    """A duration such as `"12 min"`."""
+    if seconds < 90:
+        return f"{max(1.0, seconds):.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
+
+
 def _rich_bar(unit: str) -> Any:
     from rich import progress
     from rich.console import Console

@@ -129,7 +129,8 @@ def show(table: "Table") -> None:
 
 def _announce(reproduction: "Reproduction", estimate: bool) -> list["Task"]:
     """Prints and returns what is to be done, with estimates of its duration."""
-    from advbnn.paper.estimate import in_words, wall_time
+    from advbnn.paper.estimate import wall_time
+    from advbnn.progress import in_words
 
     plan = reproduction.plan
     experiment = plan.experiment

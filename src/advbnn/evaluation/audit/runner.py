@@ -20,6 +20,7 @@ from advbnn.distributed import world
 from advbnn.evaluation.accuracy import CLEAN, Evaluation, Options, Perturbation, SmallSampleWarning, attack_settings
 from advbnn.evaluation.attackable import attackable
 from advbnn.evaluation.audit.attack_suite import ALL, Level, attack_suite, even_change
+from advbnn.evaluation.audit.estimate import audit_passes, pass_seconds
 from advbnn.evaluation.audit.flags import Findings, all_flags
 from advbnn.evaluation.audit.probes import probe
 from advbnn.evaluation.audit.sequential_test import BOUNDED, CertainSet, padded
@@ -97,6 +98,16 @@ class AuditRunner:
     def run(self, plans: Sequence[Plan]) -> Records:
         """The records of the worst case, one for each radius."""
         return self.evaluation.measure(plans, self._attack_batch, self._details, keeps="points" if self._save else "")
+
+    def estimated_seconds(self) -> float:
+        """Roughly how long it takes, for all processes together."""
+        threat, n = self.suites[0][0].attack.threat, self.evaluation.plan.n
+        samples = self.evaluation.samples
+        counted = audit_passes(self.suites, self.level, samples, self.ensembles, self.random)
+        with warnings.catch_warnings(), self.evaluation.explain_input_errors():
+            warnings.simplefilter("ignore", GradientMaskingWarning)
+            seconds = pass_seconds(self.evaluation, threat)
+        return n * len(self.evaluation.seed_list) * (counted[0] * seconds[0] + counted[1] * seconds[1])
 
     def _attack_batch(self, x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
         """All results of one batch."""

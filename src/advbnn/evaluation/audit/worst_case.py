@@ -1,6 +1,7 @@
 """The audit: a suite of attacks, the worst-case accuracy under all of them, and flags where it may be too high."""
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from advbnn.attacks.identity import settings_of
 from advbnn.attacks.threat import Threat
 from advbnn.data.imageset import Examples, row_numbers
+from advbnn.distributed import world
 from advbnn.errors import ArgumentError, ArgumentTypeError, unknown
 from advbnn.evaluation.accuracy import Evaluation, Options, Perturbation, attack_settings
 from advbnn.evaluation.audit.attack_suite import LEVELS
@@ -22,6 +24,7 @@ from advbnn.evaluation.checks import check_attack
 from advbnn.evaluation.identity import ModelIdentity
 from advbnn.evaluation.points import Points, StoredPoints
 from advbnn.evaluation.records import Record, Records
+from advbnn.progress import in_words
 
 WORST_CASE = "worst_case"
 """The kind of an audit's records."""
@@ -100,10 +103,15 @@ def audit(
     }
     plan = replace(evaluation.plan, kind=WORST_CASE, name=level, attack=settings)
     plans = [replace(plan, threat=one) for one in threats]
-    if not all(file.exists() for file in files.values()) and evaluation.finished(plans) is not None:
+    finished = evaluation.finished(plans)
+    if finished is not None and not all(file.exists() for file in files.values()):
         raise ArgumentError(
             f"{evaluation.out} holds this audit, finished without its points; give another --out (out=)"
         )
+    if evaluation.progress and finished is None and world().leads:
+        seconds = runner.estimated_seconds() / world().size
+        words = f"{level} audit of {evaluation.plan.n:,} images: roughly {in_words(seconds)}"
+        print(words, file=sys.stderr, flush=True)
     return Audit(runner.run(plans))
 
 
