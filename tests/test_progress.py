@@ -7,7 +7,7 @@ import pytest
 
 from advbnn.attacks import APGD, CW, PGD, Attack, Transfer
 from advbnn.evaluation.accuracy import evaluate
-from advbnn.progress import ProgressBar, in_words, listening
+from advbnn.progress import ProgressBar, listening
 from every_attack import ATTACKS, CLASSES, LINF, X, every, images, predicted, small_net
 from trained_nets import digits, net
 
@@ -106,7 +106,3 @@ def test_an_evaluation_shows_the_share_of_each_batch(
         assert any(0 < share < 100 for share in shares)
     assert evaluate(net(), digits(), {"it": attack}, samples=1, seeds=2, label="plain") == shown
     assert capsys.readouterr().err == ""
-
-
-def test_durations_in_words() -> None:
-    assert [in_words(seconds) for seconds in (0.2, 4, 89, 600, 7200)] == ["1 s", "4 s", "89 s", "10 min", "2.0 h"]

@@ -129,8 +129,7 @@ def show(table: "Table") -> None:
 
 def _announce(reproduction: "Reproduction", estimate: bool) -> list["Task"]:
     """Prints and returns what is to be done, with estimates of its duration."""
-    from advbnn.paper.estimate import wall_time
-    from advbnn.progress import in_words
+    from advbnn.paper.estimate import in_words, wall_time
 
     plan = reproduction.plan
     experiment = plan.experiment

@@ -41,6 +41,14 @@ def estimated_seconds(plan: Plan, splits: Splits[Any], device: str) -> dict[str,
     return trainings | {one.name: one.cost(budget) for one in pending}
 
 
+def in_words(seconds: float) -> str:
+    """A duration such as `"12 min"`."""
+    if seconds < 90:
+        return f"{max(1.0, seconds):.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
+
+
 def wall_time(seconds: Iterable[float], workers: int) -> float:
     """The duration of all tasks if the workers share them evenly and do not slow each other down."""
     every = list(seconds)

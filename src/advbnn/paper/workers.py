@@ -22,8 +22,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from advbnn.errors import AdvbnnError, positive_whole
-from advbnn.paper.estimate import wall_time
-from advbnn.progress import in_words
+from advbnn.paper.estimate import in_words, wall_time
 from advbnn.training.interrupts import Interrupted, Interrupts
 
 _SECONDS_TO_STOP = 60.0  # for a worker to save its state after SIGTERM

@@ -24,7 +24,7 @@ from advbnn.evaluation.checks import check_attack
 from advbnn.evaluation.identity import ModelIdentity
 from advbnn.evaluation.points import Points, StoredPoints
 from advbnn.evaluation.records import Record, Records
-from advbnn.progress import in_words
+from advbnn.progress import duration
 
 WORST_CASE = "worst_case"
 """The kind of an audit's records."""
@@ -110,7 +110,7 @@ def audit(
         )
     if evaluation.progress and finished is None and world().leads:
         seconds = runner.estimated_seconds() / world().size
-        words = f"{level} audit of {evaluation.plan.n:,} images: roughly {in_words(seconds)}"
+        words = f"{level} audit of {evaluation.plan.n:,} images: roughly {duration(seconds)}"
         print(words, file=sys.stderr, flush=True)
     return Audit(runner.run(plans))
 
