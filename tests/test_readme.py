@@ -40,6 +40,16 @@ def test_the_examples_for_own_networks_run_as_written(
     assert capsys.readouterr().out.endswith("True\n")  # dropout was seen to be random
 
 
+def test_the_examples_for_own_attacks_run_as_written(capsys: pytest.CaptureFixture[str]) -> None:
+    mine, theirs = python_blocks(ROOT / "docs" / "own-attack.md")
+    torch.manual_seed(0)
+    scope: dict[str, Any] = {}
+    exec(mine, scope)
+    assert "mine" in capsys.readouterr().out
+    peers = {name: pytest.importorskip(name) for name in ("torchattacks", "foolbox")}
+    exec(theirs, scope | peers)
+
+
 def test_the_example_of_a_regression_runs_as_written(capsys: pytest.CaptureFixture[str]) -> None:
     (example,) = [block for block in python_blocks(ROOT / "docs" / "training.md") if "score_regression" in block]
     torch.manual_seed(0)

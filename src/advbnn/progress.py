@@ -69,8 +69,13 @@ class ProgressBar:
     def _left(self, now: float, done: float, total: float | None) -> str:
         if not total or self._first is None or done <= self._first:
             return ""
-        seconds = round((now - self._started) / (done - self._first) * (total - done))
-        return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d} left"
+        return f"{duration((now - self._started) / (done - self._first) * (total - done))} left"
+
+
+def duration(seconds: float) -> str:
+    """A time as hours, minutes and seconds: `"0:01:30"`."""
+    whole = round(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
 
 def _rich_bar(unit: str) -> Any:

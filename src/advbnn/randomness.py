@@ -47,6 +47,23 @@ def seeded(seed: int | None, device: torch.device | str = "cpu") -> Iterator[Non
             generator.set_state(state)
 
 
+@contextmanager
+def seeded_globally(seed: int | None, device: torch.device | str = "cpu") -> Iterator[None]:
+    """As `seeded`, for the global generators of NumPy and Python too: for code that is not ours."""
+    if seed is None:
+        yield
+        return
+    states = random.getstate(), np.random.get_state()
+    try:
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        with seeded(seed, device):
+            yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+
+
 def derive_seed(seed: int, purpose: str, index: int = 0) -> int:
     """A seed in [0, 2^63) for every (seed, purpose, index), by hashing the three; `index` may be that of a batch."""
     key = hashlib.blake2b(f"{purpose} {seed} {index}".encode(), digest_size=8).digest()
@@ -74,7 +91,7 @@ def resample(model: nn.Module, seed: int) -> bool:
     for index, module in enumerate(modules):
         own: Any = module
         own_seed = derive_seed(seed, "resample", index) % 2**32
-        with _everything_seeded(own_seed, module):
+        with seeded_globally(own_seed, _device_of(module)):
             own.resample(own_seed)
     return bool(modules)
 
@@ -112,7 +129,7 @@ class Resampled(nn.Module):
         if self.by is None:
             resample(self.net, seed)
             return
-        with _everything_seeded(seed % 2**32, self.net):
+        with seeded_globally(seed % 2**32, _device_of(self.net)):
             self.by(self.net, seed % 2**32)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -141,16 +158,5 @@ def _offers_resample(module: nn.Module) -> bool:
         return False
 
 
-@contextmanager
-def _everything_seeded(seed: int, module: nn.Module) -> Iterator[None]:
-    """The default generators of torch, NumPy and Python follow `seed`, which all of them take."""
-    device = next((tensor.device for tensor in chain(module.parameters(), module.buffers())), "cpu")
-    python, numpy = random.getstate(), np.random.get_state()
-    try:
-        random.seed(seed)
-        np.random.seed(seed)
-        with seeded(seed, device):
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
+def _device_of(module: nn.Module) -> torch.device:
+    return next((tensor.device for tensor in chain(module.parameters(), module.buffers())), torch.device("cpu"))

@@ -1,13 +1,15 @@
+import functools
 import json
 import math
 from dataclasses import dataclass, field, make_dataclass, replace
+from types import MappingProxyType
 
 import pytest
 import torch
 from torch import nn
 
 from advbnn.attacks import APGD, CW, FGSM, NES, PGD, Square, Threat, Transfer
-from advbnn.attacks.identity import settings_of
+from advbnn.attacks.identity import memory_address, settings_of
 
 THREAT = Threat("linf", 0.1)
 BALL = {"norm": "linf", "eps": 0.1}
@@ -67,6 +69,17 @@ def test_attacks_of_ones_own() -> None:
     assert settings_of(Silent(1)) == settings_of(Silent(1)) != settings_of(Silent(2))
     assert settings_of(function)["name"].endswith("own.<locals>.function")
     assert settings_of(function)["threat"] == BALL
+
+    class Described(Printed):
+        settings = MappingProxyType({"steps": 3})
+        threat = THREAT
+
+    assert settings_of(Described()) == {"name": settings_of(Described())["name"], "threat": BALL, "steps": 3}
+    halves = functools.partial(function, 0.5), functools.partial(function, 0.25)
+    assert settings_of(halves[0]) == settings_of(functools.partial(function, 0.5)) != settings_of(halves[1])
+    assert memory_address(settings_of(halves[0])) is None
+    printed = repr(function)
+    assert memory_address({"loss": [{"name": printed}]}) == printed
     shift = torch.zeros(5000)
     same, other = shift.clone(), shift.index_fill(0, torch.tensor([2500]), 1.0)
     assert settings_of(Mine(shift)) == settings_of(Mine(same)) != settings_of(Mine(other))

@@ -16,7 +16,7 @@ QUICK = ["--level", "quick", "--device", "cpu"]
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes the quick level so quick that it says little."""
     less = {"eot": (1, 2), "steps": (1, 2), "apgd_steps": 2, "square_queries": 4, "nes_queries": 30}
-    less["max_weight_samples"] = 20
+    less |= {"max_weight_samples": 20, "comparison_samples": 20, "ensembles": 1}
     monkeypatch.setitem(LEVELS, "quick", replace(LEVELS["quick"], **less))
 
 
@@ -45,3 +45,14 @@ def test_quick_uses_two_hundred_images_for_each_radius(runs: Path, tmp_path: Pat
 def test_refusals(runs: Path, advbnn: Callable[..., str]) -> None:
     assert "give --eps" in advbnn("audit", runs / "plain", *QUICK, status=1)
     assert "limit must be" in advbnn("audit", runs / "robust", *QUICK, "--limit", 0, status=1)
+
+
+def test_keeps_points_and_takes_them(runs: Path, tmp_path: Path, advbnn: Callable[..., str]) -> None:
+    file, few = tmp_path / "points.safetensors", ["--limit", 100, "--samples", 2]
+    advbnn("audit", runs / "robust", *QUICK, *few, "--save-points", file)
+    shown = advbnn("audit", runs / "robust", *QUICK, *few, "--points", file, "--out", tmp_path / "again.json")
+    assert "points: worst given" in shown
+    scored = advbnn("evaluate", runs / "plain", *few, "--points", file, "--device", "cpu")
+    assert "points: worst" in scored and "linf 0.05" in scored  # the radius that the file names
+    refused = advbnn("audit", runs / "robust", *QUICK, *few, "--points", file, "--eps", 0.01, status=1)
+    assert "leaves the linf ball" in refused

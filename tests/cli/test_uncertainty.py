@@ -22,7 +22,7 @@ def test_measures_clean_attacked_and_foreign_images_for_the_report(runs: Path, t
     out = tmp_path / "records.json"
     shown = advbnn("uncertainty", runs / "robust", "--eps", 0.1, "--foreign", "digits", "--out", out, *QUICK)
     assert shown.exit_code == 0, shown.output
-    assert "ECE" in shown.output and "evasive 3 at linf 0.1" in shown.output
+    assert "ECE" in shown.output and "evasive 3 at linf 0.1" in shown.output and "undetected" in shown.output
     records = Records.load(out)
     assert [(record.kind, record.name) for record in records] == [
         ("uncertainty", "clean"),
@@ -30,6 +30,10 @@ def test_measures_clean_attacked_and_foreign_images_for_the_report(runs: Path, t
         ("detection", "pgd 3"),
         ("uncertainty", "evasive 3"),
         ("detection", "evasive 3"),
+        ("uncertainty", "overconfident 3 EOT 10"),
+        ("detection", "overconfident 3 EOT 10"),
+        ("uncertainty", "underconfident 3 EOT 10"),
+        ("detection", "underconfident 3 EOT 10"),
         ("detection", "digits"),
     ]
     for record in records.where(kind="detection"):

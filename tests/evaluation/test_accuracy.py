@@ -1,10 +1,12 @@
 import multiprocessing
+import random
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -235,3 +237,17 @@ def test_an_attack_that_writes_into_its_inputs_is_checked_against_the_clean_ones
     x_adv = (to_float(digits().images) + 0.2).clamp(0, 1)
     expected = int((net()(x_adv).argmax(1) == digits().labels).sum())
     assert evaluate(net(), digits(), allowed, samples=1, seeds=1)[0].correct == (expected,)
+
+
+def test_the_global_generators_follow_the_seed_around_an_attack_of_ones_own(tmp_path: Path) -> None:
+    def guess(model: nn.Module, x: Tensor, y: Tensor, seed: int | None) -> Tensor:
+        drawn.append((torch.rand(()).item(), np.random.rand(), random.random()))
+        return x
+
+    drawn: list[tuple[float, float, float]] = []
+    before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
+    for _ in range(2):
+        evaluate(net(), digits(), Custom(guess), seeds=2, batch_size=60)
+    assert drawn[:4] == drawn[4:] and len(set(drawn)) == 4  # two batches under two seeds
+    assert torch.equal(torch.get_rng_state(), before[0]) and random.getstate() == before[2]
+    assert (np.random.get_state()[1] == before[1]).all()

@@ -1,3 +1,6 @@
+import functools
+from types import MappingProxyType
+
 import pytest
 import torch
 from torch import nn
@@ -44,6 +47,39 @@ def test_an_attack_is_callable_has_a_threat_and_is_not_targeted() -> None:
     for attack in (PGD(THREAT, targeted=True), Transfer(nn.Identity(), PGD(THREAT, targeted=True))):
         with pytest.raises(ValueError, match="'mine' is targeted.*targeted=False"):
             check_attack("mine", attack)
+
+
+def test_an_attack_of_ones_own_takes_a_seed_and_has_a_stable_identity() -> None:
+    class Mine:
+        threat = THREAT
+
+        def __init__(self, loss: object = None) -> None:
+            self.loss = loss
+
+        def __call__(self, model: nn.Module, x: torch.Tensor, y: torch.Tensor, seed: int | None = None) -> torch.Tensor:
+            return x
+
+    class Printed(Mine):
+        def __repr__(self) -> str:
+            return f"Printed({self.loss})"
+
+    class Described(Printed):
+        settings = MappingProxyType({"steps": 3})
+
+    def without_seed(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x
+
+    without_seed.threat = THREAT
+    partly = functools.partial(Mine(), seed=0)
+    partly.threat = THREAT
+    for attack in (Mine(), Mine(loss=len), Printed("ce"), Described(object()), partly):
+        check_attack("mine", attack)
+    with pytest.raises(ValueError, match="'mine' .*stable identity.*dataclass.*settings"):
+        check_attack("mine", Printed(object()))
+    with pytest.raises(TypeError, match="'mine' .*seed.*def attack"):
+        check_attack("mine", without_seed)
+    with pytest.raises(TypeError, match="'mine' is a class.*Mine"):
+        check_attack("mine", Mine)
 
 
 def test_perturbed_inputs_stay_in_the_threat() -> None:

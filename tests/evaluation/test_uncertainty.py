@@ -9,13 +9,14 @@ import torch
 from advbnn.attacks import PGD
 from advbnn.attacks.evasion import EvasivePGD
 from advbnn.attacks.threat import Threat
+from advbnn.attacks.uncertainty import UncertaintyPGD
 from advbnn.bayes.prediction import predict
 from advbnn.data import from_tensors, to_float
 from advbnn.evaluation.accuracy import evaluate
 from advbnn.evaluation.metrics import aurc, auroc, brier_score, negative_log_likelihood
 from advbnn.evaluation.records import Records
 from advbnn.evaluation.uncertainty import SCORES, ood_detection, uncertainty
-from advbnn.randomness import scoring_seed
+from advbnn.randomness import crafting_seed, scoring_seed
 from trained_nets import bnn, digits
 
 THREAT = Threat("linf", 0.3)
@@ -77,6 +78,27 @@ def test_an_adaptive_attack_evades_detection(records: Records) -> None:
     for score in SCORES:
         for result in ("auroc", "auroc_of_successes"):
             assert evasive.details[result][score]["mean"] < min(0.5, pgd.details[result][score]["mean"])
+
+
+def test_abstention_under_attack_is_what_its_definition_gives(records: Records) -> None:
+    attack, seed = ATTACKS["pgd"], 0
+    x_adv = torch.cat([attack(bnn(), X[i : i + 50], Y[i : i + 50], crafting_seed(seed, i // 50)) for i in (0, 50, 100)])
+    clean, attacked = (predict(bnn(), x, 5, scoring_seed(seed)) for x in (X, x_adv))
+    (record,) = uncertainty(bnn(), digits(), {"pgd": attack}, **OPTIONS | {"seeds": (seed,)}).where(kind="detection")
+    for row, kept in zip(record.details["abstention"], (96, 108, 114), strict=True):
+        below = attacked.entropy <= clean.entropy.sort().values[kept - 1]
+        wrong = (attacked.label != Y) & below
+        expected = {"classified": below.double().mean(), "undetected": wrong.double().mean()}
+        for name, value in expected.items():
+            assert row[name]["mean"] == pytest.approx(value.item(), abs=1.5 / 120)  # an entropy may round to a tie
+        assert row["clean_accuracy"]["mean"] >= (clean.label == Y).double().mean() - 0.02  # abstention helps
+
+
+def test_attacks_on_uncertainty_defeat_abstention_in_their_direction() -> None:
+    attacks = {d: UncertaintyPGD(Threat("linf", 0.1), steps=5, direction=d) for d in ("lower", "raise")}
+    found = uncertainty(bnn(), digits(), attacks, **OPTIONS).where(kind="detection")
+    lower, higher = (record.details["abstention"][1] for record in found)
+    assert higher["classified"]["mean"] < 0.6 < 0.95 < lower["classified"]["mean"]
 
 
 def test_foreign_images_are_told_from_those_of_the_data() -> None:

@@ -22,6 +22,24 @@ def test_markdown() -> None:
     ]
 
 
+def test_csv_and_latex() -> None:
+    table = Table(
+        name="t", caption="10 %", columns=["a_b", "points"], rows=[[Cell("x, y"), Cell("-1", "[2]", strong=True)]]
+    )
+    assert table.csv() == 'a_b,points\n"x, y",-1 [2]\n'
+    assert table.latex().splitlines() == [
+        "% 10 %",
+        r"\begin{tabular}{lr}",
+        r"\toprule",
+        r"a\_b & points \\",
+        r"\midrule",
+        r"x, y & \textbf{-1} [2] \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+    assert r"100 \% \& \textbackslash{}" in Table(name="t", caption="", columns=["100 % & \\"], rows=[]).latex()
+
+
 def test_rows_with_the_same_heading_are_a_group() -> None:
     assert [(head.text, len(rows)) for head, rows in TABLE.groups] == [("a", 2), ("b", 1)]
 

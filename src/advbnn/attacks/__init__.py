@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors
     from advbnn.attacks.square import Square as Square
     from advbnn.attacks.threat import Threat as Threat
     from advbnn.attacks.transfer import Transfer as Transfer
+    from advbnn.attacks.uncertainty import UncertaintyPGD as UncertaintyPGD
 
 _NAMES = {
     "apgd": "APGD",
@@ -48,6 +49,7 @@ _NAMES = {
     "square": "Square",
     "threat": "Threat",
     "transfer": "Transfer",
+    "uncertainty": "UncertaintyPGD",
 }
 _MODULE_OF = {name: f"advbnn.attacks.{module}" for module, names in _NAMES.items() for name in names.split()}
 

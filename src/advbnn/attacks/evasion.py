@@ -7,6 +7,7 @@ from torch import Tensor
 
 from advbnn.attacks.losses import Objective
 from advbnn.attacks.pgd import PGD
+from advbnn.attacks.uncertainty import entropy
 from advbnn.errors import ArgumentError
 
 
@@ -23,10 +24,8 @@ class Evasion(Objective):
     def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The objective of each example, [n]."""
         log_p = outputs.log_softmax(1)
-        # a class with a logit of -inf adds nothing to the entropy: 0 log 0 = 0
-        entropy = -(log_p.exp() * log_p.masked_fill(log_p == -torch.inf, 0)).sum(1)
         wrong = log_p.scatter(1, y[:, None], -torch.inf).amax(1)
-        return wrong - self.weight * torch.where(log_p.argmax(1) != y, entropy, 0)
+        return wrong - self.weight * torch.where(log_p.argmax(1) != y, entropy(outputs), 0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -58,10 +58,10 @@ def mean_loss(outputs: Iterable[Tensor], y: Tensor, objective: Objective, weight
     for number, output in enumerate(outputs):
         weight = 1.0 if weights is None else weights[number]
         mean.add(output, weight)
-        if objective.average == "loss":
-            values = values + weight * objective(output, y)
-    prediction = mean.result()
-    return LossValue(values / mean.total if objective.average == "loss" else objective(prediction, y), prediction)
+        term = objective(output, y) if objective.average == "loss" else objective.of_sample(output, y)
+        values = values + weight * term
+    prediction, values = mean.result(), values / mean.total
+    return LossValue(values if objective.average == "loss" else objective(prediction, y) + values, prediction)
 
 
 def input_gradient(network: Network, x: Tensor, y: Tensor, objective: Objective, eot: int = 1) -> LossGradient:
@@ -69,7 +69,8 @@ def input_gradient(network: Network, x: Tensor, y: Tensor, objective: Objective,
 
     With `average="loss"` this is the gradient of (1/K) sum_k loss(f_k(x), y): one pass over the samples. The loss of
     a mean, log (1/K) sum_k p_k or (1/K) sum_k z_k, couples the samples: a first pass without a graph computes the
-    mean, a second pass repeats the same samples and backpropagates the derivative at that mean. Both are exact.
+    mean, a second pass repeats the same samples and backpropagates the derivative at that mean, and the term of each
+    sample if the objective has one. Both are exact.
     """
     return expected_gradient([network] * eot, x, y, objective)
 
@@ -85,7 +86,8 @@ def expected_gradient(
     def single(network: Network) -> Callable[[Tensor], LossValue]:
         def value(z: Tensor) -> LossValue:
             output = network(z)
-            return LossValue(objective(output, y), output)
+            values = objective(output, y)
+            return LossValue(values if objective.average == "loss" else values + objective.of_sample(output, y), output)
 
         return value
 
@@ -136,8 +138,8 @@ def _gradient_of_loss_of_mean(
     # from the current stream, so that a seeded attack stays reproducible
     seed = int(torch.randint(2**62, ()).item())
     with torch.no_grad(), seeded(seed, x.device):
-        mean = mean_loss((network(x) for network in networks), y, objective, weights).prediction
-    values, _, slope = _differentiate(lambda z: LossValue(objective(z, y), z), mean)
+        values, mean = mean_loss((network(x) for network in networks), y, objective, weights)
+    slope = _differentiate(lambda z: LossValue(objective(z, y), z), mean).gradient
     # a class with a logit of -inf has no share: exp(-inf - 0), not exp(-inf + inf)
     level = mean.masked_fill(mean == -torch.inf, 0)
 
@@ -145,9 +147,10 @@ def _gradient_of_loss_of_mean(
         def value(z: Tensor) -> LossValue:
             output = network(z)
             if objective.average == "logits":
-                return LossValue((output * slope).reshape(len(z), -1).sum(1), output)
-            # d(log mean p) / d(log p_k) = p_k / sum_j p_j, with every probability on the log scale
-            return LossValue(((output.log_softmax(1) - level).exp() * slope).sum(1), output)
+                share_of_mean = (output * slope).reshape(len(z), -1).sum(1)
+            else:  # d(log mean p) / d(log p_k) = p_k / sum_j p_j, with every probability on the log scale
+                share_of_mean = ((output.log_softmax(1) - level).exp() * slope).sum(1)
+            return LossValue(share_of_mean + objective.of_sample(output, y), output)
 
         return value
 

@@ -1,7 +1,9 @@
 """The settings of an attack as JSON values: two attacks are the same if and only if these are equal."""
 
+import functools
 import hashlib
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
@@ -13,22 +15,38 @@ from advbnn.attacks.threat import Threat
 
 Identify = Callable[[nn.Module], Any]
 
+_ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,}\b")
+
 
 def settings_of(attack: object, identify: Identify = lambda network: None) -> dict[str, Any]:
     """The class of an attack and every field that differs from its default.
 
     Defaults are left out, so that a new field with a default leaves stored settings valid. Fields that do not decide
     the result, such as `batch_size` and `progress`, are marked by `compare=False` and are left out too. An attack that
-    is not a dataclass has its `repr` for a name; without one, its qualified name and its public attributes count.
-    `identify` describes a network that the attack uses, such as the source of a `Transfer`; its SHA-256 in records.
+    is not a dataclass may give its `settings`, a mapping. Else it has its `repr` for a name; without one, its qualified
+    name and its public attributes count. `identify` describes a network that the attack uses, such as the source of a
+    `Transfer`; its SHA-256 in records.
     """
     if is_dataclass(attack) and not isinstance(attack, type):
-        return {"name": type(attack).__name__, **_json(_changed(attack), identify)}
+        return {"name": type(attack).__name__, **json_value(_changed(attack), identify)}
     named = attack if hasattr(attack, "__qualname__") else type(attack)  # functions and classes have such a name
-    if named is not attack and type(attack).__repr__ is not object.__repr__:
-        return {"name": repr(attack)}
     public = {name: value for name, value in getattr(attack, "__dict__", {}).items() if not name.startswith("_")}
-    return {"name": f"{named.__module__}.{named.__qualname__}", **_json(public, identify)}
+    if isinstance(getattr(attack, "settings", None), Mapping):
+        public = {"threat": getattr(attack, "threat", None), **getattr(attack, "settings", {})}
+    elif isinstance(attack, functools.partial):
+        public |= {"function": attack.func, "arguments": attack.args, **attack.keywords}
+    elif named is not attack and type(attack).__repr__ is not object.__repr__:
+        return {"name": repr(attack)}
+    return {"name": f"{named.__module__}.{named.__qualname__}", **json_value(public, identify)}
+
+
+def memory_address(settings: Any) -> str | None:
+    """The first text in settings that holds a memory address, which another process would not give; else None."""
+    if isinstance(settings, Mapping):
+        settings = list(settings.values())
+    if isinstance(settings, list):
+        return next((found for inner in settings if (found := memory_address(inner)) is not None), None)
+    return settings if isinstance(settings, str) and _ADDRESS.search(settings) else None
 
 
 def _changed(settings: Any) -> dict[str, Any]:
@@ -42,7 +60,8 @@ def _changed(settings: Any) -> dict[str, Any]:
     return found
 
 
-def _json(value: Any, identify: Identify) -> Any:
+def json_value(value: Any, identify: Identify = lambda network: None) -> Any:
+    """A setting as a JSON value."""
     if isinstance(value, nn.Module):
         return identify(value)
     if isinstance(value, Tensor):  # whose repr leaves out most of its values
@@ -50,9 +69,9 @@ def _json(value: Any, identify: Identify) -> Any:
     if isinstance(value, Threat):
         value = {"norm": value.norm, "eps": value.eps, **_changed(value)}  # a radius is always stated
     if isinstance(value, Mapping):
-        return {str(name): _json(inner, identify) for name, inner in value.items()}
+        return {str(name): json_value(inner, identify) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_json(inner, identify) for inner in value]
+        return [json_value(inner, identify) for inner in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)  # JSON has no infinity
     if value is None or isinstance(value, bool | int | float | str):

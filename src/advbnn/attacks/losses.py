@@ -87,6 +87,10 @@ class Objective:
         """The loss of each example, [n], to be maximised."""
         return LOSSES[self.loss](outputs, y, self.targeted)
 
+    def of_sample(self, outputs: Tensor, y: Tensor) -> Tensor | float:
+        """A term of each weight sample, whose mean is added to the loss of a mean; 0 for most objectives."""
+        return 0.0
+
 
 class TargetedDLR(Objective):
     """(z_t - z_y) / (z_(1) - (z_(3) + z_(4)) / 2) for labels in pairs (y, t) (Croce and Hein, 2020).

@@ -38,6 +38,7 @@ class Entry:
     note: str = ""
 
 
+_UNCERTAINTY, _MI = "uncertainty.UncertaintyPGD", "mutual_information"
 _PAPER = {"step_size": 0.007, "random_start": False}
 
 ATTACKS = {
@@ -48,6 +49,10 @@ ATTACKS = {
     "apgd-dlr": Entry("apgd.APGD", settings={"loss": "dlr"}),
     "mean": Entry("pgd.PGD", ("steps",), on_mean=True, note="PGD on the posterior-mean network"),
     "evasive": Entry("evasion.EvasivePGD", note="PGD that also evades detection by uncertainty"),
+    "overconfident": Entry(_UNCERTAINTY, settings={"direction": "lower"}, note="lowers the entropy"),
+    "underconfident": Entry(_UNCERTAINTY, settings={"direction": "raise"}, note="raises the entropy"),
+    "mi-low": Entry(_UNCERTAINTY, settings={"score": _MI, "direction": "lower"}, note="lowers the disagreement"),
+    "mi-high": Entry(_UNCERTAINTY, settings={"score": _MI, "direction": "raise"}, note="raises the disagreement"),
     "cw": Entry("cw.CW", norms=("l2", "linf")),
     "fab": Entry("fab.FAB", note="the smallest perturbation, by projections onto linearised boundaries"),
     "arc": Entry("arc.ARC", ("steps",), norms=("linf", "l2"), note="fools the members of a mixture one by one"),

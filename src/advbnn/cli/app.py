@@ -6,9 +6,11 @@ import typer
 
 from advbnn import __version__
 from advbnn.cli.audit import audit
+from advbnn.cli.compare import compare
 from advbnn.cli.curve import curve
 from advbnn.cli.download import download
 from advbnn.cli.evaluate import evaluate
+from advbnn.cli.groups import grouped
 from advbnn.cli.predict import predict
 from advbnn.cli.report import report
 from advbnn.cli.reproduce import reproduce
@@ -18,8 +20,8 @@ from advbnn.cli.transfer import transfer
 from advbnn.cli.uncertainty import uncertainty
 
 app = typer.Typer(name="advbnn", no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
-for command in (train, evaluate, audit, curve, transfer, uncertainty, predict, report, tables, reproduce):
-    app.command()(command)
+for command in (train, evaluate, audit, compare, curve, transfer, uncertainty, predict, report, tables, reproduce):
+    app.command()(grouped(command))
 
 data = typer.Typer(no_args_is_help=True, help="Download datasets from their publishers.")
 data.command()(download)

@@ -17,7 +17,7 @@ def make_attack(
 ) -> Attack | Transfer:
     """The attack of that name for a model; options that the attack does not take are left out."""
     options = registry.ATTACKS[name].options if name in registry.ATTACKS else ()
-    given = {"eot": eot} if steps is None else {"steps": steps, "eot": eot}
+    given = {name: value for name, value, default in (("steps", steps, None), ("eot", eot, 1)) if value != default}
     return registry.make_attack(name, threat, model, **{o: value for o, value in given.items() if o in options})
 
 

@@ -1,11 +1,13 @@
 """advbnn audit: the worst case over a suite of attacks, and signs that gradients mislead them."""
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from advbnn.cli import options
+from advbnn.cli.groups import Measurement, Subject
 from advbnn.names import AUDIT_LEVELS
 
 if TYPE_CHECKING:
@@ -14,8 +16,21 @@ if TYPE_CHECKING:
 QUICK_IMAGES = 200
 
 
+@dataclass(frozen=True, kw_only=True)
+class AuditMeasurement(Measurement):
+    """As for other measurements, with one seed."""
+
+    samples: Annotated[int, typer.Option(help="Weight samples of the classifier.")] = 20
+    seeds: Annotated[int, typer.Option(help="Repetitions of the whole audit.")] = 1
+    limit: Annotated[
+        int | None,
+        typer.Option(help=f"Use only the first LIMIT test images; by default {QUICK_IMAGES} at quick, else all."),
+    ] = None
+
+
 def audit(
-    run: options.Run,
+    *,
+    subject: Subject,
     level: Annotated[
         str, options.named(AUDIT_LEVELS, "{names}: quick for a first look, thorough for a publication.")
     ] = "standard",
@@ -24,39 +39,38 @@ def audit(
     transfer_from: Annotated[
         list[Path] | None, typer.Option(help="Another run whose adversarial examples are tested too. May be repeated.")
     ] = None,
-    samples: Annotated[int, typer.Option(help="Weight samples of the classifier.")] = 20,
-    seeds: Annotated[int, typer.Option(help="Repetitions of the whole audit.")] = 1,
-    limit: Annotated[
-        int | None,
-        typer.Option(help=f"Use only the first LIMIT test images; by default {QUICK_IMAGES} at quick, else all."),
+    points: Annotated[
+        list[Path] | None,
+        typer.Option(help="A safetensors file of adversarial images that compete with ours. May be repeated."),
     ] = None,
-    batch_size: options.BatchSize = 250,
-    out: options.Out = None,
-    last: options.Last = False,
-    device: options.Device = None,
-    engine: options.Engine = "auto",
-    precision: options.Precision = "full",
+    save_points: Annotated[
+        Path | None, typer.Option(callback=options.file_to_write, help="Keep all adversarial images in this file.")
+    ] = None,
+    how: AuditMeasurement,
 ) -> None:
-    """Attack a run in many ways, measure its accuracy at the worst points, and check whether gradients mislead.
+    """Attack a run, or a network of your own, in many ways, and measure its accuracy at the worst points.
 
-    Under torchrun it uses all of its processes. An interrupted audit resumes.
+    It also checks whether gradients mislead the attacks. Under torchrun it uses all of its processes. An interrupted
+    audit resumes.
     """
     from advbnn.attacks.threat import Threat
-    from advbnn.cli.common import label_of, open_run, training_radius
+    from advbnn.cli.common import label_of, open_run
     from advbnn.evaluation.audit.worst_case import audit as audit_model
+    from advbnn.modules import device_of
     from advbnn.training.loading import load_trained
 
     options.refuse_larger_than_images(norm, eps or ())
-    limit = QUICK_IMAGES if limit is None and level == "quick" else limit
-    settings = {"samples": samples, "seeds": seeds, "batch_size": batch_size, "engine": engine, "precision": precision}
-    with open_run(run, device=device, limit=limit, out=out, last=last, **settings) as (trained, test, shared, leads):
-        place = next(trained.model.parameters()).device
+    how = replace(how, limit=QUICK_IMAGES if how.limit is None and level == "quick" else how.limit)
+    with open_run(subject, how) as (opened, test, shared, leads):
+        place = device_of(opened.model, test.device)
         found = audit_model(
-            trained.model,
+            opened.model,
             test,
-            [Threat(norm, radius) for radius in eps or [training_radius(trained, norm)]],
+            [Threat(norm, radius) for radius in eps or [opened.radius(norm)]],
             level,
             transfer_from={label_of(other): load_trained(other, device=place).model for other in transfer_from or ()},
+            points=points or (),
+            save_points=save_points,
             **shared,
         )
         if leads:

@@ -5,47 +5,115 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import typer
+from torch import nn
 
+from advbnn.attacks.threat import Threat
+from advbnn.cli.groups import Measurement, Subject
 from advbnn.cli.options import file_to_write
-from advbnn.data import Examples
+from advbnn.data import Examples, ImageSet, Splits, load
 from advbnn.distributed import World, joined
 from advbnn.errors import AdvbnnError, ArgumentError, positive_whole
 from advbnn.evaluation.records import Record
-from advbnn.training.loading import Trained, load_trained
+from advbnn.models.from_file import load_model
+from advbnn.training.loading import load_trained
 
 RECORDS = "records.json"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """A network to be evaluated, and its data.
+
+    Attributes:
+        name: the run folder or the file, for messages.
+        threat: of its adversarial training, if it is a run with any.
+    """
+
+    model: nn.Module
+    label: str
+    name: str
+    splits: Splits[ImageSet]
+    threat: Threat | None = None
+
+    def radius(self, norm: str) -> float:
+        """The radius of adversarial training, in the norm of that training."""
+        if self.threat is None:
+            raise ArgumentError(f"{self.name} has no radius of adversarial training; give --eps")
+        if self.threat.norm != norm:
+            raise ArgumentError(f"--norm {norm} is not the norm of training, {self.threat.norm}; give --eps")
+        return self.threat.eps
+
+
 @contextmanager
 def open_run(
-    run: Path, *, device: str | None, limit: int | None, out: Path | None, last: bool = False, **options: Any
-) -> Iterator[tuple[Trained, Examples, dict[str, Any], bool]]:
-    """A run to be evaluated on its first `limit` test images; errors become one line.
+    subject: Subject, how: Measurement, **further: Any
+) -> Iterator[tuple[Opened, Examples, dict[str, Any], bool]]:
+    """A network to be evaluated on its first `limit` test images; errors become one line.
 
     Yields:
-        The run, its test set, the keyword arguments of an evaluation with the further `options`, and whether this
-        process prints results.
+        The network, its test set, the keyword arguments of an evaluation, and whether this process prints results.
     """
-    with evaluation_processes(device) as (world, place):
-        trained = load_trained(run, device=place, last=last)
-        if not trained.finished and world.leads:
-            typer.echo(f"warning: {run} is not finished; using its last checkpoint", err=True)
-        if last and trained.config.defense.early_stopping is None:
-            raise ArgumentError(f"{run} was trained without early stopping, to the last epoch; leave --last out")
-        test = trained.config.load_data().test
-        shared = {
-            "rows": first_rows(test, limit),
-            "label": f"{label_of(run)} (last)" if last else label_of(run),
-            "out": out or file_to_write(run / RECORDS),
-            "progress": True,
-            "command": command_line(),
-        }
-        yield trained, test, shared | options, world.leads
+    subject.check()
+    with evaluation_processes(how.device) as (world, place):
+        opened = open_subject(subject, place, world.leads)
+        test = opened.splits.test
+        yield opened, test, {**evaluation_options(subject, opened, how), **further}, world.leads
+
+
+def evaluation_options(subject: Subject, opened: Opened, how: Measurement) -> dict[str, Any]:
+    """The keyword arguments of an evaluation of a network."""
+    return {
+        "rows": first_rows(opened.splits.test, how.limit),
+        "label": opened.label,
+        "out": how.out or file_to_write((subject.run or Path()) / RECORDS),
+        "progress": True,
+        "command": command_line(),
+        **how.settings(),
+    }
+
+
+def open_subject(subject: Subject, place: torch.device | str, leads: bool = True) -> Opened:
+    """The network of a run, or of a file."""
+    if subject.model is not None and subject.data is not None:
+        model = load_model(subject.model, subject.weights).to(place)
+        source = Path(subject.model.rpartition(":")[0])
+        label = source.stem if subject.weights is None else f"{source.stem}-{subject.weights.stem}"
+        splits = load(subject.data, size=subject.size)
+        return Opened(model=model, label=label, name=subject.model, splits=splits)
+    run = subject.run or Path()
+    trained = load_trained(run, device=place, last=subject.last)
+    if not trained.finished and leads:
+        typer.echo(f"warning: {run} is not finished; using its last checkpoint", err=True)
+    defense = trained.config.defense
+    if subject.last and defense.early_stopping is None:
+        raise ArgumentError(f"{run} was trained without early stopping, to the last epoch; leave --last out")
+    return Opened(
+        model=trained.model,
+        label=f"{label_of(run)} (last)" if subject.last else label_of(run),
+        name=str(run),
+        splits=trained.config.load_data(),
+        threat=None if defense.attack is None else defense.attack.threat,
+    )
+
+
+def open_all(subjects: Sequence[Subject], place: torch.device | str, leads: bool) -> tuple[list[Opened], Examples]:
+    """Several networks with different labels, and the test set that all of them share."""
+    opened = [open_subject(subject, place, leads) for subject in subjects]
+    if len({one.label for one in opened}) != len(opened):
+        listed = ", ".join(one.name for one in opened)
+        raise ArgumentError(f"the names of the folders and files must differ, got {listed}")
+    tests = [one.splits.test for one in opened]
+    if len({test.fingerprint() for test in tests}) > 1:
+        raise ArgumentError(f"the models use different data: {', '.join(test.name for test in tests)}")
+    if not tests:
+        raise ArgumentError("there is nothing to compare; give two or more run folders, or --model with --data")
+    return opened, tests[0]
 
 
 @contextmanager
@@ -103,16 +171,6 @@ def label_of(run: Path) -> str:
 def first_rows(data: Examples, limit: int | None) -> range | None:
     """The first `limit` rows; None, which means all of them, without a limit."""
     return None if limit is None else range(min(positive_whole("limit", limit), len(data)))
-
-
-def training_radius(trained: Trained, norm: str) -> float:
-    """The radius of adversarial training of a run, in the norm of that training."""
-    attack = trained.config.defense.attack
-    if attack is None:
-        raise ArgumentError(f"{trained.folder} was trained without an attack, so it has no radius; give --eps")
-    if attack.threat.norm != norm:
-        raise ArgumentError(f"--norm {norm} is not the norm of training, {attack.threat.norm}; give --eps")
-    return attack.threat.eps
 
 
 def command_line() -> str:

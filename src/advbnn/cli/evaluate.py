@@ -1,47 +1,58 @@
-"""advbnn evaluate: the accuracy of a run under attack."""
+"""advbnn evaluate: the accuracy of a network under attack."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from advbnn.cli import options
+from advbnn.cli.groups import AttackOptions, Measurement, Subject
+from advbnn.errors import ArgumentError
 
 
 def evaluate(
-    run: options.Run,
+    *,
+    subject: Subject,
     attack: options.Attacks = None,
     eps: options.Radii = None,
-    norm: options.Norm = "linf",
-    steps: options.Steps = None,
-    eot: options.Eot = 1,
-    samples: options.Samples = 20,
-    seeds: options.Seeds = 3,
-    limit: options.Limit = None,
-    batch_size: options.BatchSize = 250,
-    out: options.Out = None,
-    last: options.Last = False,
-    device: options.Device = None,
-    engine: options.Engine = "auto",
-    precision: options.Precision = "full",
+    points: Annotated[
+        list[Path] | None,
+        typer.Option(help="A safetensors file of adversarial images, scored too. May be repeated."),
+    ] = None,
+    effort: AttackOptions,
+    how: Measurement,
 ) -> None:
-    """Measure the accuracy of a run under attack; under torchrun, on all of its processes.
+    """Measure the accuracy of a run, or of a network of your own, under attack; under torchrun, on all processes.
 
     Records that are in the file already are not measured again, and an interrupted evaluation resumes.
     """
     from advbnn.attacks.threat import Threat
     from advbnn.cli.attacks import make_attack, refuse_impossible, title
-    from advbnn.cli.common import open_run, show, training_radius
+    from advbnn.cli.common import open_run, show
     from advbnn.evaluation.accuracy import CLEAN, Evaluation
+    from advbnn.evaluation.points import Points
     from advbnn.evaluation.records import Records
 
-    names = attack or [CLEAN, "paper"]
+    names = attack or ([CLEAN] if points else [CLEAN, "paper"])
     attacking = [name for name in names if name != CLEAN]
-    refuse_impossible(attacking, norm, steps, eot)
-    options.refuse_larger_than_images(norm, eps or ())
-    settings = {"samples": samples, "seeds": seeds, "batch_size": batch_size, "engine": engine, "precision": precision}
-    with open_run(run, device=device, limit=limit, out=out, last=last, **settings) as (trained, test, shared, leads):
-        radii = eps or ([training_radius(trained, norm)] if attacking else [])
-        evaluation = Evaluation(trained.model, test, **shared)
+    refuse_impossible(attacking, **asdict(effort))
+    options.refuse_larger_than_images(effort.norm, eps or ())
+    with open_run(subject, how) as (opened, test, shared, leads):
+        given = [Points.load(file) for file in points or ()]
+        radii = eps or ([opened.radius(effort.norm)] if attacking else [])
+        evaluation = Evaluation(opened.model, test, **shared)
         records = evaluation.accuracy(CLEAN, None) if CLEAN in names else Records()
         for radius in radii:
             for name in attacking:
-                chosen = make_attack(name, trained.model, Threat(norm, radius), steps, eot)
+                chosen = make_attack(name, opened.model, Threat(effort.norm, radius), effort.steps, effort.eot)
                 records += evaluation.accuracy(title(name, chosen), chosen)
+        for one in given:
+            known = [] if one.threat is None else [one.threat]
+            for threat in [Threat(effort.norm, radius) for radius in eps or ()] or known:
+                for name, stored in one.on(test, threat).items():
+                    records += evaluation.accuracy(f"{Path(one.name).stem}: {name}", stored)
+            if not (eps or known):
+                raise ArgumentError(f"{one.name} does not say for which radius its points were made; give --eps")
         if leads:
             show(records)

@@ -93,7 +93,6 @@ def numeric(metavar: str, help: str) -> Any:
     return typer.Option(parser=number, metavar=metavar, help=help)
 
 
-Run = Annotated[Path, typer.Argument(help="A run folder.")]
 Attacks = Annotated[
     list[str] | None, named(("clean", *ATTACKS), f"clean, {_NOTES}. May be repeated; clean and paper if left out.")
 ]

@@ -6,11 +6,12 @@ from typing import Annotated
 import typer
 
 from advbnn.cli import options
+from advbnn.cli.groups import Subject
 
 
 def predict(
-    run: options.Run,
-    images: Annotated[list[Path], typer.Argument(help="Image files.")],
+    subject: Subject,
+    images: Annotated[list[Path] | None, typer.Argument(help="Image files.")] = None,
     coverage: Annotated[
         float, typer.Option(help="The share of images to classify, among images like those of the dataset.")
     ] = 0.9,
@@ -20,22 +21,26 @@ def predict(
 ) -> None:
     """Print the label, probability and uncertainty of each image, and "abstain" if the model is too uncertain."""
     from advbnn.bayes.prediction import predict as predict_batch
-    from advbnn.cli.common import device_or_first_gpu, explaining_errors, refuse_missing
+    from advbnn.cli.common import device_or_first_gpu, explaining_errors, open_subject, refuse_missing
     from advbnn.data.image import read_inputs
     from advbnn.evaluation.abstention import cutoff
     from advbnn.modules import dtype_of
-    from advbnn.training.loading import load_trained
 
+    subject, first = subject.shifted()
+    images = [*([] if first is None else [Path(first)]), *(images or ())]
+    subject.check()
+    if not images:
+        raise typer.BadParameter("IMAGES is missing: give one or more image files")
     with explaining_errors():
         refuse_missing(images)
         place = device_or_first_gpu(device)
-        trained = load_trained(run, device=place)
-        splits = trained.config.load_data()
+        opened = open_subject(subject, place)
+        splits = opened.splits
         # the threshold comes from images that are not in the training set
         part, reference = ("test", splits.test) if splits.validation is None else ("validation", splits.validation)
-        inputs = read_inputs(images, reference.shape).to(place, dtype_of(trained.model))
-        limit = cutoff(trained.model, reference, coverage, samples, seed)
-        found = predict_batch(trained.model, inputs, samples, seed)
+        inputs = read_inputs(images, reference.shape).to(place, dtype_of(opened.model))
+        limit = cutoff(opened.model, reference, coverage, samples, seed)
+        found = predict_batch(opened.model, inputs, samples, seed)
         width = max(len("image"), *(len(str(path)) for path in images))
         typer.echo(f"{'image':{width}}  {'label':>12}  probability  entropy  disagreement")
         for row, path in enumerate(images):

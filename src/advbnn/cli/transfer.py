@@ -1,65 +1,52 @@
-"""advbnn transfer: attacks made on one run and tested on another, for all pairs."""
+"""advbnn transfer: attacks made on one network and tested on another, for all pairs."""
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from advbnn.cli import options
-from advbnn.errors import ArgumentError
+from advbnn.cli.groups import AttackOptions, Measurement, Subjects
 
 _NAMES = [name for name in options.ATTACKS if name != "mean"]  # the source is always another network
 
 
 def transfer(
-    runs: Annotated[list[Path], typer.Argument(help="Two or more run folders, all on the same data.")],
+    *,
+    subjects: Subjects,
     eps: Annotated[float, options.numeric("RADIUS", "Such as 0.031 or 8/255.")],
-    out: Annotated[Path, typer.Option(callback=options.file_to_write, help="The file of records.")],
     attack: Annotated[str, options.named(options.ATTACKS, f"{', '.join(_NAMES)}.")] = "paper",
-    norm: options.Norm = "linf",
-    steps: options.Steps = None,
-    eot: options.Eot = 1,
-    samples: options.Samples = 20,
-    seeds: options.Seeds = 3,
-    limit: options.Limit = None,
-    batch_size: options.BatchSize = 250,
-    device: options.Device = None,
-    engine: options.Engine = "auto",
-    precision: options.Precision = "full",
+    effort: AttackOptions,
+    how: Measurement,
 ) -> None:
-    """Measure how well attacks on each run transfer to the others: accuracies and affinity for all pairs of runs."""
+    """Measure how well attacks on each network transfer to the others: accuracies and affinity for all pairs."""
     from rich.console import Console
     from rich.table import Table
 
     from advbnn.attacks.threat import Threat
     from advbnn.cli.attacks import make_attack, refuse_impossible
-    from advbnn.cli.common import command_line, evaluation_processes, first_rows, label_of, show
+    from advbnn.cli.common import command_line, evaluation_processes, first_rows, open_all, show
     from advbnn.evaluation.transfer import affinity, transfer_matrix
-    from advbnn.training.loading import load_trained
 
-    refuse_impossible([attack], norm, steps, eot)
-    options.refuse_larger_than_images(norm, [eps])
+    refuse_impossible([attack], **asdict(effort))
+    options.refuse_larger_than_images(effort.norm, [eps])
     if attack == "mean":
         raise typer.BadParameter("--attack mean attacks the mean network of one run; use advbnn evaluate RUN")
-    settings: dict[str, Any] = {"samples": samples, "seeds": seeds, "batch_size": batch_size}
-    settings |= {"engine": engine, "precision": precision}
-    with evaluation_processes(device) as (world, place):
-        trained = {label_of(run): load_trained(run, device=place) for run in runs}
-        if len(trained) != len(runs):
-            raise ArgumentError(f"the names of the folders must differ, got {', '.join(map(str, runs))}")
-        tests = [one.config.load_data().test for one in trained.values()]
-        if len({test.fingerprint() for test in tests}) > 1:
-            raise ArgumentError(f"the runs use different data: {', '.join(test.name for test in tests)}")
-        first = next(iter(trained.values())).model
+    chosen = subjects.each()
+    out = how.out or options.file_to_write(Path("transfer.json"))
+    with evaluation_processes(how.device) as (world, place):
+        opened, test = open_all(chosen, place, world.leads)
+        first = opened[0].model
         records = transfer_matrix(
-            {name: one.model for name, one in trained.items()},
-            tests[0],
-            make_attack(attack, first, Threat(norm, eps), steps, eot),
-            rows=first_rows(tests[0], limit),
+            {one.label: one.model for one in opened},
+            test,
+            make_attack(attack, first, Threat(effort.norm, eps), effort.steps, effort.eot),
+            rows=first_rows(test, how.limit),
             out=out,
             progress=True,
             command=command_line(),
-            **settings,
+            **how.settings(),
         )
         if world.leads:
             show(records)

@@ -1,61 +1,60 @@
-"""advbnn uncertainty: calibration, selective prediction and detection of adversarial examples of a run."""
+"""advbnn uncertainty: calibration, selective prediction and detection of adversarial examples."""
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from advbnn.cli import options
+from advbnn.cli.groups import AttackOptions, Measurement, Subject
 
 if TYPE_CHECKING:
     from advbnn.evaluation.records import Records
 
 
+ATTACKS = ("pgd", "evasive", "overconfident", "underconfident")
+"""Attacks that do not know the detector, evade it, and are after the uncertainty alone."""
+
+COVERAGE = 0.9
+
+
 def uncertainty(
-    run: options.Run,
+    *,
+    subject: Subject,
     attack: Annotated[
         list[str] | None,
-        options.named(options.ATTACKS, "As for evaluate. May be repeated; pgd and evasive by default."),
+        options.named(options.ATTACKS, f"As for evaluate. May be repeated; {', '.join(ATTACKS)} by default."),
     ] = None,
     eps: options.Radii = None,
-    norm: options.Norm = "linf",
-    steps: options.Steps = None,
-    eot: options.Eot = 1,
     foreign: Annotated[
         list[str] | None, typer.Option(help="Another data set, by name or folder, to be detected. May be repeated.")
     ] = None,
-    samples: options.Samples = 20,
-    seeds: options.Seeds = 3,
-    limit: options.Limit = None,
-    batch_size: options.BatchSize = 250,
-    out: options.Out = None,
-    last: options.Last = False,
-    device: options.Device = None,
-    engine: options.Engine = "auto",
-    precision: options.Precision = "full",
+    effort: AttackOptions,
+    how: Measurement,
 ) -> None:
-    """Measure calibration, selective prediction and detection of adversarial examples, on clean and attacked images.
+    """Measure calibration, selective prediction, detection and abstention, on clean and attacked images.
 
     Records that are in the file already are not computed again; `advbnn report` shows them.
     """
     from advbnn.attacks.threat import Threat
     from advbnn.cli.attacks import make_attack, refuse_impossible, title
-    from advbnn.cli.common import open_run, training_radius
+    from advbnn.cli.common import open_run
     from advbnn.data import NAMES, load
     from advbnn.evaluation import uncertainty as measure
 
-    names = attack or ["pgd", "evasive"]
-    refuse_impossible(names, norm, steps, eot)
-    options.refuse_larger_than_images(norm, eps or ())
-    settings = {"samples": samples, "seeds": seeds, "batch_size": batch_size, "engine": engine, "precision": precision}
-    with open_run(run, device=device, limit=limit, out=out, last=last, **settings) as (trained, test, shared, leads):
-        records = measure.uncertainty(trained.model, test, **shared)
-        for radius in eps or [training_radius(trained, norm)]:
-            made = ((name, make_attack(name, trained.model, Threat(norm, radius), steps, eot)) for name in names)
+    names = attack or list(ATTACKS)
+    refuse_impossible(names, **asdict(effort))
+    options.refuse_larger_than_images(effort.norm, eps or ())
+    with open_run(subject, how) as (opened, test, shared, leads):
+        records = measure.uncertainty(opened.model, test, **shared)
+        for radius in eps or [opened.radius(effort.norm)]:
+            threat = Threat(effort.norm, radius)
+            made = ((name, make_attack(name, opened.model, threat, effort.steps, effort.eot)) for name in names)
             chosen = {title(name, one): one for name, one in made}
-            records += measure.uncertainty(trained.model, test, chosen, **shared)
+            records += measure.uncertainty(opened.model, test, chosen, **shared)
         for source in foreign or ():
             others = (load(source) if source in NAMES else load(source, size=test.shape[-1])).test
-            records += measure.ood_detection(trained.model, test, {others.name: others}, **shared)
+            records += measure.ood_detection(opened.model, test, {others.name: others}, **shared)
         if leads:
             _show(records)
 
@@ -66,6 +65,7 @@ def _show(records: "Records") -> None:
 
     scores = Table("images", "accuracy", "NLL", "Brier", "ECE", "AURC", box=None)
     detected = Table("AUROC against clean images", "entropy", "mutual information", "entropy, successful", box=None)
+    abstaining = Table("abstaining", "classified", "accuracy", "wrong, undetected", box=None)
     for record in records:
         radius = "" if record.threat is None else f" at {record.threat.norm} {record.threat.eps:.4g}"
         details = record.details
@@ -76,4 +76,14 @@ def _show(records: "Records") -> None:
             cells = (f"{details['auroc'][name]['mean']:.3f}" for name in ("entropy", "mutual_information"))
             successes = details.get("auroc_of_successes")
             detected.add_row(record.name + radius, *cells, f"{successes['entropy']['mean']:.3f}" if successes else "-")
-    Console().print(scores, detected, sep="\n")
+            for row in details.get("abstention", ()):
+                if row["coverage"] == COVERAGE:
+                    numbers = (row[name] for name in ("classified", "accuracy", "undetected"))
+                    abstaining.add_row(record.name + radius, *(f"{n['mean']:.1%}" if n else "-" for n in numbers))
+    tables = [table for table in (scores, detected, abstaining) if table.row_count]
+    Console().print(*tables, sep="\n")
+    if abstaining.row_count:
+        typer.echo(
+            f"Abstaining above the entropy that {COVERAGE:.0%} of the clean images stay below: the share of attacked "
+            "images that is classified, the accuracy on these, and the share of all that is wrong and not detected."
+        )

@@ -39,7 +39,7 @@ from advbnn.evaluation.records import Plan, Record, Records, check_same_settings
 from advbnn.fast.acceleration import computes_in_bf16, engine_of
 from advbnn.modules import device_of, dtype_of, evaluating, explain_input_errors, without_parameter_gradients
 from advbnn.progress import listening
-from advbnn.randomness import crafting_seed, scoring_seed, with_fresh_state
+from advbnn.randomness import crafting_seed, scoring_seed, seeded_globally, with_fresh_state
 
 CLEAN = "clean"
 
@@ -200,8 +200,12 @@ class Evaluation:
             with listening(functools.partial(batch.attacked, seed=seed)) if self.progress else nullcontext():
                 x_adv = attack(self.fast, *inputs, seed=crafting)
         else:
-            # an attack from elsewhere may use more of the model than its outputs, and sets no mode
-            with evaluating(self.model), without_parameter_gradients(self.model):
+            # an attack from elsewhere may use more of the model than its outputs, and sets neither mode nor seed
+            with (
+                evaluating(self.model),
+                without_parameter_gradients(self.model),
+                seeded_globally(crafting, self.device),
+            ):
                 x_adv = attack(with_fresh_state(self.model), *inputs, seed=crafting)
         check_allowed(attack, x_adv, x)
         return x_adv
@@ -236,17 +240,22 @@ class Evaluation:
         shape = (min(len(self.data), self.batch_size), *self.data.shape)
         return explain_input_errors(self.model, "data", shape, dtype_of(self.model))
 
-    def measure(self, plans: Sequence[Plan], work: Work, details: Details | None = None) -> Records:
+    def measure(self, plans: Sequence[Plan], work: Work, details: Details | None = None, keeps: str = "") -> Records:
         """The records of plans that are measured together.
 
         `work` computes tensors with one row per example, batch by batch. One of them, `correct`, bool, [examples,
         plans, seeds] or [examples, plans, seeds, ensembles], becomes the accuracies; without it the records have none.
-        `details` makes the further results of each plan from all tensors.
+        `details` makes the further results of each plan from all tensors. `keeps` names tensors that are kept beside
+        the results, so that batches of unfinished work without these are not used.
         """
-        if (finished := self._finished(plans)) is not None:
+        if (finished := self.finished(plans)) is not None:
             return finished
         versions = versions_on(self.device)
-        store = None if self.out is None else store_of(Path(self.out), plans, versions)
+        store = (
+            None
+            if self.out is None
+            else store_of(Path(self.out), plans, {**versions, "keeps": keeps} if keeps else versions)
+        )
         with self.explain_input_errors():
             results, seconds = batchwise(
                 work,
@@ -283,7 +292,7 @@ class Evaluation:
         """The number of members, if the classifier is their exact mean."""
         return {"members": plan.samples} if self.exact and plan.curve != "ensemble" else {}
 
-    def _finished(self, plans: Sequence[Plan]) -> Records | None:
+    def finished(self, plans: Sequence[Plan]) -> Records | None:
         """The records of these plans in `out`, if all are there; an error if one has other settings."""
         kept = Records.load(self.out) if self.out is not None and Path(self.out).exists() else Records()
         for plan in plans:

@@ -1,11 +1,13 @@
 """What an evaluation refuses: models, data and attacks that it cannot use, and attacks that leave their threat."""
 
+import inspect
 from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
+from advbnn.attacks.identity import memory_address, settings_of
 from advbnn.attacks.threat import Threat
 from advbnn.data.imageset import Examples, row_numbers
 from advbnn.data.splits import Splits
@@ -13,14 +15,18 @@ from advbnn.errors import ArgumentError, ArgumentTypeError
 
 
 class Perturbation(Protocol):
-    """Any attack: one of `advbnn.attacks`, or your own function with a `threat`."""
+    """Any attack: one of `advbnn.attacks`, or your own; `check_attack` refuses what does not keep to this protocol."""
 
     @property
     def threat(self) -> Threat:
         """The allowed perturbations; `evaluate` checks that the attack keeps to them."""
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, seed: int | None = None) -> Tensor:
-        """Perturbed inputs."""
+        """Perturbed inputs, in the allowed set around `x`; the same for the same seed.
+
+        `model` is in evaluation mode, and its parameters require no gradient. The global generators of torch, NumPy and
+        Python follow `seed` during the call.
+        """
 
 
 def check_model_and_examples(model: nn.Module, data: Examples, returns: str) -> None:
@@ -51,13 +57,29 @@ def check_rows(rows: Sequence[int] | Tensor, n: int) -> int:
 
 
 def check_attack(name: str, attack: object) -> None:
-    """Refuse what is not an attack, and targeted attacks: evaluation passes the true labels."""
+    """Refuse what is not an attack as `Perturbation` describes it, and targeted attacks: they get the true labels."""
     if not callable(attack) or not isinstance(getattr(attack, "threat", None), Threat):
         raise ArgumentTypeError(
             f"attack {name!r} must be callable and have a threat, such as attacks.PGD(...); got {attack!r}"
         )
+    if isinstance(attack, type):
+        raise ArgumentTypeError(f"attack {name!r} is a class; give an instance of it, {attack.__name__}(...)")
+    try:
+        inspect.signature(attack).bind(None, None, None, seed=0)
+    except TypeError as error:
+        raise ArgumentTypeError(
+            f"attack {name!r} must take (model, x, y, seed), the last by name, but {error}; "
+            "define it as def attack(model, x, y, seed=None)"
+        ) from None
+    except ValueError:  # a callable without a signature shows what it takes when it is called
+        pass
     if getattr(getattr(attack, "attack", attack), "targeted", False):
         raise ArgumentError(f"attack {name!r} is targeted, but is given the true labels here; use targeted=False")
+    if (unstable := memory_address(settings_of(attack))) is not None:
+        raise ArgumentError(
+            f"attack {name!r} has no stable identity: {unstable!r} holds a memory address, so another process would "
+            "not know its record again; make it a dataclass, or give it settings, a dict of numbers and strings"
+        )
 
 
 def check_allowed(attack: Perturbation, x_adv: Tensor, x: Tensor) -> None:

@@ -15,6 +15,7 @@ from advbnn.bayes.modes import Modes
 from advbnn.bayes.protocol import random_parts
 from advbnn.data.imageset import Examples, row_numbers
 from advbnn.defenses.rse import noise_levels
+from advbnn.models.from_file import source_of
 from advbnn.modules import dtype_of
 from advbnn.randomness import resample
 
@@ -31,17 +32,19 @@ class ModelIdentity:
         kind: its class, and the class of the network inside.
         sha256: over its structure, all parameters and buffers, the numbers and strings among the attributes of its
             modules, and the weight sample of an enclosing `frozen` block.
+        source: the function and the SHA-256 of the files that it was made from; empty unless `load_model` made it.
     """
 
     label: str
     kind: str
     sha256: str
+    source: str = ""
 
     @classmethod
     def of(cls, model: nn.Module, label: str | None = None) -> "ModelIdentity":
         """The identity of `model`; the label is its kind by default."""
         kind = _kind(model)
-        return cls(label=label or kind, kind=kind, sha256=_digest(model))
+        return cls(label=label or kind, kind=kind, sha256=_digest(model), source=source_of(model))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +109,14 @@ def _kind(model: nn.Module) -> str:
         counts = Counter(_kind(component) for component in model.net)
         return f"{kind}({', '.join(f'{count} x {name}' for name, count in counts.items())})"
     return f"{kind}({type(inner).__name__})" if isinstance(inner, nn.Module) else kind
+
+
+def row_list(data: DataIdentity) -> list[int]:
+    """The rows of a measurement, in their order: the inverse of `ranges`."""
+    if not data.rows:
+        return list(range(data.n))
+    ends = [[int(end) for end in part.split("-")] for part in data.rows.split(",")]
+    return [row for end in ends for row in range(end[0], end[-1] + 1)]
 
 
 def _digest(model: nn.Module) -> str:

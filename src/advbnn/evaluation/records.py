@@ -312,7 +312,8 @@ def _value(record: Record, name: str) -> Any:
 
 def _json(value: Any) -> Any:
     if isinstance(value, ModelIdentity | DataIdentity | Threat):
-        value = asdict(value)
+        # a field that came later, empty in all earlier records
+        value = {name: inner for name, inner in asdict(value).items() if name != "source" or inner}
     if isinstance(value, Mapping):
         return {name: _json(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):

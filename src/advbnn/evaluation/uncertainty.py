@@ -11,12 +11,16 @@ from advbnn.bayes.prediction import Prediction
 from advbnn.data.imageset import Examples
 from advbnn.errors import ArgumentError
 from advbnn.evaluation import metrics
+from advbnn.evaluation.abstention import threshold
 from advbnn.evaluation.accuracy import Attacks, Evaluation, Options, Perturbation, by_name
 from advbnn.evaluation.batchwise import Batch, Work, batchwise
 from advbnn.evaluation.identity import DataIdentity
 from advbnn.evaluation.records import Records, Spread
 
 COVERAGES = tuple(k / 20 for k in range(1, 21))
+ABSTENTION = (0.8, 0.9, 0.95)
+"""Shares of the clean images that are classified; the others have a larger entropy."""
+
 SCORES = ("entropy", "expected_entropy", "mutual_information", "least_confidence")
 
 
@@ -29,9 +33,10 @@ def uncertainty(model: nn.Module, data: Examples, attacks: Attacks = None, **opt
     error rate at each coverage.
 
     For each attack there is also a record of kind `"detection"`: `auroc`, how well each of the `SCORES` separates the
-    attacked from the clean images, with its spread over the seeds; and `auroc_of_successes`, for the misclassified
-    attacked images only, None if there are none. A detector should be measured against an adaptive attack: include an
-    `EvasivePGD`. Arguments as for `evaluate`.
+    attacked from the clean images, with its spread over the seeds; `auroc_of_successes`, for the misclassified
+    attacked images only, None if there are none; and `abstention`, what a classifier does that abstains above an
+    entropy: see `_abstention`. A detector should be measured against an adaptive attack: include an `EvasivePGD`, and
+    an `UncertaintyPGD` in both directions. Arguments as for `evaluate`.
     """
     evaluation, records = Evaluation(model, data, **options), Records()
     for name, attack in by_name(attacks).items():
@@ -69,7 +74,7 @@ def scores_of(prediction: Prediction) -> Tensor:
 
 
 def _work(evaluation: Evaluation, attack: Perturbation | None, plans: int) -> Work:
-    """Per batch: `labels` [n], `correct` [n, plans, seeds], and `probs`, `scores`, `clean` scores [n, ., seeds]."""
+    """Per batch: `labels` [n], `correct` [n, plans, seeds], `probs`, `scores`, `clean` ... [n, ., seeds]."""
 
     def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
         x, y = evaluation.prepared(x, y)
@@ -79,7 +84,8 @@ def _work(evaluation: Evaluation, attack: Perturbation | None, plans: int) -> Wo
             correct = (prediction.label == y)[:, None].expand(-1, plans)
             values = {"correct": correct, "probs": prediction.probs, "scores": scores_of(prediction)}
             if attack is not None:
-                values["clean"] = scores_of(evaluation.classify(x, seed))
+                unperturbed = evaluation.classify(x, seed)
+                values |= {"clean": scores_of(unperturbed), "clean_correct": unperturbed.label == y}
             of_seeds.append(values)
         return {"labels": y, **{name: torch.stack([v[name] for v in of_seeds], -1) for name in of_seeds[0]}}
 
@@ -105,7 +111,30 @@ def _summary(results: Mapping[str, Tensor]) -> Sequence[Mapping[str, Any]]:
     if "clean" not in results:
         return [details]
     clean = results["clean"]
-    return [details, {"auroc": _aurocs(clean, scores), "auroc_of_successes": _aurocs(clean, scores, ~correct)}]
+    detection = {"auroc": _aurocs(clean, scores), "auroc_of_successes": _aurocs(clean, scores, ~correct)}
+    abstention = [_abstention(share, clean[:, 0], results["clean_correct"], entropy, correct) for share in ABSTENTION]
+    return [details, {**detection, "abstention": abstention}]
+
+
+def _abstention(
+    coverage: float, clean: Tensor, clean_correct: Tensor, attacked: Tensor, correct: Tensor
+) -> dict[str, Any]:
+    """What abstention above the entropy that `coverage` of the clean images do not exceed does; all are [n, seeds].
+
+    `classified` is the share of attacked images below the threshold, `accuracy` the accuracy on these (None if there
+    are none), `undetected` the share of all images that are misclassified and below it; `clean_accuracy` is that of the
+    clean images below it. Numbers have their spread over the seeds; each seed has its own threshold.
+    """
+    of_seeds: dict[str, list[float]] = {"classified": [], "undetected": [], "accuracy": [], "clean_accuracy": []}
+    for seed in range(clean.shape[1]):
+        limit = threshold(clean[:, seed], coverage)
+        below, below_clean, right = attacked[:, seed] <= limit, clean[:, seed] <= limit, correct[:, seed]
+        of_seeds["classified"].append(below.double().mean().item())
+        of_seeds["undetected"].append((below & ~right).double().mean().item())
+        of_seeds["clean_accuracy"].append(clean_correct[below_clean, seed].double().mean().item())
+        if bool(below.any()):
+            of_seeds["accuracy"].append(right[below].double().mean().item())
+    return {"coverage": coverage, **{name: _spread(values) if values else None for name, values in of_seeds.items()}}
 
 
 def _aurocs(negative: Tensor, positive: Tensor, chosen: Tensor | None = None) -> dict[str, dict[str, float]] | None:

@@ -1,5 +1,7 @@
 """What a report consists of: sections of text, figures and tables, whatever they are rendered as."""
 
+import csv
+import io
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -52,6 +54,23 @@ class Table:
         rule = ["--:" if numeric else ":--" for numeric in self.numeric]
         lines = [_line(self.columns), _line(rule), *(_line([_markdown(cell) for cell in row]) for row in self.rows)]
         return "\n".join([*lines, "", self.caption]) + "\n"
+
+    def csv(self) -> str:
+        """The table as comma-separated text with a header; notes follow their number."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(self.columns)
+        writer.writerows([f"{cell.text} {cell.note}".rstrip() for cell in row] for row in self.rows)
+        return text.getvalue()
+
+    def latex(self) -> str:
+        """The table for LaTeX, with the rules of the package booktabs; the caption is a comment."""
+        align = "".join("r" if numeric else "l" for numeric in self.numeric)
+        lines = [" & ".join(map(_latex, self.columns)), *(" & ".join(_latex_cell(c) for c in row) for row in self.rows)]
+        head, *body = (f"{line} \\\\" for line in lines)
+        rows = ["\\toprule", head, "\\midrule", *body, "\\bottomrule"]
+        caption = [f"% {line}" for line in self.caption.splitlines()]
+        return "\n".join([*caption, f"\\begin{{tabular}}{{{align}}}", *rows, "\\end{tabular}"]) + "\n"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +151,16 @@ def percent_range(low: float, high: float) -> str:
 def _markdown(cell: Cell) -> str:
     text, note = (part.replace("|", r"\|").replace("\n", " ") for part in (cell.text, cell.note))
     return f"{f'**{text}**' if cell.strong else text} {note}".rstrip()
+
+
+def _latex_cell(cell: Cell) -> str:
+    text = rf"\textbf{{{_latex(cell.text)}}}" if cell.strong else _latex(cell.text)
+    return f"{text} {_latex(cell.note)}".rstrip()
+
+
+def _latex(text: str) -> str:
+    special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", PLUS_MINUS: r"$\pm$"}
+    return "".join(special.get(c, f"\\{c}" if c in "&%$#_{}" else c) for c in text)
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -3,7 +3,7 @@
 import functools
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -15,16 +15,19 @@ from advbnn.attacks.threat import Threat
 from advbnn.bayes.prediction import prediction_of
 from advbnn.data.augment import to_float
 from advbnn.data.imageset import row_numbers
+from advbnn.distributed import world
 from advbnn.evaluation.accuracy import CLEAN, Evaluation, Options, Perturbation, SmallSampleWarning, attack_settings
 from advbnn.evaluation.attackable import attackable
 from advbnn.evaluation.audit.attack_suite import ALL, Level, attack_suite, even_change
 from advbnn.evaluation.audit.consistency import answers, changed_since
+from advbnn.evaluation.audit.estimate import audit_passes, pass_seconds
 from advbnn.evaluation.audit.flags import Findings, all_flags
 from advbnn.evaluation.audit.history import look_back
 from advbnn.evaluation.audit.probes import probe
 from advbnn.evaluation.audit.sequential_test import BOUNDED, CertainSet, padded
 from advbnn.evaluation.audit.worst_points import WorstPoints, chance_correct
 from advbnn.evaluation.batchwise import Batch, gather
+from advbnn.evaluation.points import WORST
 from advbnn.evaluation.records import Plan, Records
 from advbnn.randomness import derive_seed
 
@@ -44,8 +47,14 @@ CERTAIN, INCONCLUSIVE = "certain", "inconclusive"
 """The details with the images, counted for each seed, that are certain and inconclusive for the infinite ensemble."""
 
 
+_POINTS = "points"
+
+
 class AuditRunner:
-    """Runs the attack suites of all radii, the smallest first; `transfer_from` and `given` as for `audit`."""
+    """Runs the attack suites of all radii, the smallest first; `transfer_from` and `given` as for `audit`.
+
+    `save` gets the points of every attack and the worst ones: by name, for each radius; see `Points`.
+    """
 
     def __init__(
         self,
@@ -56,6 +65,7 @@ class AuditRunner:
         *,
         transfer_from: Mapping[str, nn.Module],
         given: Mapping[str, Perturbation],
+        save: Callable[[list[dict[str, Tensor]]], None] | None = None,
     ) -> None:
         data, rows = evaluation.data, evaluation.rows
         chosen = torch.arange(len(data)) if rows is None else row_numbers(rows, len(data))
@@ -68,7 +78,7 @@ class AuditRunner:
         self.history = gather(look_back(model, x[:2], derive_seed(evaluation.seed_list[0], "history")))[0]
         model.known_random = random = self.history.random
         pixels = x[0].numel()
-        self.model, self.level, self.random = model, level, random
+        self.model, self.level, self.random, self._save = model, level, random, save
         # the mean over a finite support is exact: a deterministic classifier, though attacks sample the network
         self.sampled = random and not evaluation.exact
         self.tested = not self.sampled or evaluation.rule in BOUNDED
@@ -94,7 +104,17 @@ class AuditRunner:
 
     def run(self, plans: Sequence[Plan]) -> Records:
         """The records of the worst case, one for each radius."""
-        return self.evaluation.measure(plans, self._attack_batch, self._details)
+        return self.evaluation.measure(plans, self._attack_batch, self._details, keeps="points" if self._save else "")
+
+    def estimated_seconds(self) -> float:
+        """Roughly how long it takes, for all processes together."""
+        threat, n = self.suites[0][0].attack.threat, self.evaluation.plan.n
+        samples = self.evaluation.samples
+        counted = audit_passes(self.suites, self.level, samples, self.ensembles, self.random)
+        with warnings.catch_warnings(), self.evaluation.explain_input_errors():
+            warnings.simplefilter("ignore", GradientMaskingWarning)
+            seconds = pass_seconds(self.evaluation, threat)
+        return n * len(self.evaluation.seed_list) * (counted[0] * seconds[0] + counted[1] * seconds[1])
 
     def _attack_batch(self, x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
         """All results of one batch."""
@@ -128,11 +148,13 @@ class AuditRunner:
         )
         clean = self._offer(x, y, torch.arange(len(x), device=x.device), seed, worst)
         right, correct, certain, inconclusive, known_seed = [], [], [], [], [clean > 0]
+        kept: list[Tensor] = []  # the points of every attack, and the worst ones, of one radius after the other
         chosen = torch.full_like(x, math.nan)
         for radius, _ in enumerate(self.suites):
-            right.append(self._attack(radius, x, y, seed, batch, worst))
+            right.append(self._attack(radius, x, y, seed, batch, worst, kept))
             known_seed.append(self._know_seed(radius, x, y, seed, batch, known_seed[-1] & (right[-1] != 0).all(1)))
             before, chosen = chosen, worst.choose(functools.partial(self._compare, y, seed))
+            kept += [chosen] if self._save else []
             correct.append(self._score(chosen, y, seed))
             if self.sampled and self.tested:
                 sure.test(chosen, (chosen != before).flatten(1).any(1))
@@ -151,19 +173,28 @@ class AuditRunner:
             CERTAIN: torch.stack(certain, 1),
             INCONCLUSIVE: torch.stack(inconclusive, 1),
             "weight_samples": sure.weight_samples,
+            **({_POINTS: torch.stack(kept, 1)} if self._save else {}),
         }
 
-    def _attack(self, radius: int, x: Tensor, y: Tensor, seed: int, batch: Batch, worst: WorstPoints) -> Tensor:
-        """The images that are correct under each attack of a radius: 1 or 0, -1 if not attacked, [n, entries]."""
+    def _attack(
+        self, radius: int, x: Tensor, y: Tensor, seed: int, batch: Batch, worst: WorstPoints, kept: list[Tensor]
+    ) -> Tensor:
+        """The images that are correct under each attack of a radius: 1 or 0, -1 if not attacked, [n, entries].
+
+        The points are added to `kept` if they are to be saved, with the clean image where an attack did not run.
+        """
         entries = self.suites[radius]
         right = torch.full((len(x), len(entries)), -1, dtype=torch.int8, device=x.device)
         everyone = torch.arange(len(x), device=x.device)
         for number, entry in enumerate(entries):
             rows = everyone if entry.on == ALL else worst.surviving
+            found = x
             if len(rows):
                 place = f"radius {radius + 1} of {len(self.suites)}, attack {number + 1} of {len(entries)}"
                 points = self._craft(f"{place}: {entry.name}", entry.attack, x[rows], y[rows], seed, batch)
                 right[rows, number] = self._offer(points, y[rows], rows, seed, worst)
+                found = x.index_copy(0, rows, points) if self._save else x
+            kept += [found] if self._save else []
         return right
 
     def _know_seed(self, radius: int, x: Tensor, y: Tensor, seed: int, batch: Batch, right: Tensor) -> Tensor:
@@ -210,8 +241,23 @@ class AuditRunner:
 
     def _details(self, results: dict[str, Tensor]) -> list[dict[str, Any]]:
         """For each radius the single attacks, what is certain of the infinite ensemble, and the flags."""
+        if self._save is not None and world().leads:
+            self._save(self._named(results[_POINTS]))
         parts = results["right"].split([len(entries) for entries in self.suites], 1)
         return [self._details_at(radius, results, right) for radius, right in enumerate(parts)]
+
+    def _named(self, points: Tensor) -> list[dict[str, Tensor]]:
+        """The points, [n, attacks of all radii, seeds, ...], by name for each radius."""
+        names = [[*_different([f"attack/{entry.name}" for entry in entries]), WORST] for entries in self.suites]
+        seeds = self.evaluation.seed_list
+        return [
+            {
+                name if len(seeds) == 1 else f"{name} (seed {seed})": found
+                for name, of_seeds in zip(of_radius, part.unbind(1), strict=True)
+                for seed, found in zip(seeds, of_seeds.unbind(1), strict=True)
+            }
+            for of_radius, part in zip(names, points.split([len(n) for n in names], 1), strict=True)
+        ]
 
     def _details_at(self, radius: int, results: dict[str, Tensor], right: Tensor) -> dict[str, Any]:
         entries = self.suites[radius]
@@ -239,6 +285,11 @@ class AuditRunner:
             "random": self.random,
             "flags": [asdict(flag) for flag in all_flags(findings)],
         }
+
+
+def _different(names: Sequence[str]) -> list[str]:
+    """The names, with a number where one is repeated, as an attack of the user's may be called like one of ours."""
+    return [f"{n} ({names[:i].count(n) + 1})" if n in names[:i] else n for i, n in enumerate(names)]
 
 
 def _counts(right: Tensor) -> dict[str, Any]:

@@ -1,15 +1,19 @@
 """The audit: a suite of attacks, the worst-case accuracy under all of them, and flags where it may be too high."""
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Unpack
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from advbnn.attacks.identity import settings_of
 from advbnn.attacks.threat import Threat
-from advbnn.data.imageset import Examples
+from advbnn.data.imageset import Examples, row_numbers
+from advbnn.distributed import world
 from advbnn.errors import ArgumentError, ArgumentTypeError, unknown
 from advbnn.evaluation.accuracy import Evaluation, Options, Perturbation, attack_settings
 from advbnn.evaluation.audit.attack_suite import LEVELS
@@ -18,7 +22,9 @@ from advbnn.evaluation.audit.headline import headline, known_seed, next_level
 from advbnn.evaluation.audit.runner import AuditRunner
 from advbnn.evaluation.checks import check_attack
 from advbnn.evaluation.identity import ModelIdentity
+from advbnn.evaluation.points import Points, StoredPoints
 from advbnn.evaluation.records import Record, Records
+from advbnn.progress import duration
 
 WORST_CASE = "worst_case"
 """The kind of an audit's records."""
@@ -32,6 +38,8 @@ def audit(
     *,
     transfer_from: Mapping[str, nn.Module] | None = None,
     attacks: Mapping[str, Perturbation] | None = None,
+    points: Path | str | Points | Sequence[Path | str | Points] = (),
+    save_points: Path | str | None = None,
     **options: Unpack[Options],
 ) -> "Audit":
     """Attack a classifier with a whole suite of attacks, and check for signs of gradient masking.
@@ -50,6 +58,10 @@ def audit(
         level: `"quick"` for a first look, `"standard"`, or `"thorough"` for a publication; see `attack_suite.LEVELS`.
         transfer_from: models by name, whose adversarial examples are transferred to `model`.
         attacks: your own attacks by name, such as an adaptive attack on this defence; each runs at its radius.
+        points: adversarial images, or files of them (see `points`), that compete with those of the attacks. They must
+            lie in the ball of the largest radius, and are used from the smallest radius on that contains them.
+        save_points: a file for the points of every attack and the worst ones; with several radii, a file for each,
+            see `points_file`.
         options: see `Options`. `seeds` is 1 by default, as every seed repeats the whole audit.
     """
     threats, sources, given = _by_radius(threat), dict(transfer_from or {}), dict(attacks or {})
@@ -64,7 +76,25 @@ def audit(
             raise ArgumentError(f"attack {name!r} has {attack.threat}; use a threat of this audit: {threats}")
     options.setdefault("seeds", 1)
     evaluation = Evaluation(model, data, **options)
-    runner = AuditRunner(evaluation, options, threats, LEVELS[level], transfer_from=sources, given=given)
+    for one in [points] if isinstance(points, Path | str | Points) else points:
+        given |= _stored_points(one if isinstance(one, Points) else Points.load(one), evaluation, threats)
+    files = {} if save_points is None else {one: points_file(save_points, one, threats) for one in threats}
+
+    def save(found: Sequence[Mapping[str, Tensor]]) -> None:
+        for threat, sets in zip(threats, found, strict=True):
+            rows = torch.arange(len(data)) if evaluation.rows is None else row_numbers(evaluation.rows, len(data))
+            identity, command = evaluation.plan.model, options.get("command", "")
+            Points.made(sets, rows, data, threat, identity, command).save(files[threat])
+
+    runner = AuditRunner(
+        evaluation,
+        options,
+        threats,
+        LEVELS[level],
+        transfer_from=sources,
+        given=given,
+        save=None if save_points is None else save,
+    )
     settings = {
         "name": "audit",
         "level": settings_of(LEVELS[level]),
@@ -72,7 +102,41 @@ def audit(
         "attacks": {name: attack_settings(attack) for name, attack in given.items()},
     }
     plan = replace(evaluation.plan, kind=WORST_CASE, name=level, attack=settings)
-    return Audit(runner.run([replace(plan, threat=one) for one in threats]))
+    plans = [replace(plan, threat=one) for one in threats]
+    finished = evaluation.finished(plans)
+    if finished is not None and not all(file.exists() for file in files.values()):
+        raise ArgumentError(
+            f"{evaluation.out} holds this audit, finished without its points; give another --out (out=)"
+        )
+    if evaluation.progress and finished is None and world().leads:
+        seconds = runner.estimated_seconds() / world().size
+        words = f"{level} audit of {evaluation.plan.n:,} images: roughly {duration(seconds)}"
+        print(words, file=sys.stderr, flush=True)
+    return Audit(runner.run(plans))
+
+
+def points_file(path: Path | str, threat: Threat, threats: Sequence[Threat]) -> Path:
+    """The file of the points at one radius: `path`, or `NAME-EPS` with its extension if there are several radii."""
+    path = Path(path)
+    return path if len(threats) == 1 else path.with_name(f"{path.stem}-{threat.eps:.4g}{path.suffix}")
+
+
+def _stored_points(points: Points, evaluation: Evaluation, threats: Sequence[Threat]) -> dict[str, StoredPoints]:
+    """The points as attacks at the smallest radius that contains them; larger balls contain them too."""
+    data = evaluation.data
+    if evaluation.rows is not None:
+        chosen = set(row_numbers(evaluation.rows, len(data)).tolist())
+        if chosen.isdisjoint(points.rows.tolist()):
+            raise ArgumentError(f"{points.name} holds no point for the images of this audit; choose its rows (rows=)")
+    for number, threat in enumerate(threats):
+        try:
+            found = points.on(data, threat)
+        except ArgumentError:
+            if number == len(threats) - 1:
+                raise
+        else:
+            return {f"{Path(points.name).stem}: {name}": one for name, one in found.items()}
+    return {}
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,16 @@ _DETECTION = (
     "perfect detector, 0.5 is chance, and below 0.5 the attack fools the detector. The relevant attack is one that "
     "takes the detector into account."
 )
+_ABSTENTION = (
+    "A model that abstains above an entropy, chosen so that it classifies the given share of the clean images. An "
+    "attack that lowers the uncertainty hides errors; one that raises it makes the model abstain."
+)
+_ABSTAINING = {
+    "clean_accuracy": "accuracy on these, clean, %",
+    "classified": "attacked images classified, %",
+    "accuracy": "accuracy on these, attacked, %",
+    "undetected": "wrong and not detected, %",
+}
 _MEASURES = {"nll": "NLL", "brier": "Brier", "ece": "ECE", "aurc": "AURC"}
 _MEASURES |= {"entropy": "entropy", "mutual_information": "disagreement"}
 _SCORES = {
@@ -64,7 +74,24 @@ def detection_section(records: Records, looks: Mapping[str, Look]) -> Section | 
     caption = f"AUROC, with standard deviations over the seeds. {images_of(found)}."
     columns = ["model", "separated from clean images", *_SCORES.values()]
     table = Table(name="detection", caption=caption, columns=columns, rows=rows)
-    return Section(name="detection", title="Detection of attacks", words=[_DETECTION], tables=[table])
+    abstaining = _abstention(found, looks)
+    words, tables = [_DETECTION], [table]
+    if abstaining.rows:
+        words, tables = [*words, _ABSTENTION], [*tables, abstaining]
+    return Section(name="detection", title="Detection of attacks", words=words, tables=tables)
+
+
+def _abstention(found: Records, looks: Mapping[str, Look]) -> Table:
+    """What a classifier does that abstains above an entropy; empty for records that do not say."""
+    rows = []
+    for look in looks.values():
+        for record in found.where(label=look.label):
+            for row in record.details.get("abstention", ()):
+                numbers = (row[name] for name in _ABSTAINING)
+                cells = (NOTHING if number is None else Cell(percent(number["mean"])) for number in numbers)
+                rows.append([Cell(look.title), Cell(condition(record)), Cell(percent(row["coverage"])), *cells])
+    columns = ["model", "images", "clean images classified, %", *_ABSTAINING.values()]
+    return Table(name="abstention", caption=f"Abstention under attack. {images_of(found)}.", columns=columns, rows=rows)
 
 
 def _reliability(index: int, look: Look, by_condition: Mapping[str, Record]) -> Figure:

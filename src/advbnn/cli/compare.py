@@ -1,0 +1,142 @@
+"""advbnn compare: two models on the same images, with a paired interval."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from advbnn.cli import options
+from advbnn.cli.groups import AttackOptions, Measurement, Subject, Subjects
+from advbnn.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from torch import device
+
+    from advbnn.evaluation.comparison import Comparison
+    from advbnn.evaluation.records import Records
+
+FORMATS = ("text", "markdown", "csv", "latex")
+
+
+def compare(
+    *,
+    subjects: Subjects,
+    attack: Annotated[
+        list[str] | None,
+        options.named(
+            ("clean", *options.ATTACKS),
+            "Measure this attack on both, as evaluate does. May be repeated; without it, stored records are compared.",
+        ),
+    ] = None,
+    eps: options.Radii = None,
+    effort: AttackOptions,
+    how: Measurement,
+    format: Annotated[str, options.named(FORMATS, "How to print the table: {names}.")] = "text",
+) -> None:
+    """Compare two models on the same images: runs, networks of your own (--model), or files of records.
+
+    Stored records are compared where both models have the same measurement. Where they have none, and with --attack,
+    both are evaluated.
+    """
+    from advbnn.cli.attacks import refuse_impossible
+    from advbnn.cli.common import evaluation_processes
+    from advbnn.evaluation.comparison import compare as compare_records
+
+    sides = _sides(subjects)
+    names = attack or ["clean", "pgd"]
+    refuse_impossible([name for name in names if name != "clean"], **asdict(effort))
+    options.refuse_larger_than_images(effort.norm, eps or ())
+    with evaluation_processes(how.device) as (world, place):
+        found = [] if attack else compare_records(*(_stored(side, how) for side in sides))
+        if not found:
+            first, second = _measured(sides, names, eps, effort, how, place, world.leads)
+            found = compare_records(first, second)
+        if world.leads:
+            _show(found, format)
+
+
+def _sides(subjects: Subjects) -> list[Path | Subject]:
+    """The two models: files of records, and runs or networks of one's own."""
+    given = subjects.runs or []
+    models = iter(replace(subjects, runs=[path for path in given if not path.is_file()]).each())
+    sides: list[Path | Subject] = [path if path.is_file() else next(models) for path in given]
+    sides += models
+    if len(sides) != 2:
+        raise typer.BadParameter(f"give two models: run folders, files of records or --model; got {len(sides)}")
+    return sides
+
+
+def _stored(side: Path | Subject, how: Measurement) -> "Records":
+    """What has been measured already."""
+    from advbnn.cli.common import RECORDS, label_of
+    from advbnn.evaluation.records import Records
+
+    if isinstance(side, Path):
+        return Records.load(side)
+    file = how.out or (side.run or Path()) / RECORDS
+    if side.run is None or not file.is_file():
+        return Records()
+    return Records.load(file).where(label=label_of(side.run))
+
+
+def _measured(
+    sides: Sequence[Path | Subject],
+    names: Sequence[str],
+    eps: list[float] | None,
+    effort: AttackOptions,
+    how: Measurement,
+    place: "device",
+    leads: bool,
+) -> list["Records"]:
+    """The records of both models under the same attacks."""
+    from advbnn.attacks.threat import Threat
+    from advbnn.cli.attacks import make_attack, title
+    from advbnn.cli.common import evaluation_options, open_all
+    from advbnn.evaluation.accuracy import CLEAN, Evaluation
+    from advbnn.evaluation.records import Records
+
+    subjects = [side for side in sides if isinstance(side, Subject)]
+    if len(subjects) < len(sides):
+        raise ArgumentError(
+            "the two have no measurement on common images; a file of records cannot be measured again: give the run "
+            "folders or --model, or files with records of the same attack, radius and images"
+        )
+    opened, test = open_all(subjects, place, leads)
+    attacking = [name for name in names if name != CLEAN]
+    # both at the same radii: those of the model that has one
+    known = [one for one in opened if one.threat is not None] or opened
+    radii = eps or ([known[0].radius(effort.norm)] if attacking else [])
+    measured = []
+    for subject, one in zip(subjects, opened, strict=True):
+        evaluation = Evaluation(one.model, test, **evaluation_options(subject, one, how))
+        records = evaluation.accuracy(CLEAN, None) if CLEAN in names else Records()
+        for radius in radii:
+            for name in attacking:
+                chosen = make_attack(name, one.model, Threat(effort.norm, radius), effort.steps, effort.eot)
+                records += evaluation.accuracy(title(name, chosen), chosen)
+        measured.append(records)
+    return measured
+
+
+def _show(found: "Sequence[Comparison]", format: str) -> None:
+    from advbnn.report.elements import Cell, Table, percent
+
+    if not found:
+        raise ArgumentError("the two have no measurement in common; give --attack")
+    first, second = found[0].labels
+    rows = []
+    for one in found:
+        low, high = (f"{100 * end:+.1f}" for end in one.interval)
+        difference = Cell(f"{100 * one.difference:+.1f}", f"[{low}, {high}]", strong=one.significant)
+        accuracies = (Cell(percent(share)) for share in one.accuracies)
+        rows.append([Cell(one.what), *accuracies, difference, Cell(f"{one.n:,}")])
+    table = Table(
+        name="comparison",
+        caption="Accuracy in %; the difference in points with its paired 95 % interval, bold if it excludes zero.",
+        columns=["measurement", first, second, "difference", "images"],
+        rows=rows,
+    )
+    made = {"markdown": table.markdown, "csv": table.csv, "latex": table.latex}
+    typer.echo(made[format]() if format in made else "\n".join(map(str, found)))

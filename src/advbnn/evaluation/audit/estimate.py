@@ -1,0 +1,71 @@
+"""Roughly how long an audit takes: a gradient and a forward pass are timed on a batch, and multiplied."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from advbnn.attacks import PGD, Threat
+from advbnn.data.augment import to_float
+from advbnn.data.imageset import row_numbers
+from advbnn.evaluation.accuracy import Evaluation
+from advbnn.evaluation.audit.attack_suite import ALL, Level, SuiteEntry
+from advbnn.evaluation.audit.worst_points import CONTENDERS
+
+_SURVIVORS = 0.5
+"""The share of images that are taken to survive the first attacks."""
+
+
+def passes(attack: Any, random: bool) -> tuple[float, float]:
+    """Passes with and without a gradient per image, at most, by the settings that attacks have in common."""
+    inner = getattr(attack, "attack", attack)  # of a transfer
+
+    def setting(name: str, default: int = 1) -> int:
+        return int(getattr(inner, name, None) or default)
+
+    eot = setting("eot") if random else 1
+    if hasattr(inner, "queries"):
+        return 0.0, float(setting("queries") * eot)
+    restarts = setting("restarts")
+    steps = restarts * setting("targets") * setting("steps")
+    compared = steps if getattr(inner, "pick", "best") == "best" else restarts if restarts > 1 else 0
+    return float(steps * eot), float(compared * setting("selection_samples", 0) if random else 0)
+
+
+def audit_passes(
+    suites: Sequence[Sequence[SuiteEntry]], level: Level, samples: int, ensembles: int, random: bool
+) -> tuple[float, float]:
+    """Passes with and without a gradient per image of a whole audit under one seed."""
+    gradients = forwards = 0.0
+    for entries in suites:
+        for entry in entries:
+            share = 1.0 if entry.on == ALL else _SURVIVORS
+            of_attack = passes(entry.attack, random)
+            gradients, forwards = gradients + share * of_attack[0], forwards + share * (of_attack[1] + samples)
+        forwards += ensembles * samples + (CONTENDERS * level.comparison_samples if random else 0)
+    return gradients, forwards
+
+
+def pass_seconds(evaluation: Evaluation, threat: Threat) -> tuple[float, float]:
+    """Seconds of a pass with and without a gradient, per image, on one batch of the data."""
+    data, rows = evaluation.data, evaluation.rows
+    chosen = torch.arange(len(data)) if rows is None else row_numbers(rows, len(data))
+    stored, labels = next(iter(data.gather([chosen[: evaluation.batch_size]])))
+    x, y = evaluation.prepared(to_float(stored), labels)
+    attack = PGD(threat, steps=2)
+    gradient = _timed(lambda: attack(evaluation.fast, x, y, seed=0), x.device) / (2 * len(x))
+    forward = _timed(lambda: evaluation.classify(x, 0), x.device) / (evaluation.samples * len(x))
+    return gradient, forward
+
+
+def _timed(work: Callable[[], object], device: torch.device) -> float:
+    """Seconds of the second call: the first may compile or capture."""
+    seconds = 0.0
+    for _ in range(2):
+        started = time.perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        seconds = time.perf_counter() - started
+    return seconds

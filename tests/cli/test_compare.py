@@ -1,0 +1,37 @@
+from collections.abc import Callable
+from pathlib import Path
+
+from advbnn.evaluation.records import Records
+
+Command = Callable[..., str]
+FEW = ["--limit", 110, "--samples", 2, "--seeds", 1, "--device", "cpu"]
+
+
+def test_measures_both_then_compares_what_is_stored(runs: Path, advbnn: Command) -> None:
+    plain, robust = runs / "plain", runs / "robust"
+    shown = advbnn("compare", plain, robust, *FEW, "--attack", "clean", "--attack", "fgsm", "--eps", 0.1)
+    assert "fgsm at linf 0.1" in shown and "same 110 images of digits" in shown
+    assert len(Records.load(plain / "records.json")) == len(Records.load(robust / "records.json")) == 2
+    for sides in ((plain, robust), (plain / "records.json", robust), (plain, robust / "records.json")):
+        assert advbnn("compare", *sides) == shown  # nothing is measured again
+    (robust / "model.safetensors").unlink()
+    table = advbnn("compare", robust, plain, "--format", "markdown")
+    assert table.startswith("| measurement | robust | plain | difference | images |")
+    assert "measurement,robust,plain" in advbnn("compare", robust, plain, "--format", "csv")
+    assert r"\begin{tabular}" in advbnn("compare", robust, plain, "--format", "latex")
+
+
+def test_networks_of_ones_own(runs: Path, advbnn: Command, tmp_path: Path) -> None:
+    file = tmp_path / "net.py"
+    file.write_text("from torch import nn\ndef build():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))")
+    own = ["--model", f"{file}:build", "--data", "digits", "--out", tmp_path / "both.json"]
+    shown = advbnn("compare", runs / "plain", *own, *FEW, "--attack", "clean")
+    assert "plain has" in shown and "more than net" in shown
+
+
+def test_refusals(runs: Path, advbnn: Command, tmp_path: Path) -> None:
+    assert "give two models" in advbnn("compare", runs / "plain", status=2)
+    advbnn("evaluate", runs / "plain", "--attack", "clean", *FEW)
+    file = runs / "plain" / "records.json"
+    assert "cannot be measured again" in advbnn("compare", file, runs / "robust", status=1)
+    assert "give --eps" in advbnn("compare", runs / "plain", runs / "robust", "--norm", "l2", *FEW, status=1)
