@@ -13,6 +13,7 @@ by the next process that finds it.
 import copy
 import json
 import math
+import pickle
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -188,14 +189,18 @@ def _train_all(run: ModesRun, out: Path, resume: bool, device: torch.device) -> 
         _train_in_parallel(run, out, devices)
     while processes.size == 1 and not all(map(run.finished, plan.trainings)):
         trained = [run.train_unless_taken(name, device) for name in plan.trainings]
-        waiting = [run.title(name) for name in plan.trainings if not run.finished(name)]
-        if waiting and not any(trained):
-            _say(run, None, f"waiting for other processes, which train {', '.join(waiting)}")
-            time.sleep(SECONDS_BETWEEN_LOOKS)
+        if not any(trained) and not all(map(run.finished, plan.trainings)):
+            _wait_for_others(run)
     if opened is not None:
         notes = _write_all(run, out)
         _say(run, opened, f"finished: {plan.count} modes in {out}{notes}")
     processes.any(False)  # until the file is there
+
+
+def _wait_for_others(run: ModesRun) -> None:
+    taken = [run.title(name) for name in run.plan.trainings if not run.finished(name)]
+    _say(run, None, f"waiting for other processes, which train {', '.join(taken)}")
+    time.sleep(SECONDS_BETWEEN_LOOKS)
 
 
 def _opened(run: ModesRun, out: Path, resume: bool) -> RunFolder:
@@ -217,11 +222,12 @@ class _ModesFolder(RunFolder):
 
 def _train_in_parallel(run: ModesRun, out: Path, devices: list[str]) -> None:
     """Train the modes that no other process trains, one at a time on each device."""
-    tasks = []
+    # by value: torch would share the memory of its tensors with the workers
+    tasks, pickled = [], pickle.dumps(run)
     for name in run.plan.trainings:
         before = run.plan.start_of(name)
         needs = () if before is None else (run.title(before),)
-        tasks.append(Task(run.title(name), _train_task, (run, name), needs))
+        tasks.append(Task(run.title(name), _train_task, (pickled, name), needs))
     threads = max(1, torch.get_num_threads() // len(devices))
     try:
         results = run_tasks(tasks, devices, threads=threads, log=lambda line: _say(run, None, line))
@@ -232,7 +238,8 @@ def _train_in_parallel(run: ModesRun, out: Path, devices: list[str]) -> None:
         raise RunError(f"{out} is not finished: {reasons}; remove the cause, and continue with --resume (resume=True)")
 
 
-def _train_task(device: str, run: ModesRun, name: str) -> None:
+def _train_task(device: str, pickled: bytes, name: str) -> None:
+    run: ModesRun = pickle.loads(pickled)
     run.train_unless_taken(name, device)
 
 
