@@ -30,7 +30,7 @@ from advbnn.bayes.sample_bank import SampleBank
 from advbnn.bayes.swag import SWAG
 from advbnn.data import Splits
 from advbnn.defenses.defense import OWN, Defense
-from advbnn.distributed import world
+from advbnn.distributed import ALONE, world
 from advbnn.errors import ArgumentError, RunError
 from advbnn.files import locked_folder
 from advbnn.progress import ProgressBar
@@ -208,8 +208,9 @@ def _opened(run: ModesRun, out: Path, resume: bool) -> RunFolder:
     assert run.config is not None
     model = run.defense.wrap(copy.deepcopy(run.net))
     device = next(model.parameters()).device
-    training = TrainingState(model, run.data.to(device), run.defense, run.seed, "eager", world())
-    return _ModesFolder(out, run.config, run_facts(training), resume=resume)
+    training = TrainingState(model, run.data.to(device), run.defense, run.seed, "eager", ALONE)
+    facts = {**run_facts(training), "processes": world().size}
+    return _ModesFolder(out, run.config, facts, resume=resume)
 
 
 class _ModesFolder(RunFolder):
