@@ -8,7 +8,7 @@ import warnings
 from pathlib import Path
 
 from advbnn.errors import ArgumentError
-from advbnn.paper.workers import Task, run_tasks
+from advbnn.training.workers import Task, run_tasks
 
 
 def write(device: str, path: Path) -> None:

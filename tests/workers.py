@@ -22,6 +22,7 @@ from advbnn.distributed import world
 from advbnn.randomness import seeded
 from advbnn.training import state as training_module
 from advbnn.training.loop import fit
+from advbnn.training.mode_plan import ModePlan
 from advbnn.training.state import TrainingState
 from advbnn.training.step import step_seed
 
@@ -95,6 +96,40 @@ def average_together(rank: int, size: int, folder: Path) -> None:
     )
     model = fit(value.build(classes=10, shape=(1, 8, 8), seed=0), digits(91), value, engine="eager").model
     torch.save(model.state_dict(), folder / f"of{size}-{rank}.pt")
+    dist.destroy_process_group()
+
+
+def train_modes(out: Path | None) -> nn.Module:
+    """Three modes of 10 steps each, with a checkpoint after each step; resumes where it stopped."""
+    torch.set_num_threads(1)
+    value = defense("adv_bnn", architecture="mlp", batch_size=20, attack={"steps": 2}, schedule=Stages(epochs=(1, 1)))
+    net = value.build(classes=10, shape=(1, 8, 8), seed=0)
+    return fit(net, digits(), value, modes=3, seed=5, out=out, resume=True, save_every=0.0).model
+
+
+def train_modes_until_killed(out: Path) -> None:
+    """As `train_modes`, killed in the third mode."""
+    advance, done = TrainingState.advance, []
+
+    def fatal(self: TrainingState, x: torch.Tensor, y: torch.Tensor) -> None:
+        advance(self, x, y)
+        done.append(1)
+        if len(done) == 24:
+            os.kill(os.getpid(), 9)
+
+    TrainingState.advance = fatal  # type: ignore[method-assign]
+    train_modes(out)
+
+
+def modes_together(rank: int, size: int, folder: Path) -> None:
+    """One of `size` processes that train two snapshots together; leaves the weights in `folder`."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
+    value = defense("adv", architecture="mlp", batch_size=32, attack={"steps": 1}, schedule=Stages(epochs=(1,)))
+    net = value.build(classes=10, shape=(1, 8, 8), seed=0)
+    plan = ModePlan(count=2, how="snapshots")
+    model = fit(net, digits(91), value, modes=plan, out=folder / "run", engine="eager").model
+    torch.save(model.state_dict(), folder / f"{rank}.pt")
     dist.destroy_process_group()
 
 

@@ -10,8 +10,8 @@ from advbnn.cli.options import folder_to_write
 
 if TYPE_CHECKING:
     from advbnn.paper import Reproduction
-    from advbnn.paper.workers import Task
     from advbnn.report.elements import Table
+    from advbnn.training.workers import Task
 
 
 def reproduce(
@@ -59,9 +59,9 @@ def reproduce(
     from advbnn.paper.experiment import BESIDE, FILE, check_beside, stored
     from advbnn.paper.reproduction import load_splits
     from advbnn.paper.tables import table1
-    from advbnn.paper.workers import device_list, run_tasks
     from advbnn.report.select import labels_of
     from advbnn.training.interrupts import Interrupted
+    from advbnn.training.workers import device_list, run_tasks
 
     with explaining_errors():
         chosen = Experiment.choose(data, profile, like, settings or (), limit)
@@ -129,7 +129,7 @@ def show(table: "Table") -> None:
 
 def _announce(reproduction: "Reproduction", estimate: bool) -> list["Task"]:
     """Prints and returns what is to be done, with estimates of its duration."""
-    from advbnn.paper.estimate import in_words, wall_time
+    from advbnn.training.workers import in_words, wall_time
 
     plan = reproduction.plan
     experiment = plan.experiment

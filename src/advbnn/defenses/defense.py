@@ -20,7 +20,7 @@ from advbnn.defenses.config_io import DERIVED
 from advbnn.defenses.objective import RobustELBO
 from advbnn.defenses.optimizers import AdamOptimizer, LangevinSampler, SGDOptimizer
 from advbnn.defenses.rse import add_noise, noise_levels
-from advbnn.defenses.schedules import Constant, Cosine, OneCycle, Stages
+from advbnn.defenses.schedules import Constant, Cosine, OneCycle, Section, Stages
 from advbnn.errors import ArgumentError, positive_whole, unknown
 from advbnn.randomness import seeded
 
@@ -96,6 +96,40 @@ class Averaging:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Swag:
+    """`fit` returns a `SWAG` of the weights from epoch `start` on, or samples of it.
+
+    Args:
+        start: the epoch after which the weights are collected.
+        per_epoch: how often in an epoch, evenly spaced; the last time at its end.
+        rank: the number of deviations kept, each as large as the network.
+        scale: the factor of the covariance.
+        statistics: the running statistics of a weight sample: `"kept"`, those of the mean weights, for any number of
+            samples; or `"anew"`, estimated for each of `samples` stored ones: the result is a `SampleBank` of these.
+        samples: with `"anew"`, the number of weight samples.
+    """
+
+    start: int = 0
+    per_epoch: int = 1
+    rank: int = 20
+    scale: float = 1.0
+    statistics: str = "anew"
+    samples: int = 20
+
+    def __post_init__(self) -> None:
+        for name in ("per_epoch", "samples"):
+            positive_whole(name, getattr(self, name))
+        if positive_whole("rank", self.rank) < 2:
+            raise ArgumentError(f"rank must be at least 2, got {self.rank}")
+        if self.start < 0:
+            raise ArgumentError(f"start must be an epoch, 0 or later, got {self.start}")
+        if not 0 <= self.scale < math.inf:
+            raise ArgumentError(f"scale must be finite and not negative, got {self.scale}; 1 is SWAG's own covariance")
+        if self.statistics not in ("kept", "anew"):
+            raise unknown("statistics", self.statistics, ("kept", "anew"))
+
+
+@dataclass(frozen=True, kw_only=True)
 class EarlyStopping:
     """Return the best epoch on a validation set, and stop when there has been no new best for a while.
 
@@ -133,12 +167,13 @@ class Defense:
         attack_mode: BatchNorm in the attack: `"eval"` uses running statistics, `"train"` batch statistics.
         objective: what the update minimises.
         optimizer: `SGDOptimizer`, `AdamOptimizer`, or `LangevinSampler` to sample the weights.
-        schedule: learning rate and length: `Constant`, `Stages`, `Cosine` or `OneCycle`.
+        schedule: learning rate and length: `Constant`, `Stages`, `Cosine`, `OneCycle`, or a `Section` of one of these.
         batch_size: examples per update, over all processes.
         drop_last: skip the last, smaller batch of an epoch.
         augment: augment images as the authors' code does for the dataset; see `data.usual_augmentation`.
         clip: the largest gradient norm of an update; None for no clipping.
         averaging: average the weights during training; None for no average.
+        swag: make a posterior of the weights during training; None for none.
         awp: rho, the relative size of an adversarial weight perturbation; None for none.
         early_stopping: stop on a validation set; None trains to the end.
         chosen_by_us: settings that the profile's source leaves open, with values chosen by this library.
@@ -155,12 +190,13 @@ class Defense:
     attack_mode: str = "eval"
     objective: RobustELBO = field(default_factory=RobustELBO)
     optimizer: SGDOptimizer | AdamOptimizer | LangevinSampler = field(default_factory=SGDOptimizer)
-    schedule: Constant | Stages | Cosine | OneCycle = field(default_factory=Constant)
+    schedule: Constant | Stages | Cosine | OneCycle | Section = field(default_factory=Constant)
     batch_size: int = 128
     drop_last: bool = False
     augment: bool = True
     clip: float | None = None
     averaging: Averaging | None = None
+    swag: Swag | None = None
     awp: float | None = None
     early_stopping: EarlyStopping | None = None
     chosen_by_us: tuple[str, ...] = field(default=(), metadata=DERIVED)
@@ -177,6 +213,7 @@ class Defense:
         if isinstance(self.optimizer, LangevinSampler):
             self._check_langevin()
         self._check_averaging()
+        self._check_swag()
         self._check_attack()
 
     def wrap(self, net: nn.Module) -> nn.Module:
@@ -212,7 +249,7 @@ class Defense:
     def _check_langevin(self) -> None:
         if not isinstance(self.network, Plain):
             raise ArgumentError(f"Langevin dynamics samples a plain network: use network=Plain(), not {self.network!r}")
-        for name in ("averaging", "early_stopping"):
+        for name in ("averaging", "early_stopping", "swag"):
             if getattr(self, name) is not None:
                 raise ArgumentError(f"Langevin dynamics keeps weight samples, which {name} cannot use; leave it out")
 
@@ -227,6 +264,20 @@ class Defense:
                 "early_stopping cannot validate the equal average, whose running statistics come at the end; give "
                 "averaging.decay, such as 0.995"
             )
+
+    def _check_swag(self) -> None:
+        swag, epochs = self.swag, self.schedule.total_epochs
+        if swag is None:
+            return
+        if isinstance(self.network, Variational):
+            raise ArgumentError(
+                "swag makes the weights of a plain network random, and network=Variational() has done so"
+            )
+        for name in ("averaging", "early_stopping"):
+            if getattr(self, name) is not None:
+                raise ArgumentError(f"swag has a mean of its own, which {name} cannot use; leave one of them out")
+        if (epochs - swag.start) * swag.per_epoch < 2:
+            raise ArgumentError(f"swag.start={swag.start} leaves less than two states to collect in {epochs} epochs")
 
     def _check_attack(self) -> None:
         likelihood, trades = self.objective.likelihood, self.objective.trades

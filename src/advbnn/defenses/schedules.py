@@ -1,11 +1,13 @@
 """Schedules of the learning rate and of the weight of the KL.
 
 A learning-rate schedule has `total_epochs`; `scale(epoch)`, the factor of the optimizer's learning rate after that many
-epochs, which may be a fraction; and `restarts(epoch)`, whether that epoch begins with a new optimizer.
+epochs, which may be a fraction; `restarts(epoch)`, whether that epoch begins with a new optimizer; and `first_epoch`,
+where training begins.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 from advbnn.errors import ArgumentError, positive_whole, unknown
 
@@ -17,6 +19,7 @@ class Constant:
     """A constant learning rate; the base of the schedules that keep one optimizer."""
 
     epochs: int = 100
+    first_epoch: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         positive_whole("epochs", self.epochs)
@@ -42,6 +45,7 @@ class Stages:
     epochs: tuple[int, ...] = (80, 60, 40, 20)
     factor: float = 0.1
     fresh_optimizer: bool = True
+    first_epoch: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         if not self.epochs:
@@ -102,6 +106,34 @@ class OneCycle(Constant):
         if progress < self.rise:
             return _half_cosine(self.start, 1.0, progress / self.rise)
         return _half_cosine(1.0, self.final, (progress - self.rise) / (1 - self.rise))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """The epochs from `begin` to `end` of another schedule, as if those before had been trained already."""
+
+    whole: Constant | Stages | Cosine | OneCycle = field(default_factory=Constant)
+    begin: int = 0
+    end: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.begin < self.end <= self.whole.total_epochs:
+            limits = f"0 <= begin < end <= {self.whole.total_epochs}"
+            raise ArgumentError(f"begin and end must be epochs with {limits}, got {self.begin} and {self.end}")
+
+    @property
+    def first_epoch(self) -> int:
+        return self.begin
+
+    @property
+    def total_epochs(self) -> int:
+        return self.end
+
+    def scale(self, epoch: float) -> float:
+        return self.whole.scale(epoch)
+
+    def restarts(self, epoch: int) -> bool:
+        return self.whole.restarts(epoch)
 
 
 def kl_factor(warmup: str, *, epoch: int, step: int, steps: int, epochs: float = 1.0) -> float:

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -39,20 +39,6 @@ def estimated_seconds(plan: Plan, splits: Splits[Any], device: str) -> dict[str,
     budget = Budget(protocol=protocol, costs=costs, test_images=len(splits.test))
     trainings = {run.task: steps[run.defense] * _steps_left(plan, run, len(splits.train)) for run in runs}
     return trainings | {one.name: one.cost(budget) for one in pending}
-
-
-def in_words(seconds: float) -> str:
-    """A duration such as `"12 min"`."""
-    if seconds < 90:
-        return f"{max(1.0, seconds):.0f} s"
-    minutes = seconds / 60
-    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
-
-
-def wall_time(seconds: Iterable[float], workers: int) -> float:
-    """The duration of all tasks if the workers share them evenly and do not slow each other down."""
-    every = list(seconds)
-    return max(sum(every) / workers, max(every, default=0.0))
 
 
 def _cost(run: Run, model: nn.Module, protocol: Protocol, splits: Splits[Any], device: str) -> Cost:

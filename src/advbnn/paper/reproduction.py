@@ -13,12 +13,12 @@ from advbnn.paper.estimate import estimated_seconds
 from advbnn.paper.experiment import RUNS, Experiment, Run
 from advbnn.paper.measurement import Measurement, Session
 from advbnn.paper.plan import Plan, finished
-from advbnn.paper.workers import Task
 from advbnn.report import AttackedImage, attacked_images
 from advbnn.training.config import Config
 from advbnn.training.loading import load_trained
 from advbnn.training.loop import fit_config
 from advbnn.training.run_folder import CONFIG, stored_config
+from advbnn.training.workers import Task
 
 _IMAGES = 2
 

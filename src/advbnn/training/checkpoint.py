@@ -124,6 +124,18 @@ def latest(folder: Path | str) -> Checkpoint | None:
     return None
 
 
+def save_weights(model: nn.Module, file: Path, notes: Mapping[str, str] | None = None) -> None:
+    """Write the weights of `model` as a safetensors file, whole or not at all."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        save_model(model, str(temporary), metadata=dict(notes or {}))
+        _sync(temporary)
+        os.replace(temporary, file)
+    except (OSError, RuntimeError, SafetensorError) as error:
+        temporary.unlink(missing_ok=True)
+        raise CheckpointError(f"{file} cannot be written: {error}. Remove the cause and resume the run") from error
+
+
 def load_weights(model: nn.Module, file: Path | str) -> None:
     """Load the weights of a safetensors file into `model`."""
     try:

@@ -25,6 +25,7 @@ from advbnn.defenses import config_io
 from advbnn.defenses.defense import OWN, Defense
 from advbnn.defenses.profiles import DATASETS, DEFENSES, defense
 from advbnn.errors import ConfigError, unknown
+from advbnn.training.mode_plan import ModePlan
 
 CONFIG = "config.toml"
 
@@ -43,6 +44,7 @@ class Config:
         cache: image folders and imagenet143: the folder for decoded images.
         defense: how to train. Its hyper-parameters start from those for `data`; for an image folder, the key `like`
             names the dataset to take them from.
+        modes: the number of modes and how they are trained, or the number alone; see `ModePlan`.
         seed: decides all randomness, including the initial weights; this and the rest as for `fit`.
     """
 
@@ -51,6 +53,7 @@ class Config:
     size: int | None = None
     cache: str | None = None
     defense: Defense = dataclasses.field(default_factory=Defense)
+    modes: ModePlan = dataclasses.field(default_factory=ModePlan)
     seed: int = 0
     engine: str = "auto"
     precision: str = "auto"
@@ -73,7 +76,9 @@ class Config:
         if name not in DEFENSES:
             raise ConfigError(str(unknown("defense", name, DEFENSES)))
         try:
-            return dataclasses.replace(config, defense=defense(name, like, profile, **parts))
+            config = dataclasses.replace(config, defense=defense(name, like, profile, **parts))
+            config.modes.check(config.defense)
+            return config
         except ValueError as error:
             raise ConfigError(str(error)) from error
 
@@ -93,6 +98,7 @@ class Config:
     def to_toml(self) -> str:
         """All settings, including the profile's, as text that reads back as the same configuration."""
         unset = [name for name in ("root", "size", "cache") if getattr(self, name) is None]
+        unset += ["modes"] if self.modes == ModePlan() else []
         return _comment(self.defense) + config_io.to_toml({k: v for k, v in self._table().items() if k not in unset})
 
     def difference(self, other: "Config") -> str | None:
@@ -179,8 +185,11 @@ def _comment(value: Defense) -> str:
 
 def _split(table: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The keys of the run itself, and those of its defence; every key of the nested table is checked."""
+    if type(table.get("modes")) is int:
+        table = {**table, "modes": {"count": table["modes"]}}
     own = [name for name in config_io.field_names(Config) if name != "defense"]
-    keys = [*own, "defense", *(key for key in config_io.keys_of(Defense) if key != "name")]
+    keys = [*own, *config_io.keys_of(ModePlan, "modes"), "defense"]
+    keys += [key for key in config_io.keys_of(Defense) if key != "name"]
     for key in config_io.flat(table):
         if key not in keys:
             raise config_io.unknown_key(key, keys)

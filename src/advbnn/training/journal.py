@@ -19,9 +19,17 @@ class Journal:
     """
 
     def __init__(
-        self, run: RunFolder | None, bar: ProgressBar, *, log_every: int, save_every: float, tensorboard: bool
+        self,
+        run: RunFolder | None,
+        bar: ProgressBar,
+        *,
+        log_every: int,
+        save_every: float,
+        tensorboard: bool,
+        title: str = "",
     ) -> None:
         self.run, self.bar, self.log_every, self.save_every = run, bar, log_every, save_every
+        self._title = f"{title}, " if title else ""
         self.history: list[dict[str, Any]] = run.metrics() if run is not None else []
         self._tensorboard = _summary_writer(run) if tensorboard and run is not None else None
 
@@ -45,7 +53,7 @@ class Journal:
         if len(training.tally) >= self.log_every or training.step == 0:
             self._write_metrics(training)
             note = brief(self.history[-1])
-        epoch = f"epoch {training.epoch_of_last_step + 1}/{training.defense.schedule.total_epochs}"
+        epoch = f"{self._title}epoch {training.epoch_of_last_step + 1}/{training.defense.schedule.total_epochs}"
         self.bar.update(training.total_steps, training.steps_in_all, note, epoch)
         if self.run is not None and time.monotonic() - self._saved >= self.save_every:
             self.save(training)

@@ -1,5 +1,6 @@
 """A run folder as the network that it trained."""
 
+import copy
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,15 +8,17 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from advbnn.bayes.modes import Modes
 from advbnn.bayes.sample_bank import SampleBank
-from advbnn.defenses.defense import structure_of
+from advbnn.bayes.swag import SWAG
+from advbnn.defenses.defense import Defense, structure_of
 from advbnn.defenses.optimizers import LangevinSampler
 from advbnn.errors import RunError
 from advbnn.files import read_json
 from advbnn.training import checkpoint
 from advbnn.training.checkpoint import WEIGHTS, load_weights, notes_of
 from advbnn.training.config import Config
-from advbnn.training.run_folder import CHECKPOINTS, CONFIG, FACTS, LAST, MODEL, NOISE_STD, stored_config
+from advbnn.training.run_folder import CHECKPOINTS, CONFIG, FACTS, LAST, MODEL, MODES, NOISE_STD, stored_config
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +56,8 @@ def load_trained(
         if not (folder / file).exists():
             raise RunError(f"{folder} is not a run folder: it has no {file}; give one that `advbnn train` or fit wrote")
     config = stored_config(folder)
+    if config.modes.count > 1:
+        return _load_modes(folder, config, net, device, last)
     facts = read_json(folder / FACTS)
     if net is None:
         model = config.defense.build(classes=facts["data"]["classes"], shape=tuple(facts["data"]["shape"]))
@@ -65,9 +70,8 @@ def load_trained(
                 f"{folder} holds a network with {'; '.join(trained)}, but net has {'; '.join(found)}; pass the "
                 "network as it was passed to fit, such as bayesianize(net, prior=...)"
             )
-    if isinstance(config.defense.optimizer, LangevinSampler):
-        model = SampleBank(model)
     finished = (folder / MODEL).exists()
+    model = _posterior(model, config.defense, finished)
     if finished:
         weights = folder / (LAST if last and config.defense.early_stopping is not None else MODEL)
         if not weights.exists():
@@ -86,6 +90,38 @@ def load_trained(
         finished=finished,
         noise_std=float(notes[NOISE_STD]) if NOISE_STD in notes else None,
     )
+
+
+def _load_modes(folder: Path, config: Config, net: nn.Module | None, device: torch.device | str, last: bool) -> Trained:
+    """All modes of a run; of one that is not finished, those that are."""
+    finished, notes, defense = (folder / MODEL).exists(), {}, config.defense
+    if finished and not (last and defense.early_stopping is not None):
+        data = read_json(folder / FACTS)["data"]
+        kind = {"classes": data["classes"], "shape": tuple(data["shape"])}
+        nets = [defense.build(**kind) if net is None else defense.wrap(copy.deepcopy(net)) for _ in config.modes.names]
+        model = Modes(_posterior(one, defense, finished) for one in nets)
+        load_weights(model, folder / MODEL)
+        notes = notes_of(folder / MODEL)
+    else:
+        ready = [folder / MODES / name for name in config.modes.names if (folder / MODES / name / MODEL).exists()]
+        if not ready:
+            raise RunError(f"{folder} has no finished mode yet; resume the run, or load one of its modes/")
+        model = Modes(load_trained(one, net=copy.deepcopy(net), last=last).model for one in ready)
+    return Trained(
+        model=model.to(device).eval(),
+        config=config,
+        folder=folder,
+        finished=finished,
+        noise_std=float(notes[NOISE_STD]) if NOISE_STD in notes else None,
+    )
+
+
+def _posterior(model: nn.Module, defense: Defense, finished: bool) -> nn.Module:
+    """The network as a run stores it: with samples or moments of its weights."""
+    swag = defense.swag
+    if isinstance(defense.optimizer, LangevinSampler) or (swag is not None and finished and swag.statistics == "anew"):
+        return SampleBank(model)
+    return model if swag is None else SWAG(model, swag.rank, swag.scale)
 
 
 def _randomness(structure: Iterable[str]) -> list[str]:

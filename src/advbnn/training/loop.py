@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from advbnn import modules as modes
+from advbnn import modules
 from advbnn.data import Splits
 from advbnn.defenses.defense import OWN, Defense, structure_of
 from advbnn.distributed import World, world
@@ -18,6 +18,7 @@ from advbnn.training.checkpoint import Checkpoint
 from advbnn.training.config import Config
 from advbnn.training.interrupts import Interrupted, Interrupts
 from advbnn.training.journal import Journal, describe
+from advbnn.training.mode_plan import ModePlan, mode_plan
 from advbnn.training.run_folder import CHECKPOINTS, RunFolder, provenance
 from advbnn.training.state import TrainingState
 from advbnn.training.suitability import check_arguments
@@ -55,6 +56,7 @@ def fit(
     data: Splits[Any],
     defense: Defense,
     *,
+    modes: ModePlan | int | None = None,
     seed: int = 0,
     out: Path | str | None = None,
     resume: bool = False,
@@ -64,7 +66,7 @@ def fit(
     precision: str = "auto",
     log_every: int = 50,
     save_every: float = 60.0,
-    progress: bool = False,
+    progress: bool | str = False,
     tensorboard: bool = False,
 ) -> FitResult:
     """Train a network with a defence (Algorithm 1).
@@ -79,6 +81,8 @@ def fit(
             it: their BatchNorm is frozen.
         data: the training set is used, the test set never.
         defense: how to train; see `defense(...)`.
+        modes: train so many networks, each with initial weights and a seed of its own; the model of the result is a
+            `Modes`. A `ModePlan` says how they are trained. On `device="cuda"` all GPUs train modes side by side.
         seed: decides all randomness.
         out: the run folder, for checkpoints, metrics and log; None writes nothing.
         resume: continue from the last checkpoint in `out`, if there is one.
@@ -88,7 +92,7 @@ def fit(
         precision: of matrix products: `"full"`, `"bf16"`, or `"auto"`: bfloat16 with a fast engine on a GPU.
         log_every: steps between lines of metrics.
         save_every: seconds between checkpoints.
-        progress: show a progress bar, or lines if stderr is not a terminal.
+        progress: show a progress bar, or lines if stderr is not a terminal; text is shown as its title.
         tensorboard: also write TensorBoard events into `out`.
 
     Raises:
@@ -96,6 +100,27 @@ def fit(
         DivergedError: the loss is NaN or infinite; the state is saved separately.
     """
     check_arguments(net, data, defense)
+    plan = mode_plan(modes)
+    if plan.count > 1:
+        from advbnn.training.modes import fit_modes  # it trains each mode by this function
+
+        return fit_modes(
+            net,
+            data,
+            defense,
+            plan,
+            seed=seed,
+            out=out,
+            resume=resume,
+            config=config,
+            device=device,
+            progress=bool(progress),
+            engine=engine,
+            precision=precision,
+            log_every=log_every,
+            save_every=save_every,
+            tensorboard=tensorboard,
+        )
     processes = world()
     device = torch.device(device) if device is not None else next(net.parameters()).device
     training = TrainingState(defense.wrap(net).to(device), data.to(device), defense, seed, engine, processes, precision)
@@ -106,13 +131,20 @@ def fit(
             if not defense.has_built(training.model, classes=len(train.classes), shape=train.shape):
                 defense = replace(defense, architecture=OWN)
             config = Config(data=train.name, seed=seed, engine=engine, precision=precision, defense=defense)
-        run = RunFolder(out, config, _facts(training), resume=resume)
+        run = RunFolder(out, config, run_facts(training), resume=resume)
 
     with (
         ProgressBar("training" if progress and processes.leads else None) as bar,
-        Journal(run, bar, log_every=log_every, save_every=save_every, tensorboard=tensorboard) as journal,
+        Journal(
+            run,
+            bar,
+            log_every=log_every,
+            save_every=save_every,
+            tensorboard=tensorboard,
+            title=progress if isinstance(progress, str) else "",
+        ) as journal,
         Interrupts() as interrupts,
-        modes.training(training.model),
+        modules.training(training.model),
     ):
         training.load(_last_checkpoint(run, out, processes))
         if run is not None and run.finished:
@@ -161,6 +193,7 @@ def fit_config(
         config.defense.build(classes=len(train.classes), shape=train.shape, seed=config.seed),
         data,
         config.defense,
+        modes=config.modes,
         seed=config.seed,
         out=out,
         resume=resume,
@@ -175,7 +208,7 @@ def fit_config(
     )
 
 
-def _facts(training: TrainingState) -> dict[str, Any]:
+def run_facts(training: TrainingState) -> dict[str, Any]:
     """The contents of run.json."""
     train, model = training.data.train, training.model
     data = {"name": train.name, "examples": len(train), "classes": len(train.classes), "shape": list(train.shape)}

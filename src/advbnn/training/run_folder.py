@@ -7,6 +7,7 @@ log.txt             the same for people, with events in between
 checkpoints/        see `advbnn.training.checkpoint`
 model.safetensors   the trained network, once the run is finished
 last.safetensors    with early stopping, where the model is the best epoch: the last epoch
+modes/              of a run of several modes: a run folder for each, see `advbnn.training.modes`
 """
 
 import json
@@ -31,6 +32,7 @@ from advbnn.training.config import Config
 
 FACTS, METRICS, LOG, CHECKPOINTS = "run.json", "metrics.jsonl", "log.txt", "checkpoints"
 MODEL, LAST = "model.safetensors", "last.safetensors"
+MODES = "modes"
 
 NOISE_STD = "advbnn.noise_std"
 """The note, in the file of the weights, with the learned noise of a Gaussian likelihood."""

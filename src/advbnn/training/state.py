@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from itertools import islice
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from advbnn.bayes.priors import GaussianPrior
 from advbnn.bayes.sample_bank import SampleBank
 from advbnn.bayes.sgld import keep
+from advbnn.bayes.swag import SWAG
 from advbnn.data import Batches, Splits, usual_augmentation
 from advbnn.defenses.defense import Defense
 from advbnn.defenses.optimizers import LangevinSampler, set_learning_rate
@@ -29,6 +31,9 @@ from advbnn.training.run_folder import NOISE_STD
 from advbnn.training.step import attacked, step_seed
 from advbnn.training.suitability import check_suitable
 from advbnn.training.tally import Tally
+
+STATISTICS_BATCHES = 100
+"""Batches on which the running statistics of a weight sample are estimated."""
 
 CLEAN_EVERY = 10
 """Steps between measurements of the clean score; each costs a forward pass."""
@@ -74,9 +79,11 @@ class TrainingState:
         self._learned = model if self.loss.log_noise is None else self.loss
         self.average = WeightAverage(self._learned, defense.averaging.decay) if defense.averaging else None
         self.bank = SampleBank(model) if isinstance(optimizer, LangevinSampler) else None
+        swag = defense.swag
+        self.swag = SWAG(model, swag.rank, swag.scale) if swag is not None else None
         self.best = BestEpoch() if stopping is not None else None
         self._validated = model if stopping is None else accelerate(model, engine)
-        self.epoch = self.step = 0
+        self.epoch, self.step = defense.schedule.first_epoch, 0
         self.lr = self.kl_weight = 0.0
         self.scale: PosteriorScale | None = None
         self.optimizer = self._fresh_optimizer()
@@ -86,8 +93,8 @@ class TrainingState:
 
     @property
     def product(self) -> nn.Module:
-        """The result of the run: the network, or the samples of its weights."""
-        return self.model if self.bank is None else self.bank
+        """The result of the run: the network, the samples of its weights, or their moments."""
+        return next(part for part in (self.bank, self.swag, self.model) if part is not None)
 
     @property
     def noise_std(self) -> float | None:
@@ -151,11 +158,16 @@ class TrainingState:
             self._end_epoch()
 
     def finish(self) -> None:
-        """Load the final weights: the average if there is one, else the last."""
+        """Load the final weights: the average if there is one, else the last; sample from moments."""
         if self.average is not None:
             self.average.copy_to(self._learned)
             if self.average.decay is None:
                 self._estimate_running_statistics()
+        if self.swag is not None:
+            self.swag.load_mean()
+            self._estimate_running_statistics()
+            if self.defense.swag is not None and self.defense.swag.statistics == "anew":
+                self.bank = self._sampled_from(self.swag, self.defense.swag.samples)
 
     def return_to_best(self) -> None:
         """Load the weights of the best epoch, if early stopping has one."""
@@ -207,6 +219,8 @@ class TrainingState:
         """Restore the state from a checkpoint, if there is one."""
         if saved is None:
             return
+        if self.defense.swag is not None and saved.facts.get("finished") and self.defense.swag.statistics == "anew":
+            self.bank = SampleBank(self.model)
         saved.load_weights(self.product)
         state = saved.training_state()
         self.epoch, self.step = int(state["epoch"]), int(state["step"])
@@ -229,6 +243,10 @@ class TrainingState:
         averaging, optimizer = self.defense.averaging, self.defense.optimizer
         if self.average is not None and averaging is not None and self.epoch >= averaging.start:
             self.average.update(self._learned)
+        if self.swag is not None and self.defense.swag is not None and self.epoch >= self.defense.swag.start:
+            steps, times = len(self.batches), self.defense.swag.per_epoch
+            if self.step * times // steps > (self.step - 1) * times // steps:
+                self.swag.collect()
         if self.bank is None or not isinstance(optimizer, LangevinSampler):
             return
         if keep(self.total_steps, burn_in=optimizer.burn_in, every=optimizer.every):
@@ -257,6 +275,17 @@ class TrainingState:
             with seeded(derive_seed(self.seed, "statistics"), self.data.train.device):
                 refresh_batchnorm(self.model, self._inputs(attack))
             self.world.average_(self.model.buffers())
+
+    def _sampled_from(self, swag: SWAG, samples: int) -> SampleBank:
+        """Weight samples, each with running statistics for its own weights."""
+        # crafted once, on the mean weights: an attack on every sample would cost as much as training
+        seen = list(islice(self._inputs(self.defense.attack is not None), STATISTICS_BATCHES))
+
+        def refresh(net: nn.Module) -> None:
+            refresh_batchnorm(net, seen)
+            self.world.average_(net.buffers())
+
+        return swag.bank(samples, refresh, derive_seed(self.seed, "swag"))
 
     def _inputs(self, attack: bool) -> Iterator[Tensor]:
         for number, (x, y) in enumerate(self.batches.epoch(self.epoch)):

@@ -14,8 +14,8 @@ import pytest
 
 import stand_in_tasks
 from advbnn.errors import ArgumentError
-from advbnn.paper.workers import Task, _stop, _Worker, device_list, run_tasks
 from advbnn.training.interrupts import Interrupted
+from advbnn.training.workers import Task, _stop, _Worker, device_list, in_words, run_tasks, wall_time
 from stand_in_tasks import copy, die, missing, refuse, say, stumble, write
 
 
@@ -116,3 +116,13 @@ def test_devices_of_workers(monkeypatch) -> None:
     assert device_list("cuda", jobs=3, pending=9) == ["cuda:0", "cuda:1", "cuda:0"]
     with pytest.raises(ArgumentError, match="jobs .*got 0"):
         device_list("cpu", jobs=0, pending=1)
+
+
+def test_durations_in_words() -> None:
+    assert [in_words(seconds) for seconds in (0.2, 4, 89, 600, 7200)] == ["1 s", "4 s", "89 s", "10 min", "2.0 h"]
+
+
+def test_shared_work_takes_at_least_as_long_as_its_longest_task() -> None:
+    assert wall_time([10, 2, 2], workers=2) == 10
+    assert wall_time([4, 4, 4], workers=2) == 6
+    assert wall_time([], workers=2) == 0

@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import redirect_stderr, suppress
 from dataclasses import dataclass, field
 from itertools import cycle, islice
@@ -22,7 +22,6 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from advbnn.errors import AdvbnnError, positive_whole
-from advbnn.paper.estimate import in_words, wall_time
 from advbnn.training.interrupts import Interrupted, Interrupts
 
 _SECONDS_TO_STOP = 60.0  # for a worker to save its state after SIGTERM
@@ -150,6 +149,20 @@ def _progress(results: TaskResults, count: int, waiting: dict[str, Task], worker
     known = [seconds for seconds in estimates if seconds is not None]
     done = f"{len(results.done)} of {count} done"
     return f"{done}, about {in_words(wall_time(known, len(workers)))} left" if known and known == estimates else done
+
+
+def in_words(seconds: float) -> str:
+    """A duration such as `"12 min"`."""
+    if seconds < 90:
+        return f"{max(1.0, seconds):.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
+
+
+def wall_time(seconds: Iterable[float], workers: int) -> float:
+    """The duration of all tasks if the workers share them evenly and do not slow each other down."""
+    every = list(seconds)
+    return max(sum(every) / workers, max(every, default=0.0))
 
 
 def _skip_impossible(waiting: dict[str, Task], results: TaskResults) -> None:

@@ -1,0 +1,90 @@
+"""How the modes of a posterior are trained: each an ordinary training with its own seed, in its own folder.
+
+`"independent"`: each mode starts from its own initial weights.
+`"snapshots"`: one training of `count` cycles. Each cycle runs the whole schedule, and starts from the mode before it.
+`"branches"`: the first `trunk` epochs are trained once; each mode continues from there to the end of the schedule.
+"""
+
+from dataclasses import dataclass, replace
+
+from advbnn.defenses.defense import Defense
+from advbnn.defenses.optimizers import LangevinSampler
+from advbnn.defenses.schedules import Section
+from advbnn.errors import ArgumentError, positive_whole, unknown
+from advbnn.randomness import derive_seed
+
+HOW = ("independent", "snapshots", "branches")
+TRUNK = "trunk"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModePlan:
+    """The number of modes and how they are trained; 1 is a training without modes.
+
+    Args:
+        count: the number of modes.
+        how: `"independent"`, `"snapshots"` or `"branches"`.
+        trunk: with `"branches"`, the number of epochs that all modes share.
+    """
+
+    count: int = 1
+    how: str = "independent"
+    trunk: int = 0
+
+    def __post_init__(self) -> None:
+        positive_whole("count", self.count)
+        if self.how not in HOW:
+            raise unknown("how", self.how, HOW)
+        if self.how != HOW[0] and self.count == 1:
+            raise ArgumentError(f"how={self.how!r} needs several modes, got count=1; set count")
+        if (self.how == "branches") != (self.trunk > 0):
+            raise ArgumentError(f"trunk is the number of epochs before 'branches', got {self.trunk} with {self.how!r}")
+
+    def check(self, defense: Defense) -> None:
+        """Refuse a defence whose training these modes cannot divide."""
+        if self.trunk and isinstance(defense.schedule, Section):
+            raise ArgumentError("modes.trunk divides a whole schedule, and schedule is a Section already")
+        if self.trunk and isinstance(defense.optimizer, LangevinSampler):
+            raise ArgumentError("modes.how='branches' does not fit Langevin dynamics; use 'snapshots' or 'independent'")
+        if self.trunk >= defense.schedule.total_epochs:
+            raise ArgumentError(
+                f"modes.trunk={self.trunk} must leave epochs for the modes: give less than "
+                f"{defense.schedule.total_epochs}, the length of the schedule"
+            )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the modes, which are those of their folders."""
+        return tuple(map(str, range(self.count)))
+
+    @property
+    def trainings(self) -> tuple[str, ...]:
+        """The names of all trainings in the order of their dependence: a trunk, if there is one, and the modes."""
+        return (TRUNK, *self.names) if self.trunk else self.names
+
+    def start_of(self, name: str) -> str | None:
+        """The training whose final weights this one starts from; None for fresh weights."""
+        if self.how == "snapshots" and name != "0":
+            return str(int(name) - 1)
+        return TRUNK if self.trunk and name != TRUNK else None
+
+    def seed_of(self, name: str, seed: int) -> int:
+        """The seed of a training, which decides its initial weights too."""
+        return derive_seed(seed, TRUNK) if name == TRUNK else derive_seed(seed, "mode", int(name))
+
+    def defense_of(self, name: str, defense: Defense) -> Defense:
+        """The defence of one training: a trunk ends early, with its last weights, and a branch starts late."""
+        whole = defense.schedule
+        if not self.trunk or isinstance(whole, Section):
+            return defense
+        if name == TRUNK:
+            schedule = Section(whole=whole, begin=0, end=self.trunk)
+            return replace(defense, schedule=schedule, averaging=None, early_stopping=None, swag=None)
+        return replace(defense, schedule=Section(whole=whole, begin=self.trunk, end=whole.total_epochs))
+
+
+def mode_plan(modes: "ModePlan | int | None") -> ModePlan:
+    """The plan for a number of independent modes; a plan as it is."""
+    if isinstance(modes, ModePlan):
+        return modes
+    return ModePlan() if modes is None else ModePlan(count=positive_whole("modes", modes))

@@ -1,0 +1,313 @@
+"""Training several modes as one run: each mode is an ordinary training in its own folder.
+
+RUN/config.toml, run.json, log.txt    as of any run
+RUN/modes/0, 1, ...                   a run folder for each mode; RUN/modes/trunk for what branches share
+RUN/modes/claims                      a lock for each of these trainings
+RUN/model.safetensors                 all modes as one network, once they are finished
+
+Any process may train the next mode: the workers of this run, one for each GPU, and the same command with `--resume` on
+another machine that sees the folder. Each ends when all modes are finished. A mode whose process was killed is resumed
+by the next process that finds it.
+"""
+
+import copy
+import json
+import math
+import pickle
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from advbnn.bayes.modes import Modes
+from advbnn.bayes.protocol import inner_network
+from advbnn.bayes.sample_bank import SampleBank
+from advbnn.bayes.swag import SWAG
+from advbnn.data import Splits
+from advbnn.defenses.defense import OWN, Defense
+from advbnn.distributed import ALONE, world
+from advbnn.errors import ArgumentError, RunError
+from advbnn.files import locked_folder
+from advbnn.progress import ProgressBar
+from advbnn.randomness import seeded
+from advbnn.training.checkpoint import save_weights
+from advbnn.training.config import Config
+from advbnn.training.interrupts import Interrupted
+from advbnn.training.loading import Trained, load_trained
+from advbnn.training.loop import FitResult, fit, run_facts
+from advbnn.training.mode_plan import TRUNK, ModePlan
+from advbnn.training.run_folder import METRICS, MODEL, MODES, NOISE_STD, RunFolder
+from advbnn.training.state import TrainingState
+from advbnn.training.workers import Task, run_tasks
+
+SECONDS_BETWEEN_LOOKS = 5.0
+"""How often a process that waits for the modes of others looks whether they are finished, or free."""
+
+
+@dataclass(frozen=True)
+class ModesRun:
+    """The arguments of `fit` for several modes; every mode takes the `options` as they are."""
+
+    net: nn.Module
+    built: bool  # by the defence, so that it builds the modes too; a copy in another process does not know
+    data: Splits[Any]
+    defense: Defense
+    plan: ModePlan
+    seed: int
+    config: Config | None
+    out: Path | None
+    progress: bool
+    options: Mapping[str, Any]
+
+    def folder(self, name: str) -> Path | None:
+        """The run folder of one training."""
+        return None if self.out is None else self.out / MODES / name
+
+    def finished(self, name: str) -> bool:
+        folder = self.folder(name)
+        return folder is not None and (folder / MODEL).exists()
+
+    def title(self, name: str) -> str:
+        """What progress calls a training."""
+        return TRUNK if name == TRUNK else f"mode {int(name) + 1}/{self.plan.count}"
+
+    def train(self, name: str, device: torch.device | str, start: nn.Module | None = None) -> FitResult:
+        """Train one mode, or resume its training; it starts from the weights of `start`, or else of their folder."""
+        seed, defense = self.plan.seed_of(name, self.seed), self.plan.defense_of(name, self.defense)
+        model, before = self._fresh(seed), self.plan.start_of(name)
+        if before is not None:
+            model.load_state_dict(_state_to_continue(self.load(before).model if start is None else start))
+        config = self.config and replace(self.config, defense=defense, seed=seed, modes=ModePlan())
+        shown = self.title(name) if self.progress else False
+        places: dict[str, Any] = {"out": self.folder(name), "resume": True, "device": device}
+        return fit(model, self.data, defense, seed=seed, config=config, progress=shown, **places, **self.options)
+
+    def train_unless_taken(self, name: str, device: torch.device | str) -> bool:
+        """Train one mode, unless it is finished, must wait, or another process trains it; whether it was trained."""
+        before, folder = self.plan.start_of(name), self.folder("claims")
+        if folder is None or self.finished(name) or (before is not None and not self.finished(before)):
+            return False
+        with _claimed(folder / name) as free:
+            if free and not self.finished(name):
+                self.train(name, device)
+                return True
+        return False
+
+    def load(self, name: str | None = None) -> Trained:
+        """One mode from its folder, or all modes; on the CPU."""
+        folder = self.out if name is None else self.folder(name)
+        if folder is None:
+            raise RunError("the modes are in no folder; give fit an out")
+        return load_trained(folder, net=None if self.built else copy.deepcopy(self.net))
+
+    def _fresh(self, seed: int) -> nn.Module:
+        """A network like the given one, with initial weights of its own, ready for `fit`."""
+        train = self.data.train
+        if self.built:
+            model = self.defense.build(classes=len(train.classes), shape=train.shape, seed=seed)
+            return model.train(self.net.training)
+        with seeded(seed):
+            return self.defense.wrap(_reset(copy.deepcopy(self.net)))
+
+
+def fit_modes(
+    net: nn.Module,
+    data: Splits[Any],
+    defense: Defense,
+    plan: ModePlan,
+    *,
+    seed: int,
+    out: Path | str | None,
+    resume: bool,
+    config: Config | None,
+    device: torch.device | str | None,
+    progress: bool,
+    **options: Any,
+) -> FitResult:
+    """`fit` for several modes: the model of the result is a `Modes`."""
+    plan.check(defense)
+    if defense.early_stopping is not None and data.validation is None:
+        # the same for all modes: the examples of one are in no training of another
+        data = data.split_validation(fraction=defense.early_stopping.fraction, seed=seed)
+    place = torch.device(device) if device is not None else next(net.parameters()).device
+    built = defense.has_built(net, classes=len(data.train.classes), shape=data.train.shape)
+    folder = None if out is None else Path(out)
+    run = ModesRun(net, built, data, defense, plan, seed, config, folder, progress, options)
+    if out is None:
+        results: dict[str, FitResult] = {}
+        for name in plan.trainings:
+            before = plan.start_of(name)
+            results[name] = run.train(name, place, None if before is None else results[before].model)
+        model, noise_std = _combined([results[name] for name in plan.names])
+        histories = {name: result.history for name, result in results.items()}
+    else:
+        run = replace(run, config=config or _config_of(run))
+        _train_all(run, Path(out), resume, place)
+        trained = run.load()
+        model, noise_std = trained.model, trained.noise_std
+        histories = {name: _metrics(Path(out) / MODES / name) for name in plan.trainings}
+    steps = {name: history[-1]["step"] if history else 0 for name, history in histories.items()}
+    return FitResult(
+        model=model.to(place).train(net.training),
+        defense=defense,
+        seed=seed,
+        steps=sum(steps.values()) - plan.count * steps.get(TRUNK, 0),  # a branch counts the steps of its trunk, too
+        history=[{"mode": name, **line} for name, history in histories.items() for line in history],
+        noise_std=noise_std,
+        out=run.out,
+    )
+
+
+def _combined(trained: Sequence[FitResult | Trained]) -> tuple[nn.Module, float | None]:
+    """The mixture, and the learned noise of a Gaussian likelihood: its variance is the mean over the modes."""
+    stds = [one.noise_std for one in trained if one.noise_std is not None]
+    noise_std = math.sqrt(sum(std**2 for std in stds) / len(stds)) if stds else None
+    return Modes([one.model for one in trained]), noise_std
+
+
+def _train_all(run: ModesRun, out: Path, resume: bool, device: torch.device) -> None:
+    """Train, or wait for, all modes of a run folder, and write them as one network."""
+    processes, plan = world(), run.plan
+    opened = _opened(run, out, resume) if processes.leads else None
+    processes.any(False)  # wait until the leading process has checked the folder
+    if opened is not None and opened.finished:
+        _say(run, None, f"{out} is finished: {plan.count} modes; nothing to do")
+        return
+    if opened is not None:
+        _say(run, opened, f"{plan.count} modes, {plan.how}, of {run.defense.name} in {out / MODES}")
+    devices = _devices(device, processes.size)
+    if processes.size > 1:
+        for name in plan.trainings:
+            if not processes.any(run.finished(name)):
+                run.train(name, device)
+    elif len(devices) > 1:
+        _train_in_parallel(run, out, devices)
+    while processes.size == 1 and not all(map(run.finished, plan.trainings)):
+        trained = [run.train_unless_taken(name, device) for name in plan.trainings]
+        if not any(trained) and not all(map(run.finished, plan.trainings)):
+            _wait_for_others(run)
+    if opened is not None:
+        notes = _write_all(run, out)
+        _say(run, opened, f"finished: {plan.count} modes in {out}{notes}")
+    processes.any(False)  # until the file is there
+
+
+def _wait_for_others(run: ModesRun) -> None:
+    taken = [run.title(name) for name in run.plan.trainings if not run.finished(name)]
+    _say(run, None, f"waiting for other processes, which train {', '.join(taken)}")
+    time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+def _opened(run: ModesRun, out: Path, resume: bool) -> RunFolder:
+    """The folder of the whole run, new or checked; the checks of a training are made once, before the first."""
+    assert run.config is not None
+    model = run.defense.wrap(copy.deepcopy(run.net))
+    device = next(model.parameters()).device
+    training = TrainingState(model, run.data.to(device), run.defense, run.seed, "eager", ALONE)
+    facts = {**run_facts(training), "processes": world().size}
+    return _ModesFolder(out, run.config, facts, resume=resume)
+
+
+class _ModesFolder(RunFolder):
+    """The folder of all modes, which has no checkpoints of its own."""
+
+    @property
+    def finished(self) -> bool:
+        return (self.path / MODEL).exists()
+
+
+def _train_in_parallel(run: ModesRun, out: Path, devices: list[str]) -> None:
+    """Train the modes that no other process trains, one at a time on each device."""
+    # by value: torch would share the memory of its tensors with the workers
+    tasks, pickled = [], pickle.dumps(run)
+    for name in run.plan.trainings:
+        before = run.plan.start_of(name)
+        needs = () if before is None else (run.title(before),)
+        tasks.append(Task(run.title(name), _train_task, (pickled, name), needs))
+    threads = max(1, torch.get_num_threads() // len(devices))
+    try:
+        results = run_tasks(tasks, devices, threads=threads, log=lambda line: _say(run, None, line))
+    except Interrupted as stop:
+        raise Interrupted(f"stopped; saved in {out}; continue with --resume (resume=True)", stop.signal) from None
+    if results.failed:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in results.failed.items())
+        raise RunError(f"{out} is not finished: {reasons}; remove the cause, and continue with --resume (resume=True)")
+
+
+def _train_task(device: str, pickled: bytes, name: str) -> None:
+    run: ModesRun = pickle.loads(pickled)
+    run.train_unless_taken(name, device)
+
+
+def _write_all(run: ModesRun, out: Path) -> str:
+    """Write all modes as one network; returns what their last metrics say on average."""
+    modes, noise_std = _combined([run.load(name) for name in run.plan.names])
+    save_weights(modes, out / MODEL, {} if noise_std is None else {NOISE_STD: repr(noise_std)})
+    last = [_metrics(out / MODES / name)[-1] for name in run.plan.names]
+    scores = [key for key in last[0] if key.endswith("_accuracy")]
+    return "".join(f", {key.partition('_')[0]} {100 * sum(m[key] for m in last) / len(last):.1f} %" for key in scores)
+
+
+@contextmanager
+def _claimed(folder: Path) -> Iterator[bool]:
+    """Whether this process alone has the lock of a training, within the block."""
+    with ExitStack() as stack:
+        yield _enters(stack, locked_folder(folder))
+
+
+def _enters(stack: ExitStack, lock: AbstractContextManager[None]) -> bool:
+    try:
+        stack.enter_context(lock)
+    except (ArgumentError, RunError):  # another process has it
+        return False
+    return True
+
+
+def _devices(device: torch.device, processes: int) -> list[str]:
+    """The device of each worker: all GPUs for `"cuda"` without a number, unless processes train together."""
+    if processes == 1 and str(device) == "cuda" and torch.cuda.device_count() > 1:
+        return [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+    return [str(device)]
+
+
+def _config_of(run: ModesRun) -> Config:
+    defense = run.defense if run.built else replace(run.defense, architecture=OWN)
+    chosen = {key: run.options[key] for key in ("engine", "precision")}
+    return Config(data=run.data.train.name, seed=run.seed, defense=defense, modes=run.plan, **chosen)
+
+
+def _state_to_continue(model: nn.Module) -> dict[str, Any]:
+    """The weights that a further training starts from: of samples or moments, those of the network inside."""
+    return (model.net if isinstance(model, SampleBank | SWAG) else model).state_dict()
+
+
+def _reset(net: nn.Module) -> nn.Module:
+    """The network with fresh initial weights."""
+    for path, part in inner_network(net).named_modules():
+        if not any(True for _ in part.parameters(recurse=False)):
+            continue
+        reset: Any = getattr(part, "reset_parameters", None)
+        if reset is None:
+            raise ArgumentError(
+                f"net cannot get fresh weights for every mode: its part {path!r}, a {type(part).__name__}, has no "
+                "reset_parameters(); build a network for each mode, train each with fit, and combine them: Modes(nets)"
+            )
+        reset()
+    return net
+
+
+def _metrics(folder: Path) -> list[dict[str, Any]]:
+    file = folder / METRICS
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+
+
+def _say(run: ModesRun, opened: RunFolder | None, text: str) -> None:
+    if opened is not None:
+        opened.write_log(text)
+    with ProgressBar("training" if run.progress and world().leads else None) as bar:
+        bar.print(text)

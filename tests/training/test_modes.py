@@ -1,0 +1,220 @@
+"""Runs of several modes: what each starts from, that a kill loses nothing, and that processes share the work."""
+
+import json
+import os
+import signal
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from advbnn.bayes.modes import Modes
+from advbnn.bayes.prediction import predict
+from advbnn.data import ImageSet, Splits
+from advbnn.defenses.defense import Averaging, EarlyStopping, Swag
+from advbnn.defenses.schedules import Constant
+from advbnn.errors import ArgumentError, RunError
+from advbnn.training import modes as modes_module
+from advbnn.training.interrupts import Interrupted
+from advbnn.training.loading import load_trained
+from advbnn.training.loop import fit
+from advbnn.training.mode_plan import ModePlan
+from advbnn.training.state import TrainingState
+from quick import quick, same, train
+from workers import modes_together, processes, run_all, train_modes, train_modes_until_killed
+
+PLANS = {
+    "independent": ModePlan(count=3),
+    "snapshots": ModePlan(count=3, how="snapshots"),
+    "branches": ModePlan(count=3, how="branches", trunk=1),
+}
+
+
+def trained_by_hand(splits: Splits[ImageSet], plan: ModePlan, value) -> list[nn.Module]:
+    """Each mode by a `fit` of its own."""
+    found: dict[str, nn.Module] = {}
+    for name in plan.trainings:
+        seed, start = plan.seed_of(name, 7), plan.start_of(name)
+        net = value.build(classes=10, shape=splits.train.shape, seed=seed)
+        if start is not None:
+            net.load_state_dict(found[start].state_dict())
+        found[name] = fit(net, splits, plan.defense_of(name, value), seed=seed).model
+    return [found[name] for name in plan.names]
+
+
+@pytest.mark.parametrize("how", PLANS)
+def test_modes_are_ordinary_trainings(digits: Splits[ImageSet], tmp_path: Path, how: str) -> None:
+    value, plan, out = quick("adv_bnn"), PLANS[how], tmp_path / "run"
+    expected = trained_by_hand(digits, plan, value)
+    assert not same(expected[0], expected[1])
+    result = train(digits, value, modes=plan, seed=7, out=out)
+    in_memory = train(digits, value, modes=plan, seed=7)
+    assert result.steps == in_memory.steps == (20 if how == "branches" else 30)
+    loaded = load_trained(out)
+    assert loaded.finished and loaded.config.modes == plan
+    for model in (result.model, in_memory.model, loaded.model):
+        assert isinstance(model, Modes) and len(model) == 3
+        assert all(same(mode, other) for mode, other in zip(model.net, expected, strict=True))
+    for number, mode in enumerate(expected):
+        assert same(load_trained(out / "modes" / str(number)).model, mode)
+    assert {line["mode"] for line in result.history} == set(plan.trainings)
+    assert "3 modes" in (out / "log.txt").read_text()
+    with pytest.raises(RunError, match="other settings"):
+        train(digits, value, modes=2, seed=7, out=out)
+
+
+def test_the_modes_share_the_validation_set_and_load_their_last_epochs(
+    digits: Splits[ImageSet], tmp_path: Path
+) -> None:
+    value = quick("adv", early_stopping=EarlyStopping(patience=5), schedule=Constant(epochs=3))
+    out = tmp_path / "run"
+    train(digits, value, modes=2, out=out)
+    held_out = {json.loads((out / "modes" / k / "run.json").read_text())["data"]["sha256"] for k in "01"}
+    assert len(held_out) == 1
+    last = load_trained(out, last=True).model
+    assert same(last.net[1], load_trained(out / "modes" / "1", last=True).model)
+
+
+def test_own_networks_get_fresh_weights(digits: Splits[ImageSet], tmp_path: Path) -> None:
+    def own() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
+
+    value = quick("adv_bnn")
+    net = own()
+    result = fit(net, digits, value, modes=2, out=tmp_path / "run")
+    assert same(net, own())  # it is not trained itself
+    first, second = result.model.net
+    assert not torch.equal(first.net[1].weight, second.net[1].weight)
+    loaded = load_trained(tmp_path / "run", net=own())
+    assert same(loaded.model, result.model)
+    with pytest.raises(ArgumentError, match="net=|net"):
+        load_trained(tmp_path / "run")
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale, self.net = nn.Parameter(torch.ones(())), own()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.scale * self.net(x)
+
+    with pytest.raises(ArgumentError, match="reset_parameters.*Modes"):
+        fit(Scaled(), digits, value, modes=2)
+
+
+@pytest.mark.parametrize("statistics", ["kept", "anew"])
+def test_modes_of_swag(digits: Splits[ImageSet], tmp_path: Path, statistics: str) -> None:
+    swag = Swag(start=1, per_epoch=2, rank=3, statistics=statistics, samples=4)
+    value = quick("adv", architecture="small_cnn", swag=swag, schedule=Constant(epochs=3))
+    out = tmp_path / "run"
+    result = train(digits, value, modes=2, out=out)
+    kind = "SWAG" if statistics == "kept" else "SampleBank"
+    assert [type(mode).__name__ for mode in result.model.net] == [kind, kind]
+    assert result.model.support == (0 if statistics == "kept" else 8)
+    loaded = load_trained(out).model
+    assert same(loaded, result.model)
+    x = digits.test.images / 255
+    assert torch.equal(predict(loaded, x, seed=1).probs, predict(result.model, x, seed=1).probs)
+    again = train(digits, value, modes=2, out=out)
+    assert same(again.model, result.model)
+
+
+def test_swag_resumes_bit_for_bit(digits: Splits[ImageSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    value = quick("adv", swag=Swag(start=1, per_epoch=3, rank=3, samples=2), schedule=Constant(epochs=3))
+    whole = train(digits, value, seed=2)
+    stopped_after(12, monkeypatch)
+    with pytest.raises(Interrupted):
+        train(digits, value, seed=2, out=tmp_path / "run")
+    monkeypatch.undo()
+    assert not load_trained(tmp_path / "run").finished
+    assert same(train(digits, value, seed=2, out=tmp_path / "run", resume=True).model, whole.model)
+
+
+def stopped_after(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Ctrl-C after so many steps of this process."""
+    advance, done = TrainingState.advance, []
+
+    def advance_and_stop(self: TrainingState, x: torch.Tensor, y: torch.Tensor) -> None:
+        advance(self, x, y)
+        done.append(1)
+        if len(done) == steps:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(TrainingState, "advance", advance_and_stop)
+
+
+@pytest.mark.parametrize("how", PLANS)
+def test_ctrl_c_in_the_third_mode_resumes_bit_for_bit(
+    digits: Splits[ImageSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    value, plan, out = quick("adv_bnn", averaging=Averaging(decay=0.9)), PLANS[how], tmp_path / "run"
+    whole = train(digits, value, modes=plan, seed=3)
+    stopped_after(17 if how == "branches" else 23, monkeypatch)
+    with pytest.raises(Interrupted, match="resume"):
+        train(digits, value, modes=plan, seed=3, out=out)
+    monkeypatch.undo()
+    partly = load_trained(out)
+    assert not partly.finished and len(partly.model) == 2
+    with pytest.raises(RunError, match="resume"):
+        train(digits, value, modes=plan, seed=3, out=out)
+    resumed = train(digits, value, modes=plan, seed=3, out=out, resume=True)
+    assert same(resumed.model, whole.model) and resumed.steps == whole.steps
+    log = (out / "modes" / "2" / "log.txt").read_text()
+    assert "resumed after step" in log and (out / "modes" / "1" / "log.txt").read_text().count("finished after") == 1
+
+
+def test_kill_9_in_the_third_mode_resumes_bit_for_bit(tmp_path: Path) -> None:
+    killed = processes.Process(target=train_modes_until_killed, args=(tmp_path / "run",))
+    killed.start()
+    killed.join(120)
+    assert killed.exitcode == -signal.SIGKILL
+    assert {path.parent.name for path in (tmp_path / "run" / "modes").glob("*/model.safetensors")} == {"0", "1"}
+    threads = torch.get_num_threads()
+    try:
+        assert same(train_modes(tmp_path / "run"), train_modes(None))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_processes_share_the_modes(
+    digits: Splits[ImageSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Workers of one run, one for each device, and a mode that another process has taken for a while."""
+    monkeypatch.setattr(modes_module, "_devices", lambda device, size: ["cpu", "cpu"])
+    value, out = quick("adv"), tmp_path / "run"
+    result = train(digits, value, modes=3, out=out, progress=True)
+    shown = capfd.readouterr().err
+    assert all(f"mode {number}/3: mode {number}/3, epoch 2/2" in shown for number in (1, 2, 3))
+    assert all((out / "modes" / k / "log.txt").read_text().count("finished after") == 1 for k in "012")
+    expected = train(digits, value, modes=3).model
+    for ours, theirs in zip(result.model.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs)  # the workers have another number of threads
+
+
+def test_a_mode_that_another_process_trains_is_left_to_it(
+    digits: Splits[ImageSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value, out, claim = quick("adv"), tmp_path / "run", ExitStack()
+    with monkeypatch.context() as patched, pytest.raises(Interrupted):
+        stopped_after(3, patched)
+        train(digits, value, modes=3, out=out)
+
+    def killed(run: modes_module.ModesRun) -> None:
+        """The other process is killed while this one waits for it."""
+        assert [run.finished(name) for name in run.plan.names] == [False, True, True]
+        claim.close()
+
+    monkeypatch.setattr(modes_module, "_wait_for_others", killed)
+    assert claim.enter_context(modes_module._claimed(out / "modes" / "claims" / "0"))
+    model = train(digits, value, modes=3, out=out, resume=True).model
+    assert same(model, train(digits, value, modes=3).model)
+
+
+def test_two_processes_train_each_mode_together(tmp_path: Path) -> None:
+    run_all(modes_together, 2, tmp_path)
+    first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert len(load_trained(tmp_path / "run").model) == 2
