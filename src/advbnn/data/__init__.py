@@ -11,6 +11,7 @@ from advbnn.data.augment import Augmentation as Augmentation
 from advbnn.data.augment import HorizontalFlip as HorizontalFlip
 from advbnn.data.augment import RandomCrop as RandomCrop
 from advbnn.data.augment import RandomResizedCrop as RandomResizedCrop
+from advbnn.data.augment import named_augmentation as named_augmentation
 from advbnn.data.augment import to_float as to_float
 from advbnn.data.augment import usual_augmentation as usual_augmentation
 from advbnn.data.batches import Batches as Batches

@@ -11,6 +11,9 @@ from advbnn.data.augment import Augmentation, augment, to_float
 from advbnn.data.imageset import Examples
 from advbnn.errors import ArgumentError, positive_whole
 
+_AUGMENTED = 2048
+"""Images that are augmented together."""
+
 
 @dataclass(frozen=True)
 class Batches:
@@ -77,13 +80,22 @@ class Batches:
         """
         if not 0 <= start_step <= len(self):
             raise ArgumentError(f"start_step must lie in 0..{len(self)}, the steps of an epoch, got {start_step}")
+        return self._batches(epoch, start_step)
+
+    def _batches(self, epoch: int, start_step: int) -> Iterator[tuple[Tensor, Tensor]]:
         order, uniform = self._draw(epoch)
-        examples = self.examples.gather(self._shards(order, start_step))
-        numbers = self._shards(uniform.to(self.examples.device), start_step)  # one transfer for the whole epoch
-        return (
-            (to_float(augment(inputs, self.augmentations, shard)), targets)
-            for (inputs, targets), shard in zip(examples, numbers, strict=True)
-        )
+        # several batches at a time, since an augmentation of many small operations takes hardly longer for them;
+        # always the same ones together, so that a resumed epoch has the same images to the last bit
+        together = max(1, _AUGMENTED // self.batch_size)
+        skipped = start_step % together
+        first = start_step - skipped
+        rows = _grouped(self._shards(order, first), together)
+        numbers = _grouped(self._shards(uniform.to(self.examples.device), first), together)  # one transfer an epoch
+        gathered = self.examples.gather([torch.cat(group) for group in rows])
+        for (inputs, targets), group, drawn in zip(gathered, rows, numbers, strict=True):
+            images, sizes = to_float(augment(inputs, self.augmentations, torch.cat(drawn))), [len(r) for r in group]
+            yield from list(zip(images.split(sizes), targets.split(sizes), strict=True))[skipped:]
+            skipped = 0
 
     def _draw(self, epoch: int) -> tuple[Tensor, Tensor]:
         """The order of an epoch, and the random numbers for the augmentation at each position."""
@@ -96,3 +108,7 @@ class Batches:
 
     def _shards(self, values: Tensor, start_step: int) -> list[Tensor]:
         return [step[self.rank :: self.world] for step in values.split(self.batch_size)[start_step : len(self)]]
+
+
+def _grouped(shards: list[Tensor], together: int) -> list[list[Tensor]]:
+    return [shards[begin : begin + together] for begin in range(0, len(shards), together)]

@@ -16,6 +16,7 @@ from advbnn.attacks import PGD
 from advbnn.bayes.mean_field import bayesianize
 from advbnn.bayes.priors import GaussianPrior, unit_norm_scales
 from advbnn.bayes.protocol import random_parts
+from advbnn.data.augment import NAMED
 from advbnn.defenses.config_io import DERIVED
 from advbnn.defenses.objective import RobustELBO
 from advbnn.defenses.optimizers import AdamOptimizer, LangevinSampler, SGDOptimizer
@@ -136,7 +137,8 @@ class Defense:
         schedule: learning rate and length: `Constant`, `Stages`, `Cosine` or `OneCycle`.
         batch_size: examples per update, over all processes.
         drop_last: skip the last, smaller batch of an epoch.
-        augment: augment images as the authors' code does for the dataset; see `data.usual_augmentation`.
+        augment: true for the augmentation of the authors' code for the dataset, false for none, or a name:
+            `"crop_flip"`, `"idbh_weak"` or `"idbh_strong"`; see `data.named_augmentation`.
         clip: the largest gradient norm of an update; None for no clipping.
         averaging: average the weights during training; None for no average.
         awp: rho, the relative size of an adversarial weight perturbation; None for none.
@@ -158,7 +160,7 @@ class Defense:
     schedule: Constant | Stages | Cosine | OneCycle = field(default_factory=Constant)
     batch_size: int = 128
     drop_last: bool = False
-    augment: bool = True
+    augment: bool | str = True
     clip: float | None = None
     averaging: Averaging | None = None
     awp: float | None = None
@@ -170,6 +172,8 @@ class Defense:
         for name, options in {"norm_scales": ("ones", "uniform"), "attack_mode": ("eval", "train")}.items():
             if getattr(self, name) not in options:
                 raise unknown(name, getattr(self, name), options)
+        if isinstance(self.augment, str) and self.augment not in NAMED:
+            raise unknown("augment", self.augment, NAMED)
         for name in ("clip", "awp"):
             value = getattr(self, name)
             if value is not None and not value > 0:

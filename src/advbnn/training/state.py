@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from advbnn.bayes.priors import GaussianPrior
 from advbnn.bayes.sample_bank import SampleBank
 from advbnn.bayes.sgld import keep
-from advbnn.data import Batches, Splits, usual_augmentation
+from advbnn.data import Batches, Splits, named_augmentation
 from advbnn.defenses.defense import Defense
 from advbnn.defenses.optimizers import LangevinSampler, set_learning_rate
 from advbnn.defenses.schedules import kl_factor
@@ -62,7 +62,7 @@ class TrainingState:
             data.train,
             defense.batch_size,
             seed=seed,
-            augmentations=usual_augmentation(data.train.name) if defense.augment else (),
+            augmentations=named_augmentation(defense.augment, data.train.name),
             drop_last=defense.drop_last,
             rank=processes.rank,
             world=processes.size,
