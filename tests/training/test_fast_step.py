@@ -2,6 +2,7 @@
 
 import copy
 import functools
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from advbnn import attacks, models
 from advbnn.attacks import PGD
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.kl import kl_divergence
-from advbnn.bayes.likelihoods import Gaussian
+from advbnn.bayes.likelihoods import Categorical, Gaussian
 from advbnn.bayes.mean_field import Bayesian, bayesianize
 from advbnn.bayes.priors import GaussianPrior, ScaleMixturePrior
 from advbnn.defenses import defense as defenses
@@ -21,6 +22,7 @@ from advbnn.defenses.rse import add_noise
 from advbnn.errors import UnsupportedError
 from advbnn.fast.philox import normals
 from advbnn.training import fast_step as fast_step_module
+from advbnn.training.awp import perturbed
 from advbnn.training.fast_step import FastStep
 from advbnn.training.hidden_biases import hidden_biases
 from advbnn.training.objective import RobustLoss
@@ -59,7 +61,9 @@ def counted_noise(bnn: Bayesian, stream: int) -> torch.Tensor:
     return torch.cat([parts[name] for name, _, _ in bnn.posterior()])
 
 
-def algorithm_1(bnn: Bayesian, x, y, *, scope: str, samples: int, kl_factor: float, mode: str) -> tuple[float, float]:
+def algorithm_1(
+    bnn: Bayesian, x, y, *, scope: str, samples: int, kl_factor: float, mode: str, awp: float | None = None
+) -> tuple[float, float]:
     """One update, straight from the paper; returns the data term and the number of correct predictions."""
     optimizer = torch.optim.SGD(bnn.parameters(), lr=0.1, momentum=0.9)
     statistics = {name: buffer.clone() for name, buffer in bnn.named_buffers()}
@@ -75,44 +79,61 @@ def algorithm_1(bnn: Bayesian, x, y, *, scope: str, samples: int, kl_factor: flo
         buffer.copy_(statistics[name])
     bnn.train()
     noise = [counted_noise(bnn, ATTACK.steps + sample) for sample in range(samples)]
-    logits = [bnn.run(bnn.sample(eps), x_adv) for eps in noise]
-    nll = torch.stack([functional.cross_entropy(each, y) for each in logits]).mean()
-    (nll + ALPHA / EXAMPLES * kl_factor * kl_divergence(bnn, scope)).backward()
+    logits = []
+
+    def loss() -> tuple[torch.Tensor, torch.Tensor]:
+        logits[:] = [bnn.run(bnn.sample(eps), x_adv) for eps in noise]
+        nll = torch.stack([functional.cross_entropy(each, y) for each in logits]).mean()
+        return nll, nll + ALPHA / EXAMPLES * kl_factor * kl_divergence(bnn, scope)
+
+    with nullcontext() if awp is None else perturbed(bnn, lambda: loss()[1], awp):
+        nll, total = loss()
+        total.backward()
     optimizer.step()
     return nll.item(), torch.stack([each.argmax(1) == y for each in logits]).float().mean(0).sum().item()
 
 
 @pytest.mark.parametrize("mode", ["eval", "train"])
-@pytest.mark.parametrize(("scope", "samples", "kl_factor"), [("all", 1, 1.0), ("classifier", 1, 0.3), ("all", 2, 0.5)])
-def test_is_algorithm_1_for_the_same_noise(scope: str, samples: int, kl_factor: float, mode: str) -> None:
+@pytest.mark.parametrize(
+    ("scope", "samples", "kl_factor", "awp"),
+    [("all", 1, 1.0, None), ("classifier", 1, 0.3, None), ("all", 2, 0.5, None), ("all", 2, 0.5, 0.05)],
+)
+def test_is_algorithm_1_for_the_same_noise(
+    scope: str, samples: int, kl_factor: float, awp: float | None, mode: str
+) -> None:
     bnn = bayesianize(network(), prior=GaussianPrior(std=0.1))
     reference = copy.deepcopy(bnn)
     objective = RobustELBO(alpha=ALPHA, kl_scope=scope, samples=samples)
-    step = fast(bnn, defenses.Defense(attack=ATTACK, objective=objective, attack_mode=mode))
+    step = fast(bnn, defenses.Defense(attack=ATTACK, objective=objective, attack_mode=mode, awp=awp))
     x, y = batch()
     record = step(x, y, SEED, kl_factor=kl_factor)
     kl = kl_divergence(reference, scope)
-    nll, score = algorithm_1(reference, x, y, scope=scope, samples=samples, kl_factor=kl_factor, mode=mode)
+    nll, score = algorithm_1(reference, x, y, scope=scope, samples=samples, kl_factor=kl_factor, mode=mode, awp=awp)
     for (name, ours), theirs in zip(bnn.state_dict().items(), reference.state_dict().values(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=2e-5, msg=name)
-    torch.testing.assert_close(record.kl, kl, rtol=1e-5, atol=1e-3)
+    if awp is None:
+        torch.testing.assert_close(record.kl, kl, rtol=1e-5, atol=1e-3)
+    else:
+        assert record.kl > kl  # of the moved means
     torch.testing.assert_close(record.loss, record.nll + ALPHA / EXAMPLES * kl_factor * record.kl)
     assert record.nll.item() == pytest.approx(nll, rel=1e-3)
     assert record.score.item() == pytest.approx(score, abs=1)  # one image, if two logits are close
 
 
 @pytest.mark.parametrize(
-    ("attack", "mode"),
+    ("attack", "options"),
     [
-        (ATTACK, "eval"),
-        (ATTACK, "train"),
-        *((attacks.GradientAscent(Threat("linf", 0.3), steps=2, step_size=0.5, eot=eot), "eval") for eot in (1, 3)),
+        (ATTACK, {}),
+        (ATTACK, {"attack_mode": "train"}),
+        (ATTACK, {"awp": 0.02}),
+        (ATTACK, {"awp": 0.02, "objective": RobustELBO(likelihood=Categorical(label_smoothing=0.1)), "clip": 0.5}),
+        *((attacks.GradientAscent(Threat("linf", 0.3), steps=2, step_size=0.5, eot=eot), {}) for eot in (1, 3)),
     ],
 )
-def test_equals_the_eager_step_of_a_deterministic_network(attack: PGD, mode: str) -> None:
+def test_equals_the_eager_step_of_a_deterministic_network(attack: PGD, options: dict) -> None:
     net = network()
     other = copy.deepcopy(net)
-    defense = defenses.Defense(attack=attack, attack_mode=mode)
+    defense = defenses.Defense(attack=attack, **options)
     x, y = batch()
     ours = fast(net, defense)(x, y, SEED, measure_clean=True)
     loss = RobustLoss(other, defense.objective, EXAMPLES)
@@ -123,6 +144,56 @@ def test_equals_the_eager_step_of_a_deterministic_network(attack: PGD, mode: str
         assert abs(one - two) <= 1  # one image, if two logits are close
     for a, b in zip(net.state_dict().values(), other.state_dict().values(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("awp", [None, 0.02])
+def test_trades_is_its_definition_for_the_same_noise(awp: float | None) -> None:
+    """The attack on KL(p(. | x, w_0) || p(. | x', w_t)) with sample t, then clean loss and KL with one sample."""
+    bnn = bayesianize(network(), prior=GaussianPrior(std=0.1))
+    reference = copy.deepcopy(bnn).train()
+    objective = RobustELBO(alpha=ALPHA, trades=6.0)
+    step = fast(bnn, defenses.Defense(attack=ATTACK, objective=objective, network=defenses.Variational(), awp=awp))
+    x, y = batch()
+    record = step(x, y, SEED)
+    kl = objective.likelihood.kl
+    reference.eval()
+    with torch.no_grad():
+        clean = reference.run(reference.sample(counted_noise(reference, 0)), x)
+    x_adv = x
+    for stream in range(1, ATTACK.steps + 1):
+        leaf = x_adv.clone().requires_grad_()
+        outputs = reference.run(reference.sample(counted_noise(reference, stream)), leaf)
+        (gradient,) = torch.autograd.grad(kl(clean, outputs).sum(), leaf)
+        x_adv = x_adv + 0.05 * gradient.sign()
+        x_adv = torch.minimum(torch.maximum(x_adv, x - 0.1), x + 0.1).clamp(0, 1)
+    reference.train()
+    optimizer = torch.optim.SGD(reference.parameters(), lr=0.1, momentum=0.9)
+    noise = counted_noise(reference, ATTACK.steps + 1)
+
+    def loss() -> tuple[torch.Tensor, torch.Tensor]:
+        one, two = reference.run(reference.sample(noise), torch.cat([x, x_adv])).chunk(2)
+        term = functional.cross_entropy(one, y) + 6.0 * kl(one, two).mean()
+        return term, term + ALPHA / EXAMPLES * kl_divergence(reference)
+
+    with nullcontext() if awp is None else perturbed(reference, lambda: loss()[1], awp):
+        term, total = loss()
+        total.backward()
+    optimizer.step()
+    assert record.nll.item() == pytest.approx(term.item(), rel=1e-3)
+    for (name, ours), theirs in zip(bnn.state_dict().items(), reference.state_dict().values(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=3e-5, msg=name)
+
+
+def test_weights_are_perturbed_only_if_asked() -> None:
+    x, y = batch()
+    results = []
+    for awp, perturb in ((0.05, False), (None, True), (0.05, True)):
+        net = network()
+        fast(net, defenses.Defense(attack=ATTACK, awp=awp))(x, y, SEED, perturb_weights=perturb)
+        results.append(net.state_dict())
+    for name, plain in results[1].items():
+        assert torch.equal(results[0][name], plain), name
+    assert any(not torch.equal(results[2][name], plain) for name, plain in results[1].items())
 
 
 def test_deterministic_parts_are_trained_too() -> None:
@@ -247,7 +318,7 @@ def test_whole_batches_are_compiled_also_after_resuming_at_the_last_one(
 ) -> None:
     found = []
 
-    def look(self: FastStep, x: torch.Tensor, y: torch.Tensor, passes: object) -> torch.Tensor:
+    def look(self: FastStep, x: torch.Tensor, y: torch.Tensor, perturb: bool, passes: object) -> torch.Tensor:
         found.append(passes is self.passes)
         return torch.zeros(4)
 
@@ -271,14 +342,22 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GP
 
 @needs_gpu
 @pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")  # switched off here on purpose
-@pytest.mark.parametrize("mode", ["eval", "train"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"attack_mode": "eval"},
+        {"attack_mode": "train"},
+        {"awp": 0.01},
+        {"objective": RobustELBO(trades=6.0), "network": defenses.Variational(), "awp": 0.01},
+    ],
+)
 @pytest.mark.parametrize("bayesian", [True, False])
-def test_a_recorded_step_equals_the_plain_one_for_the_same_noise(bayesian: bool, mode: str) -> None:
+def test_a_recorded_step_equals_the_plain_one_for_the_same_noise(bayesian: bool, options: dict) -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     results = []
     for how in ({"compiled": True, "captured": True}, {"compiled": False, "captured": False}):
         model = (bayesianize(network()) if bayesian else network()).cuda().train()
-        step = fast(model, defenses.Defense(attack=ATTACK, attack_mode=mode), **how)
+        step = fast(model, defenses.Defense(attack=ATTACK, **options), **how)
         # the odd batch in the middle does not fit the recording
         for i, n in enumerate((16, 16, 7, 16)):
             x, y = (t.cuda() for t in batch(n))

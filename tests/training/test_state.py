@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from advbnn.attacks import PGD
+from advbnn.attacks.threat import Threat
 from advbnn.bayes.prediction import predict
 from advbnn.bayes.sample_bank import SampleBank
-from advbnn.data import ImageSet, Splits
-from advbnn.defenses.defense import Averaging
+from advbnn.data import ImageSet, Splits, from_tensors
+from advbnn.defenses.defense import Averaging, Defense, EarlyStopping
 from advbnn.defenses.optimizers import AdamOptimizer, LangevinSampler
 from advbnn.defenses.schedules import Constant, Cosine, Stages
 from advbnn.distributed import ALONE
 from advbnn.randomness import derive_seed
 from advbnn.training import state as state_module
+from advbnn.training.config import load_config
 from advbnn.training.loading import load_trained
 from advbnn.training.state import TrainingState
 from advbnn.training.step import attacked
@@ -122,7 +126,20 @@ def test_langevin_dynamics_gives_a_bank_of_samples(digits: Splits[ImageSet], tmp
     ids=str,
 )
 def test_every_option_runs_and_resumes(digits: Splits[ImageSet], tmp_path: Path, options: dict[str, Any]) -> None:
-    value = quick(**{"schedule": Constant(epochs=1), **options})
+    check_resumes(digits, quick(**{"schedule": Constant(epochs=1), **options}), tmp_path)
+
+
+def test_the_recipe_of_augmentation_awp_and_ema_runs_and_resumes(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (72, 3, 12, 12), dtype=torch.uint8, generator=generator)
+    sets = [from_tensors(x, torch.arange(len(x)) % 10, classes=10) for x in (images[:60], images[60:])]
+    recipe = load_config(Path(__file__).parents[2] / "configs" / "cifar10-resnet18-idbh-awp-ema.toml").defense
+    small = {"attack": PGD(Threat(), steps=1), "batch_size": 16, "schedule": Cosine(epochs=4), "awp_start": 2}
+    value = replace(recipe, architecture="mlp", early_stopping=EarlyStopping(fraction=0.2, every=2, samples=1), **small)
+    check_resumes(Splits(*sets), value, tmp_path)
+
+
+def check_resumes(digits: Splits[ImageSet], value: Defense, tmp_path: Path) -> None:
     whole = train(digits, value)
     folder = tmp_path / "run"
     train(digits, value, out=folder, save_every=0.0)

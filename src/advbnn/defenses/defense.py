@@ -142,6 +142,7 @@ class Defense:
         clip: the largest gradient norm of an update; None for no clipping.
         averaging: average the weights during training; None for no average.
         awp: rho, the relative size of an adversarial weight perturbation; None for none.
+        awp_start: the epoch from which on weights are perturbed.
         early_stopping: stop on a validation set; None trains to the end.
         chosen_by_us: settings that the profile's source leaves open, with values chosen by this library.
         changed: settings that differ from the profile.
@@ -164,6 +165,7 @@ class Defense:
     clip: float | None = None
     averaging: Averaging | None = None
     awp: float | None = None
+    awp_start: int = 0
     early_stopping: EarlyStopping | None = None
     chosen_by_us: tuple[str, ...] = field(default=(), metadata=DERIVED)
     changed: tuple[str, ...] = field(default=(), metadata=DERIVED)
@@ -178,6 +180,9 @@ class Defense:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ArgumentError(f"{name} must be positive, or None to leave it out, got {value}")
+        if not 0 <= self.awp_start < self.schedule.total_epochs:
+            last = self.schedule.total_epochs - 1
+            raise ArgumentError(f"awp_start must be an epoch, 0..{last}, got {self.awp_start}")
         if isinstance(self.optimizer, LangevinSampler):
             self._check_langevin()
         self._check_averaging()

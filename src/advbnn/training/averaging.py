@@ -17,7 +17,7 @@ from advbnn.modules import evaluating
 
 
 class WeightAverage:
-    """The running average of all parameters of a model.
+    """The running average of the weights of a model.
 
         average <- average + r_t * (w_t - average),    r_t = max(1 / t, 1 - decay)
 
@@ -25,9 +25,9 @@ class WeightAverage:
     it spans 1 / (1 - decay) updates, so that it does not depend on the initial weights. With `decay=None`, r_t = 1 / t:
     the equal average of stochastic weight averaging (SWA).
 
-    Buffers, such as running statistics, are copied from the latest update. They roughly fit the averaged weights of an
-    EMA but not of an equal average: `refresh_batchnorm` estimates them anew. Parameters in half precision are averaged
-    in float32, which does not round small changes away.
+    Running statistics, and other buffers in floating point, are averaged with a decay like the parameters. Without one
+    they are copied from the latest update and do not fit the average: `refresh_batchnorm` estimates them anew. All
+    other buffers are copied. Half precision is averaged in float32, which does not round small changes away.
 
     Before the first of its `updates`, the average is the initial model.
     """
@@ -35,23 +35,31 @@ class WeightAverage:
     def __init__(self, model: nn.Module, decay: float | None = 0.995) -> None:
         self.decay = decay
         self.updates = 0
-        precise = [p.detach().to(torch.promote_types(p.dtype, torch.float32)) for p in model.parameters()]
-        self._average = [tensor.clone() for tensor in precise]
-        self._latest = [b.detach().clone() for b in model.buffers()]
+        averaged, copied = self._parts(model)
+        self._average = [t.detach().to(torch.promote_types(t.dtype, torch.float32)).clone() for t in averaged]
+        self._latest = [t.detach().clone() for t in copied]
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
         self.updates += 1
         share = max(1 / self.updates, 0.0 if self.decay is None else 1 - self.decay)
-        parameters = [p.to(a) for p, a in zip(model.parameters(), self._average, strict=True)]
-        torch._foreach_lerp_(self._average, parameters, share)
-        if self._latest:
-            torch._foreach_copy_(self._latest, list(model.buffers()))
+        averaged, copied = self._parts(model)
+        torch._foreach_lerp_(self._average, [t.to(a) for t, a in zip(averaged, self._average, strict=True)], share)
+        if copied:
+            torch._foreach_copy_(self._latest, copied)
 
     @torch.no_grad()
     def copy_to(self, model: nn.Module) -> None:
         """Overwrite the parameters and buffers of `model` with the average."""
-        torch._foreach_copy_([*model.parameters(), *model.buffers()], [*self._average, *self._latest])
+        averaged, copied = self._parts(model)
+        torch._foreach_copy_([*averaged, *copied], [*self._average, *self._latest])
+
+    def _parts(self, model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
+        """The tensors that are averaged, and those that are copied."""
+        averaged, copied = list[Tensor](model.parameters()), list[Tensor]()
+        for buffer in model.buffers():
+            (averaged if self.decay is not None and buffer.is_floating_point() else copied).append(buffer)
+        return averaged, copied
 
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[None]:

@@ -6,6 +6,8 @@ the backward pass of the weight sample (appendix B).
 """
 
 import copy
+from collections.abc import Iterable, Mapping
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +27,7 @@ from advbnn.fast.fused_net import FusedNet
 from advbnn.fast.weights import FixedWeights, SampledWeights
 from advbnn.modules import training
 from advbnn.randomness import seeded
+from advbnn.training.awp import climb, perturbable
 from advbnn.training.fast_attack import FastOracle, Passes
 from advbnn.training.objective import RobustLoss
 from advbnn.training.step import StepRecord
@@ -85,7 +88,11 @@ class FastStep:
             self.attack_weights = attack_weights(self.weights, attacking, self.buffers, compiled)
         self.passes = Passes(attacking, updating, loss, defense, compiled)
         self._plain_passes = self.passes.plain()
-        self._graphs: dict[tuple[torch.Size, float], GraphedStep] = {}
+        self._perturbable = [] if defense.awp is None else perturbable(model)
+        # the ascent step of AWP must not change the statistics of the network
+        self._scratch = {} if defense.awp is None else {name: b.clone() for name, b in self.buffers.items()}
+        self._scratch_pairs = _pairs_by_type(self._scratch.values(), self.buffers.values())
+        self._graphs: dict[tuple[torch.Size, float, bool], GraphedStep] = {}
         self._clean_graph: GraphedStep | None = None
 
     def __call__(
@@ -97,6 +104,7 @@ class FastStep:
         kl_factor: float | Tensor = 1.0,
         share: float = 1.0,
         measure_clean: bool = False,
+        perturb_weights: bool = True,
     ) -> StepRecord:
         """Update the model on one batch; see `EagerStep`."""
         self.seed.fill_(seed)
@@ -106,7 +114,8 @@ class FastStep:
             x = x.contiguous(memory_format=torch.channels_last)
         # for noise besides the weights: a random start, or a noisy network
         with seeded(seed, x.device):
-            results = self._graph(x, y, share).replay(x, y) if self.captured else self._step(x, y)
+            perturb = perturb_weights and self.defense.awp is not None
+            results = self._graph(x, y, share, perturb).replay(x, y) if self.captured else self._step(x, y, perturb)
             clean = self._measured_clean(x, y) if measure_clean else None
         total, nll, kl, score = results.unbind()
         return StepRecord(loss=total, nll=nll, kl=kl, score=score, clean_score=clean, examples=len(x))
@@ -119,41 +128,32 @@ class FastStep:
         step._graphs = {}
         return step
 
-    def _graph(self, x: Tensor, y: Tensor, share: float) -> GraphedStep:
+    def _graph(self, x: Tensor, y: Tensor, share: float, perturb: bool) -> GraphedStep:
         """The captured step for batches of this size; the largest size is compiled, a smaller last batch is not."""
         # Warming up averages gradients, so all processes must capture at the same step. With shards of unequal size,
         # a process may keep its shape when another does not, but the share changes in all of them.
-        kind = (x.shape, share)
+        kind = (x.shape, share, perturb)
         if kind not in self._graphs:
             # not earlier: a checkpoint may have replaced the state of the optimizer
             make_capturable(self.optimizer)
             largest = all(len(x) >= len(graph.x) for graph in self._graphs.values())
             passes = self.passes if largest else self._plain_passes
-            self._graphs[kind] = GraphedStep(lambda x, y: self._step(x, y, passes), x, y, self._state)
+            self._graphs[kind] = GraphedStep(lambda x, y: self._step(x, y, perturb, passes), x, y, self._state)
         return self._graphs[kind]
 
-    def _step(self, x: Tensor, y: Tensor, passes: Passes | None = None) -> Tensor:
+    def _step(self, x: Tensor, y: Tensor, perturb: bool = False, passes: Passes | None = None) -> Tensor:
         """Lines 6 to 12 of Algorithm 1; returns total loss, data term, KL and score."""
         passes = self.passes if passes is None else passes
         self.weights.refresh()
         self.attack_weights.refresh()
+        inputs, stream = self._attacked(x, y, passes)
+        kept = self._climb(inputs, y, stream, passes) if perturb else []
+        nll, score = self._gradients(inputs, y, stream, passes, self.buffers)
         kl = self.weights.kl()
         kl = torch.zeros_like(self.share) if kl is None else kl
-        attack, samples = self.defense.attack, self.loss.objective.samples
-        gradients = 0 if attack is None else attack.steps * attack.eot
-        oracle = FastOracle(self.attack_weights, self.seed, passes, x, gradients)
-        x_adv = x if attack is None else attack._perturb(oracle, x, y)  # type: ignore[arg-type]
-        nll, score = torch.zeros_like(self.share), torch.zeros_like(self.share)
-        for sample in range(samples):
-            stream = oracle.streams + sample
-            weights = {name: w.requires_grad_() for name, w in self.weights.sample(self.seed, stream).items()}
-            term, correct = passes.loss(weights, self.buffers, x_adv, y)
-            # a bias cancelled by BatchNorm is unused and has gradient zero
-            grads = torch.autograd.grad(term * self.share / samples, list(weights.values()), materialize_grads=True)
-            self.weights.backward(
-                dict(zip(weights, grads, strict=True)), self.seed, stream, self.factor, first=sample == 0
-            )
-            nll, score = nll + term.detach() / samples, score + correct / samples
+        with torch.no_grad():
+            if perturb:
+                torch._foreach_copy_(self._perturbable, kept)
         for parameter in self._not_learned:
             parameter.grad = None
         self.processes.average_(p.grad for p in self.parameters if p.grad is not None)
@@ -162,6 +162,47 @@ class FastStep:
         self.optimizer.step()
         total = nll + self.loss.objective.alpha / self.loss.examples * self.factor * kl
         return torch.stack([total, nll, kl, score])
+
+    def _attacked(self, x: Tensor, y: Tensor, passes: Passes) -> tuple[Tensor, int]:
+        """The inputs of the update, and its first noise stream."""
+        attack, trades = self.defense.attack, self.loss.objective.trades is not None
+        if attack is None:
+            return x, 0
+        oracle = FastOracle(self.attack_weights, self.seed, passes, x, attack.steps * attack.eot + trades)
+        target = oracle.outputs(x) if trades else y
+        x_adv = attack._perturb(oracle, x, target)  # type: ignore[arg-type]
+        return torch.cat([x, x_adv]) if trades else x_adv, oracle.streams
+
+    def _gradients(
+        self, inputs: Tensor, y: Tensor, stream: int, passes: Passes, buffers: Mapping[str, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """The data term and the score, with the gradient of the loss in `.grad` of the parameters."""
+        samples = self.loss.objective.samples
+        nll, score = torch.zeros_like(self.share), torch.zeros_like(self.share)
+        for sample in range(samples):
+            drawn = self.weights.sample(self.seed, stream + sample)
+            weights = {name: w.requires_grad_() for name, w in drawn.items()}
+            term, correct = passes.loss(weights, buffers, inputs, y)
+            # a bias cancelled by BatchNorm is unused and has gradient zero
+            grads = torch.autograd.grad(term * self.share / samples, list(weights.values()), materialize_grads=True)
+            arrived = dict(zip(weights, grads, strict=True))
+            self.weights.backward(arrived, self.seed, stream + sample, self.factor, first=sample == 0)
+            nll, score = nll + term.detach() / samples, score + correct / samples
+        return nll, score
+
+    def _climb(self, inputs: Tensor, y: Tensor, stream: int, passes: Passes) -> list[Tensor]:
+        """Move the weights up the loss (AWP), with the noise of the update; returns them from before."""
+        for mine, theirs in self._scratch_pairs:
+            torch._foreach_copy_(mine, theirs)
+        self._gradients(inputs, y, stream, passes, self._scratch)
+        kept = [weight.detach().clone() for weight in self._perturbable]
+        climb(
+            self._perturbable,
+            [cast(Tensor, weight.grad) for weight in self._perturbable],
+            cast(float, self.defense.awp),
+        )
+        self.weights.refresh()
+        return kept
 
     def _measured_clean(self, x: Tensor, y: Tensor) -> Tensor:
         if self.captured and self._clean_graph is None:
@@ -181,6 +222,13 @@ class FastStep:
         states = self.optimizer.state.values()
         kept = [t for state in states for t in state.values() if isinstance(t, Tensor)]
         return [*self.loss.parameters(), *self.loss.buffers(), *kept]
+
+
+def _pairs_by_type(mine: Iterable[Tensor], theirs: Iterable[Tensor]) -> list[tuple[list[Tensor], list[Tensor]]]:
+    """The tensors in lists of one type, which one kernel can copy."""
+    pairs = list(zip(mine, theirs, strict=False))
+    types = {a.dtype for a, _ in pairs}
+    return [([a for a, _ in pairs if a.dtype == t], [b for a, b in pairs if a.dtype == t]) for t in types]
 
 
 def _fused_net(net: nn.Module, precision: torch.dtype, training: bool) -> FusedNet:
@@ -215,8 +263,6 @@ def _check_supported(loss: RobustLoss, defense: Defense) -> None:
     attack = defense.attack
     reasons = {
         "a Gaussian likelihood": not isinstance(loss.objective.likelihood, Categorical),
-        "TRADES": loss.objective.trades is not None,
-        "adversarial weight perturbation": defense.awp is not None,
         "Langevin dynamics": isinstance(defense.optimizer, LangevinSampler),
         "an attack other than PGD": attack is not None and not isinstance(attack, PGD),
         "an attack that compares candidates": attack is not None and (attack.restarts > 1 or attack.pick != "last"),

@@ -72,7 +72,6 @@ class TrainingState:
         self.tally = Tally(defense.objective.likelihood.score_name, robust=defense.attack is not None)
         # everything that is learned: a learned noise of the likelihood belongs to the loss
         self._learned = model if self.loss.log_noise is None else self.loss
-        self.average = WeightAverage(self._learned, defense.averaging.decay) if defense.averaging else None
         self.bank = SampleBank(model) if isinstance(optimizer, LangevinSampler) else None
         self.best = BestEpoch() if stopping is not None else None
         self._validated = model if stopping is None else accelerate(model, engine)
@@ -81,6 +80,8 @@ class TrainingState:
         self.scale: PosteriorScale | None = None
         self.optimizer = self._fresh_optimizer()
         self._run_step = make_step(engine, self.loss, self.optimizer, defense, processes, precision)
+        # not earlier: a fast step changes the order of the weights in memory, and the average has the same
+        self.average = WeightAverage(self._learned, defense.averaging.decay) if defense.averaging else None
         if isinstance(optimizer, LangevinSampler) and optimizer.burn_in >= self.steps_in_all:
             raise ArgumentError(f"optimizer.burn_in={optimizer.burn_in} must be less than {self.steps_in_all} updates")
 
@@ -138,6 +139,7 @@ class TrainingState:
                 kl_factor=factor,
                 share=len(x) * self.world.size / self.batches.size(self.step),
                 measure_clean=defense.attack is not None and self.step % CLEAN_EVERY == 0,
+                perturb_weights=self.epoch >= defense.awp_start,
             )
         except ValueError as error:  # attacks refuse a network that returns NaN
             if self.total_steps and not self._output_is_finite(x):

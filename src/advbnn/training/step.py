@@ -65,6 +65,7 @@ class EagerStep:
         kl_factor: float | Tensor = 1.0,
         share: float = 1.0,
         measure_clean: bool = False,
+        perturb_weights: bool = True,
     ) -> StepRecord:
         """Update the model on one batch.
 
@@ -75,6 +76,7 @@ class EagerStep:
             kl_factor: multiplies alpha / N; see `schedules.kl_factor`.
             share: the weight of this shard's examples; see `RobustLoss`.
             measure_clean: also score clean inputs, in evaluation mode.
+            perturb_weights: apply the adversarial weight perturbation of the defence, if it has one.
         """
         x_adv = attacked(self.loss.model, self.defense, x, y, derive_seed(seed, "attack"))
         update_seed = derive_seed(seed, "update")
@@ -84,7 +86,7 @@ class EagerStep:
             with seeded(update_seed, x.device):
                 return cast(Loss, self.loss(x, x_adv, y, kl_factor, share)).total
 
-        awp = self.defense.awp
+        awp = self.defense.awp if perturb_weights else None
         weights = nullcontext() if awp is None else perturbed(self.loss.model, ascent_loss, awp)
         with weights, seeded(update_seed, x.device):
             loss: Loss = self.update(x, x_adv, y, kl_factor, share)
