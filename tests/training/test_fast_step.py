@@ -353,6 +353,8 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GP
 )
 @pytest.mark.parametrize("bayesian", [True, False])
 def test_a_recorded_step_equals_the_plain_one_for_the_same_noise(bayesian: bool, options: dict) -> None:
+    if "objective" in options and not bayesian:
+        pytest.skip("without noise, the KL of TRADES has no gradient at the input")
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     results = []
     for how in ({"compiled": True, "captured": True}, {"compiled": False, "captured": False}):
