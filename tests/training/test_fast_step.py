@@ -22,6 +22,7 @@ from advbnn.defenses.rse import add_noise
 from advbnn.errors import UnsupportedError
 from advbnn.fast.philox import normals
 from advbnn.training import fast_step as fast_step_module
+from advbnn.training.averaging import WeightAverage
 from advbnn.training.awp import perturbed
 from advbnn.training.fast_step import FastStep
 from advbnn.training.hidden_biases import hidden_biases
@@ -47,6 +48,11 @@ def fast(model: nn.Module, defense: defenses.Defense, **options) -> FastStep:
     optimizer = torch.optim.SGD(loss.parameters(), lr=0.1, momentum=0.9)
     options = {"precision": torch.float32, "compiled": False, "captured": False} | options
     return FastStep(loss, optimizer, defense, **options)
+
+
+def eager(model: nn.Module, defense: defenses.Defense) -> EagerStep:
+    loss = RobustLoss(model, defense.objective, EXAMPLES)
+    return EagerStep(loss, torch.optim.SGD(loss.parameters(), lr=0.1, momentum=0.9), defense)
 
 
 def counted_noise(bnn: Bayesian, stream: int) -> torch.Tensor:
@@ -136,9 +142,7 @@ def test_equals_the_eager_step_of_a_deterministic_network(attack: PGD, options: 
     defense = defenses.Defense(attack=attack, **options)
     x, y = batch()
     ours = fast(net, defense)(x, y, SEED, measure_clean=True)
-    loss = RobustLoss(other, defense.objective, EXAMPLES)
-    optimizer = torch.optim.SGD(loss.parameters(), lr=0.1, momentum=0.9)
-    theirs = EagerStep(loss, optimizer, defense)(x, y, SEED, measure_clean=True)
+    theirs = eager(other, defense)(x, y, SEED, measure_clean=True)
     torch.testing.assert_close((ours.loss, ours.nll), (theirs.loss, theirs.nll), rtol=1e-4, atol=1e-5)
     for one, two in ((ours.score, theirs.score), (ours.clean_score, theirs.clean_score)):
         assert abs(one - two) <= 1  # one image, if two logits are close
@@ -182,6 +186,27 @@ def test_trades_is_its_definition_for_the_same_noise(awp: float | None) -> None:
     assert record.nll.item() == pytest.approx(term.item(), rel=1e-3)
     for (name, ours), theirs in zip(bnn.state_dict().items(), reference.state_dict().values(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=3e-5, msg=name)
+
+
+@pytest.mark.parametrize("awp", [None, 0.02])
+def test_the_consistency_term_equals_the_eager_one(awp: float | None) -> None:
+    averaging = defenses.Averaging(decay=0.9, consistency=2.0)
+    defense = defenses.Defense(attack=ATTACK, averaging=averaging, awp=awp)
+    (x, y), results = batch(), []
+    for make in (fast, eager):
+        net = network()
+        step, average = make(net, defense), WeightAverage(net, decay=0.9)
+        for i in range(3):
+            record = step(x, y, SEED + i, teacher=average if i else None)
+            average.update(net)
+        plain = make(copy.deepcopy(net), defense)(x, y, SEED).nll
+        with_teacher = make(copy.deepcopy(net), defense)(x, y, SEED, teacher=average).nll
+        assert with_teacher > plain
+        results.append((record.nll, net.state_dict()))
+    (ours, weights), (theirs, others) = results
+    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+    for name, value in weights.items():
+        torch.testing.assert_close(value, others[name], rtol=1e-3, atol=2e-4, msg=name)
 
 
 def test_weights_are_perturbed_only_if_asked() -> None:
@@ -318,7 +343,7 @@ def test_whole_batches_are_compiled_also_after_resuming_at_the_last_one(
 ) -> None:
     found = []
 
-    def look(self: FastStep, x: torch.Tensor, y: torch.Tensor, perturb: bool, passes: object) -> torch.Tensor:
+    def look(self: FastStep, x: torch.Tensor, y: torch.Tensor, form: object, passes: object) -> torch.Tensor:
         found.append(passes is self.passes)
         return torch.zeros(4)
 

@@ -83,17 +83,23 @@ class Averaging:
     """`fit` returns a running average of the weights from epoch `start` on; see `WeightAverage`.
 
     The `decay` is of an exponential moving average (EMA); None for the equal average (SWA), for which the running
-    statistics of BatchNorm are estimated anew.
+    statistics of BatchNorm are estimated anew. With a `consistency` weight c, the loss has the further term
+    c KL(p(. | x^adv, average) || p(. | x^adv, w)), which keeps the network near its average (ReBAT; Wang et al., 2023).
     """
 
     decay: float | None = 0.995
     start: int = 0
+    consistency: float = 0.0
 
     def __post_init__(self) -> None:
         if self.decay is not None and not 0 <= self.decay < 1:
             raise ArgumentError(f"decay must lie in [0, 1), or be None for the equal average, got {self.decay}")
         if self.start < 0:
             raise ArgumentError(f"start must be an epoch, 0 or later, got {self.start}")
+        if not self.consistency >= 0:
+            raise ArgumentError(f"consistency must be 0 or more, got {self.consistency}")
+        if self.consistency and self.decay is None:
+            raise ArgumentError("consistency needs an average with running statistics; give decay, such as 0.999")
 
 
 @dataclass(frozen=True, kw_only=True)

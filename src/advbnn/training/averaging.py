@@ -6,7 +6,7 @@ averaged geometrically.
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -67,6 +67,19 @@ class WeightAverage:
         with restored([*model.parameters(), *model.buffers()]):
             self.copy_to(model)
             yield
+
+    @torch.no_grad()
+    def outputs(self, model: nn.Module, network: nn.Module, x: Tensor) -> Tensor:
+        """The outputs of `network`, which is `model` or a part of it, with the averaged weights."""
+        with self.applied(model), evaluating(network):
+            return cast(Tensor, network(x))
+
+    def by_name(self, model: nn.Module) -> dict[str, Tensor]:
+        """The averaged parameters and buffers of `model` by name, not copied."""
+        names = {id(tensor): name for name, tensor in (*model.named_parameters(), *model.named_buffers())}
+        averaged, copied = self._parts(model)
+        tensors = zip((*averaged, *copied), (*self._average, *self._latest), strict=True)
+        return {names[id(tensor)]: average for tensor, average in tensors}
 
     def state_dict(self) -> dict[str, Any]:
         """The number of updates and the tensors, not copied."""

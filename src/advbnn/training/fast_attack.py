@@ -13,7 +13,7 @@ from advbnn.defenses.defense import Defense
 from advbnn.fast.attack_weights import AttackWeights
 from advbnn.fast.compiling import compile_separately
 from advbnn.fast.fused_net import FusedNet
-from advbnn.training.objective import RobustLoss
+from advbnn.training.objective import RobustLoss, data_terms
 
 Tensors = Mapping[str, Tensor]
 
@@ -29,21 +29,21 @@ class Passes:
         self, attacking: FusedNet, updating: FusedNet, loss: RobustLoss, defense: Defense, compiled: bool
     ) -> None:
         self.attacking, self.updating, self._loss, self._defense = attacking, updating, loss, defense
-        likelihood, trades = loss.objective.likelihood, loss.objective.trades
+        trades, kl = loss.objective.trades, loss.objective.likelihood.kl
+        consistency = 0.0 if defense.averaging is None else defense.averaging.consistency
         objective = None if defense.attack is None else defense.attack.objective
 
         def attack_objective(tensors: Tensors, folded: bool, x: Tensor, y: Tensor) -> Tensor:
             outputs = attacking(tensors, x, folded)
             # the target of TRADES is the output for the clean input
-            return (objective(outputs, y) if trades is None else likelihood.kl(y, outputs)).sum()  # type: ignore[misc]
+            return (objective(outputs, y) if trades is None else kl(y, outputs)).sum()  # type: ignore[misc]
 
-        def update_loss(weights: Tensors, buffers: Tensors, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        def update_loss(
+            weights: Tensors, buffers: Tensors, x: Tensor, y: Tensor, teacher: Tensor | None
+        ) -> tuple[Tensor, Tensor]:
             outputs = updating({**weights, **buffers}, x)
-            if trades is None:
-                return likelihood.nll(outputs, y).mean(), likelihood.score(outputs.detach(), y).sum()
-            clean, outputs = outputs.chunk(2)
-            terms = likelihood.nll(clean, y) + trades * likelihood.kl(clean, outputs)
-            return terms.mean(), likelihood.score(outputs.detach(), y).sum()
+            terms, score = data_terms(loss.objective, outputs, y, None, teacher, consistency)
+            return terms.mean(), score.sum()
 
         self._attacked: Callable[..., Tensor] = attack_objective
         self.loss: Callable[..., tuple[Tensor, Tensor]] = update_loss

@@ -6,8 +6,9 @@ the backward pass of the weight sample (appendix B).
 """
 
 import copy
-from collections.abc import Iterable, Mapping
-from typing import cast
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,7 @@ from advbnn.fast.fused_net import FusedNet
 from advbnn.fast.weights import FixedWeights, SampledWeights
 from advbnn.modules import training
 from advbnn.randomness import seeded
+from advbnn.training.averaging import WeightAverage
 from advbnn.training.awp import climb, perturbable
 from advbnn.training.fast_attack import FastOracle, Passes
 from advbnn.training.objective import RobustLoss
@@ -34,6 +36,13 @@ from advbnn.training.step import StepRecord
 
 _CLEAN_STREAM = 2**30
 """The noise stream of the clean score: beyond the streams of any attack, and within 32 bits with sign."""
+
+
+class Form(NamedTuple):
+    """What a step does besides the attack and the update: whether it perturbs the weights, and its teacher."""
+
+    perturbed: bool = False
+    teacher: WeightAverage | None = None
 
 
 class FastStep:
@@ -67,7 +76,7 @@ class FastStep:
         self.loss, self.optimizer, self.defense, self.processes = loss, optimizer, defense, processes
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self._not_learned = [p for p in loss.parameters() if not p.requires_grad]
-        self.captured = captured
+        self.captured, self.precision = captured, precision
         model = loss.model
         net = inner_network(model)
         device = next(model.parameters()).device
@@ -92,7 +101,7 @@ class FastStep:
         # the ascent step of AWP must not change the statistics of the network
         self._scratch = {} if defense.awp is None else {name: b.clone() for name, b in self.buffers.items()}
         self._scratch_pairs = _pairs_by_type(self._scratch.values(), self.buffers.values())
-        self._graphs: dict[tuple[torch.Size, float, bool], GraphedStep] = {}
+        self._graphs: dict[tuple[torch.Size, float, Form], GraphedStep] = {}
         self._clean_graph: GraphedStep | None = None
 
     def __call__(
@@ -105,6 +114,7 @@ class FastStep:
         share: float = 1.0,
         measure_clean: bool = False,
         perturb_weights: bool = True,
+        teacher: WeightAverage | None = None,
     ) -> StepRecord:
         """Update the model on one batch; see `EagerStep`."""
         self.seed.fill_(seed)
@@ -114,8 +124,8 @@ class FastStep:
             x = x.contiguous(memory_format=torch.channels_last)
         # for noise besides the weights: a random start, or a noisy network
         with seeded(seed, x.device):
-            perturb = perturb_weights and self.defense.awp is not None
-            results = self._graph(x, y, share, perturb).replay(x, y) if self.captured else self._step(x, y, perturb)
+            form = Form(perturb_weights and self.defense.awp is not None, teacher)
+            results = self._graph(x, y, share, form).replay(x, y) if self.captured else self._step(x, y, form)
             clean = self._measured_clean(x, y) if measure_clean else None
         total, nll, kl, score = results.unbind()
         return StepRecord(loss=total, nll=nll, kl=kl, score=score, clean_score=clean, examples=len(x))
@@ -128,31 +138,33 @@ class FastStep:
         step._graphs = {}
         return step
 
-    def _graph(self, x: Tensor, y: Tensor, share: float, perturb: bool) -> GraphedStep:
+    def _graph(self, x: Tensor, y: Tensor, share: float, form: Form) -> GraphedStep:
         """The captured step for batches of this size; the largest size is compiled, a smaller last batch is not."""
         # Warming up averages gradients, so all processes must capture at the same step. With shards of unequal size,
         # a process may keep its shape when another does not, but the share changes in all of them.
-        kind = (x.shape, share, perturb)
+        kind = (x.shape, share, form)
         if kind not in self._graphs:
             # not earlier: a checkpoint may have replaced the state of the optimizer
             make_capturable(self.optimizer)
             largest = all(len(x) >= len(graph.x) for graph in self._graphs.values())
             passes = self.passes if largest else self._plain_passes
-            self._graphs[kind] = GraphedStep(lambda x, y: self._step(x, y, perturb, passes), x, y, self._state)
+            self._graphs[kind] = GraphedStep(lambda x, y: self._step(x, y, form, passes), x, y, self._state)
         return self._graphs[kind]
 
-    def _step(self, x: Tensor, y: Tensor, perturb: bool = False, passes: Passes | None = None) -> Tensor:
+    def _step(self, x: Tensor, y: Tensor, form: Form, passes: Passes | None = None) -> Tensor:
         """Lines 6 to 12 of Algorithm 1; returns total loss, data term, KL and score."""
         passes = self.passes if passes is None else passes
         self.weights.refresh()
         self.attack_weights.refresh()
         inputs, stream = self._attacked(x, y, passes)
-        kept = self._climb(inputs, y, stream, passes) if perturb else []
-        nll, score = self._gradients(inputs, y, stream, passes, self.buffers)
+        teacher = None if form.teacher is None else self._outputs_of(form.teacher, inputs[-len(x) :])
+        update = partial(self._gradients, inputs, y, teacher, stream, passes)
+        kept = self._climb(update) if form.perturbed else []
+        nll, score = update(self.buffers)
         kl = self.weights.kl()
         kl = torch.zeros_like(self.share) if kl is None else kl
         with torch.no_grad():
-            if perturb:
+            if form.perturbed:
                 torch._foreach_copy_(self._perturbable, kept)
         for parameter in self._not_learned:
             parameter.grad = None
@@ -173,8 +185,21 @@ class FastStep:
         x_adv = attack._perturb(oracle, x, target)  # type: ignore[arg-type]
         return torch.cat([x, x_adv]) if trades else x_adv, oracle.streams
 
+    @torch.no_grad()
+    def _outputs_of(self, teacher: WeightAverage, x: Tensor) -> Tensor:
+        """The outputs of the averaged network, in evaluation mode."""
+        tensors = teacher.by_name(self.loss.model)
+        matrices = {name: t.to(self.precision) for name, t in tensors.items() if t.dim() > 1}
+        return self._measuring({**tensors, **matrices}, x)
+
     def _gradients(
-        self, inputs: Tensor, y: Tensor, stream: int, passes: Passes, buffers: Mapping[str, Tensor]
+        self,
+        inputs: Tensor,
+        y: Tensor,
+        teacher: Tensor | None,
+        stream: int,
+        passes: Passes,
+        buffers: Mapping[str, Tensor],
     ) -> tuple[Tensor, Tensor]:
         """The data term and the score, with the gradient of the loss in `.grad` of the parameters."""
         samples = self.loss.objective.samples
@@ -182,7 +207,7 @@ class FastStep:
         for sample in range(samples):
             drawn = self.weights.sample(self.seed, stream + sample)
             weights = {name: w.requires_grad_() for name, w in drawn.items()}
-            term, correct = passes.loss(weights, buffers, inputs, y)
+            term, correct = passes.loss(weights, buffers, inputs, y, teacher)
             # a bias cancelled by BatchNorm is unused and has gradient zero
             grads = torch.autograd.grad(term * self.share / samples, list(weights.values()), materialize_grads=True)
             arrived = dict(zip(weights, grads, strict=True))
@@ -190,11 +215,11 @@ class FastStep:
             nll, score = nll + term.detach() / samples, score + correct / samples
         return nll, score
 
-    def _climb(self, inputs: Tensor, y: Tensor, stream: int, passes: Passes) -> list[Tensor]:
+    def _climb(self, update: Callable[[Mapping[str, Tensor]], object]) -> list[Tensor]:
         """Move the weights up the loss (AWP), with the noise of the update; returns them from before."""
         for mine, theirs in self._scratch_pairs:
             torch._foreach_copy_(mine, theirs)
-        self._gradients(inputs, y, stream, passes, self._scratch)
+        update(self._scratch)
         kept = [weight.detach().clone() for weight in self._perturbable]
         climb(
             self._perturbable,
@@ -264,6 +289,9 @@ def _check_supported(loss: RobustLoss, defense: Defense) -> None:
     reasons = {
         "a Gaussian likelihood": not isinstance(loss.objective.likelihood, Categorical),
         "Langevin dynamics": isinstance(defense.optimizer, LangevinSampler),
+        "the consistency with an average of random weights": loss.is_bayesian
+        and defense.averaging is not None
+        and defense.averaging.consistency > 0,
         "an attack other than PGD": attack is not None and not isinstance(attack, PGD),
         "an attack that compares candidates": attack is not None and (attack.restarts > 1 or attack.pick != "last"),
         "an attack on averaged outputs": attack is not None and attack.eot > 1 and attack.average != "loss",

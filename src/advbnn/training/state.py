@@ -70,8 +70,7 @@ class TrainingState:
         prior = GaussianPrior(std=optimizer.prior_std) if isinstance(optimizer, LangevinSampler) else None
         self.loss = RobustLoss(model, defense.objective, len(data.train), prior)
         self.tally = Tally(defense.objective.likelihood.score_name, robust=defense.attack is not None)
-        # everything that is learned: a learned noise of the likelihood belongs to the loss
-        self._learned = model if self.loss.log_noise is None else self.loss
+        self._learned = self.loss.learned
         self.bank = SampleBank(model) if isinstance(optimizer, LangevinSampler) else None
         self.best = BestEpoch() if stopping is not None else None
         self._validated = model if stopping is None else accelerate(model, engine)
@@ -140,6 +139,7 @@ class TrainingState:
                 share=len(x) * self.world.size / self.batches.size(self.step),
                 measure_clean=defense.attack is not None and self.step % CLEAN_EVERY == 0,
                 perturb_weights=self.epoch >= defense.awp_start,
+                teacher=self._teacher(),
             )
         except ValueError as error:  # attacks refuse a network that returns NaN
             if self.total_steps and not self._output_is_finite(x):
@@ -225,6 +225,10 @@ class TrainingState:
     def _fresh_optimizer(self) -> torch.optim.Optimizer:
         parameters = [p for p in self.loss.parameters() if p.requires_grad]
         return self.defense.optimizer.build(parameters, len(self.data.train))
+
+    def _teacher(self) -> WeightAverage | None:
+        averaging, average = self.defense.averaging, self.average
+        return average if averaging and averaging.consistency and average and average.updates else None
 
     def _collect_weights(self) -> None:
         """Add the current weights to the average, or to the samples."""

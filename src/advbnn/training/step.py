@@ -18,7 +18,7 @@ from advbnn.bayes.likelihoods import Likelihood
 from advbnn.defenses.defense import Defense
 from advbnn.modules import evaluating, without_parameter_gradients
 from advbnn.randomness import derive_seed, seeded
-from advbnn.training.averaging import restored
+from advbnn.training.averaging import WeightAverage, restored
 from advbnn.training.awp import perturbed
 from advbnn.training.objective import Loss, RobustLoss
 
@@ -66,6 +66,7 @@ class EagerStep:
         share: float = 1.0,
         measure_clean: bool = False,
         perturb_weights: bool = True,
+        teacher: WeightAverage | None = None,
     ) -> StepRecord:
         """Update the model on one batch.
 
@@ -77,19 +78,25 @@ class EagerStep:
             share: the weight of this shard's examples; see `RobustLoss`.
             measure_clean: also score clean inputs, in evaluation mode.
             perturb_weights: apply the adversarial weight perturbation of the defence, if it has one.
+            teacher: the average of `loss.learned` for the consistency term of `defense.averaging`.
         """
         x_adv = attacked(self.loss.model, self.defense, x, y, derive_seed(seed, "attack"))
+        consistency: tuple[Tensor, float] | tuple[()] = ()
+        if teacher is not None and self.defense.averaging is not None:
+            with seeded(derive_seed(seed, "teacher"), x.device):
+                outputs = teacher.outputs(self.loss.learned, self.loss.model, x_adv)
+            consistency = (outputs, self.defense.averaging.consistency)
         update_seed = derive_seed(seed, "update")
         self.optimizer.zero_grad()  # an interrupted step, or the caller, may have left gradients
 
         def ascent_loss() -> Tensor:  # with the noise of the update
             with seeded(update_seed, x.device):
-                return cast(Loss, self.loss(x, x_adv, y, kl_factor, share)).total
+                return cast(Loss, self.loss(x, x_adv, y, kl_factor, share, *consistency)).total
 
         awp = self.defense.awp if perturb_weights else None
         weights = nullcontext() if awp is None else perturbed(self.loss.model, ascent_loss, awp)
         with weights, seeded(update_seed, x.device):
-            loss: Loss = self.update(x, x_adv, y, kl_factor, share)
+            loss: Loss = self.update(x, x_adv, y, kl_factor, share, *consistency)
             loss.total.backward()
         if self.defense.clip is not None:
             nn.utils.clip_grad_norm_(self.parameters, self.defense.clip)
