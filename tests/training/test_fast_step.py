@@ -18,6 +18,7 @@ from advbnn.bayes.mean_field import Bayesian, bayesianize
 from advbnn.bayes.priors import GaussianPrior, ScaleMixturePrior
 from advbnn.defenses import defense as defenses
 from advbnn.defenses.objective import RobustELBO
+from advbnn.defenses.optimizers import LangevinSampler
 from advbnn.defenses.rse import add_noise
 from advbnn.errors import UnsupportedError
 from advbnn.fast.philox import normals
@@ -209,6 +210,55 @@ def test_the_consistency_term_equals_the_eager_one(awp: float | None) -> None:
         torch.testing.assert_close(value, others[name], rtol=1e-3, atol=2e-4, msg=name)
 
 
+class LaplacePrior:
+    """A prior of a user's own, for which -E[log p(w)] is replaced by its value at the mean."""
+
+    def kl(self, name: str, mu: torch.Tensor, log_std: torch.Tensor) -> torch.Tensor:
+        return mu.abs().sum() / 0.1 - log_std.sum()
+
+
+@pytest.mark.parametrize("prior", [LaplacePrior(), GaussianPrior(std=lambda name, p: 0.1 + p.detach().abs())])
+@pytest.mark.parametrize("awp", [None, 0.05])
+def test_any_prior_is_algorithm_1_for_the_same_noise(prior, awp: float | None) -> None:
+    bnn = bayesianize(network(), prior=prior)
+    reference = copy.deepcopy(bnn)
+    step = fast(bnn, defenses.Defense(attack=ATTACK, objective=RobustELBO(alpha=ALPHA), awp=awp))
+    x, y = batch()
+    record = step(x, y, SEED, kl_factor=0.5)
+    kl = kl_divergence(reference).item()
+    nll, _ = algorithm_1(reference, x, y, scope="all", samples=1, kl_factor=0.5, mode="eval", awp=awp)
+    for (name, ours), theirs in zip(bnn.state_dict().items(), reference.state_dict().values(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=3e-5, msg=name)
+    assert record.nll.item() == pytest.approx(nll, rel=1e-3)
+    if awp is None:
+        assert record.kl.item() == pytest.approx(kl, rel=1e-4)
+
+
+def test_a_prior_with_its_own_noise_follows_the_seed() -> None:
+    results = []
+    for seed in (SEED, SEED, SEED + 1):
+        bnn = bayesianize(network(), prior=ScaleMixturePrior())
+        results.append(fast(bnn, defenses.Defense())(*batch(), seed).kl)
+    assert results[0] == results[1] != results[2]
+
+
+def test_langevin_dynamics_at_temperature_zero_is_the_eager_one() -> None:
+    sampler = LangevinSampler(lr=0.05, temperature=0.0, prior_std=0.3)
+    defense = defenses.Defense(attack=ATTACK, optimizer=sampler)
+    (x, y), results = batch(), []
+    for kind in (FastStep, EagerStep):
+        net = network()
+        loss = RobustLoss(net, defense.objective, EXAMPLES, GaussianPrior(std=0.3))
+        optimizer = sampler.build(loss.parameters(), EXAMPLES)
+        options = {"precision": torch.float32, "compiled": False, "captured": False} if kind is FastStep else {}
+        step = kind(loss, optimizer, defense, **options)
+        results.append((step(x, y, SEED), net.state_dict()))
+    (ours, weights), (theirs, others) = results
+    torch.testing.assert_close((ours.kl, ours.loss), (theirs.kl, theirs.loss), rtol=1e-4, atol=1e-4)
+    for name, value in weights.items():
+        torch.testing.assert_close(value, others[name], rtol=1e-4, atol=2e-5, msg=name)
+
+
 def test_weights_are_perturbed_only_if_asked() -> None:
     x, y = batch()
     results = []
@@ -277,7 +327,8 @@ def with_history(net: nn.Module) -> nn.Module:
     [
         (bayesianize, {"objective": RobustELBO(likelihood=Gaussian())}, "Gaussian likelihood"),
         (bayesianize, {"attack": PGD(Threat(), pick="best")}, "compares candidates"),
-        (lambda net: bayesianize(net, prior=ScaleMixturePrior()), {}, "no closed form"),
+        (bayesianize, {"averaging": defenses.Averaging(decay=0.9, consistency=1.0)}, "average of random weights"),
+        (lambda net: net, {"optimizer": LangevinSampler(preconditioned=True)}, "preconditioner"),
         (lambda net: nn.Sequential(bayesianize(net)), {}, "several random parts"),
         (lambda net: nn.Sequential(net, nn.BatchNorm1d(10, momentum=None)), {}, "without a momentum"),
         (with_history, {}, "cannot be copied"),
@@ -327,19 +378,22 @@ def test_processes_with_shards_of_unequal_size_capture_at_the_same_steps(monkeyp
     recorded = []
     for rank in range(2):
         step, made = fast(network(), defenses.Defense(), captured=True), []
-        # 32 examples a batch and 31 in the last one of two epochs
-        for whole in (32, 31, 32, 31):
+        # 32 examples a batch and 31 in the last one of five epochs
+        for whole in (32, 31) * 5:
             size = len(range(rank, whole, 2))
             FakeGraph.made = 0
             step(*batch(size), SEED, share=2 * size / whole)
             made.append(FakeGraph.made)
         recorded.append(made)
-    assert recorded[0] == recorded[1] == [1, 1, 0, 0]
+    assert recorded[0] == recorded[1] == [1, 0, 0, 0, 0, 0, 0, 1, 0, 0]  # the last batch at its fourth occurrence
 
 
-@pytest.mark.parametrize(("sizes", "compiled"), [((16, 7), [True, False]), ((7, 16), [True, True])])
+@pytest.mark.parametrize(
+    ("sizes", "compiled"),
+    [((16, 7, 7, 7, 7), [True, False, False, False, False]), ((7, 16, 16, 16, 16), [True, False, False, False, True])],
+)
 def test_whole_batches_are_compiled_also_after_resuming_at_the_last_one(
-    sizes: tuple[int, int], compiled: list[bool], monkeypatch: pytest.MonkeyPatch
+    sizes: tuple[int, ...], compiled: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = []
 

@@ -119,7 +119,7 @@ def test_langevin_dynamics_gives_a_bank_of_samples(digits: Splits[ImageSet], tmp
         {"attack_mode": "train", "architecture": "small_cnn"},
         {"attack": {"eot": 2}},
         {"schedule": Cosine(epochs=1)},
-        {"averaging": {"decay": 0.9}},
+        {"averaging": {"decay": 0.9, "consistency": 1.0}},
         {"early_stopping": {"fraction": 0.25, "samples": 2}, "averaging": {"decay": 0.9}},
         {"optimizer": {"kind": "adam", "weight_decay": 0.01}, "network": {"kind": "plain"}},
     ],
