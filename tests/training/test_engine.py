@@ -100,6 +100,7 @@ def test_a_step_that_fails_at_its_first_batch_is_undone_and_made_eagerly(
     with caplog.at_level(logging.INFO, logger="advbnn"):
         tried(x, y, 5)
     assert "running eagerly: view size is not compatible" in caplog.text
+    assert tried.why_eager == "view size is not compatible" and eager.why_eager is None
     for seed in (6, 7):
         eager(x, y, seed)
         tried(x, y, seed)

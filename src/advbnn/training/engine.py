@@ -53,10 +53,16 @@ class FallbackStep:
                 remedy = "use engine='eager', or 'auto' without a precision"
                 raise ArgumentError(f"the fast engine cannot run this network: {reason}; {remedy}") from error
             log.info("running eagerly: %s", reason)
-            self._step = EagerStep(fast.loss, fast.optimizer, fast.defense, fast.processes.share_gradients(fast.loss))
+            update = fast.processes.share_gradients(fast.loss)
+            self._step = EagerStep(fast.loss, fast.optimizer, fast.defense, update, reason)
             return self._step(x, y, seed, **options)
         self._step = fast
         return record
+
+    @property
+    def why_eager(self) -> str | None:
+        """Why the step runs eagerly, if it does."""
+        return self._step.why_eager if isinstance(self._step, EagerStep) else None
 
     def with_optimizer(self, optimizer: torch.optim.Optimizer) -> "Step":
         if self._step is not None:
@@ -106,4 +112,4 @@ def make_step(
             remedy = "leave precision='bf16' out" if engine == "auto" else "use 'eager' or 'auto'"
             raise ArgumentError(f"engine={engine!r} does not fit this step: {reason}; {remedy}") from reason
         log.info("running eagerly: %s", reason)
-        return EagerStep(loss, optimizer, defense, processes.share_gradients(loss))
+        return EagerStep(loss, optimizer, defense, processes.share_gradients(loss), str(reason))

@@ -63,6 +63,8 @@ class FastStep:
         UnsupportedError: with the reason, if the step has no fast form.
     """
 
+    why_eager = None
+
     def __init__(
         self,
         loss: RobustLoss,

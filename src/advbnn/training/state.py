@@ -90,6 +90,11 @@ class TrainingState:
         return self.model if self.bank is None else self.bank
 
     @property
+    def why_eager(self) -> str | None:
+        """Why steps run eagerly although a faster engine was asked for; known after the first step."""
+        return self._run_step.why_eager
+
+    @property
     def noise_std(self) -> float | None:
         """The learned noise of a Gaussian likelihood, else None."""
         return None if self.loss.log_noise is None else float(self.loss.log_noise.detach().exp())

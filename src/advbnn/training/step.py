@@ -46,13 +46,19 @@ class StepRecord:
 class EagerStep:
     """Lines 6 to 12 of Algorithm 1, called for each batch.
 
-    `update` is `loss` wrapped to average gradients over processes; the attack calls the model itself.
+    `update` is `loss` wrapped to average gradients over processes; the attack calls the model itself. `why_eager` says
+    why it takes the place of a fast step, if it does.
     """
 
     def __init__(
-        self, loss: RobustLoss, optimizer: torch.optim.Optimizer, defense: Defense, update: nn.Module | None = None
+        self,
+        loss: RobustLoss,
+        optimizer: torch.optim.Optimizer,
+        defense: Defense,
+        update: nn.Module | None = None,
+        why_eager: str | None = None,
     ) -> None:
-        self.loss, self.optimizer, self.defense = loss, optimizer, defense
+        self.loss, self.optimizer, self.defense, self.why_eager = loss, optimizer, defense, why_eager
         self.update = loss if update is None else update
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
 
@@ -114,7 +120,7 @@ class EagerStep:
 
     def with_optimizer(self, optimizer: torch.optim.Optimizer) -> "EagerStep":
         """The same step with another optimizer."""
-        return EagerStep(self.loss, optimizer, self.defense, self.update)
+        return EagerStep(self.loss, optimizer, self.defense, self.update, self.why_eager)
 
     @torch.no_grad()
     def _clean_score(self, x: Tensor, y: Tensor, seed: int) -> Tensor:
