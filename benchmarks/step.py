@@ -4,8 +4,8 @@
     python benchmarks/step.py --network small_cnn --image-size 8 --channels 1 --threads 1 --engines eager
     python benchmarks/step.py --network resnet18 --batches 128 256 --defenses adv adv+trades adv+awp adv+ema adv+idbh
 
-A defence may have options: `+trades`, `+awp`, `+ema`, `+idbh`. Times whole steps on random images, after warm-up, and
-writes one record: the machine, the versions, and for each row the median and range of milliseconds per step, seconds
+A defence may have options: `+trades`, `+awp`, `+ema`, `+idbh`, `+rebat`. Times whole steps on random images, after
+warm-up, and writes one record: the machine, the versions, and for each row the median and range of milliseconds per step, seconds
 per epoch of 50,000 images, the share of the measured matrix rate, the peak memory and the load average.
 """
 
@@ -23,7 +23,7 @@ from advbnn.attacks import PGD
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.mean_field import bayesianize
 from advbnn.data import Batches, from_tensors, named_augmentation
-from advbnn.defenses.defense import Defense
+from advbnn.defenses.defense import Averaging, Defense
 from advbnn.defenses.objective import RobustELBO
 from advbnn.defenses.rse import add_noise
 from advbnn.training.averaging import WeightAverage
@@ -77,10 +77,12 @@ def measure(name: str, engine: str, batch: int, options: argparse.Namespace, abo
         objective=RobustELBO(kl_scope="classifier", trades=6.0 if "trades" in extras else None),
         awp=0.005 if "awp" in extras else None,
         augment="idbh_weak" if "idbh" in extras else False,
+        averaging=Averaging(decay=0.999, consistency=1.0) if "rebat" in extras else None,
     )
     loss = RobustLoss(model, defense.objective, IMAGES)
     step = make_step(engine, loss, torch.optim.Adam(loss.parameters(), lr=1e-4), defense)
-    average = WeightAverage(model, decay=0.999) if "ema" in extras else None
+    average = WeightAverage(model, decay=0.999) if "ema" in extras or "rebat" in extras else None
+    teacher = average if "rebat" in extras else None
     images = torch.randint(256, (batch * options.steps, *about["image"]), dtype=torch.uint8, device=device)
     labels = torch.randint(10, (len(images),), device=device)
     augmentations = named_augmentation(defense.augment, "random")
@@ -88,16 +90,18 @@ def measure(name: str, engine: str, batch: int, options: argparse.Namespace, abo
 
     def one_round(number: int) -> None:
         for i, (x, y) in enumerate(batches.epoch(number)):
-            step(x, y, number * options.steps + i)
+            step(x, y, number * options.steps + i, teacher=teacher)
             if average is not None:
                 average.update(model)
 
-    setup = seconds_of(lambda: step(*next(batches.epoch(0)), 0))
+    setup = seconds_of(lambda: step(*next(batches.epoch(0)), 0, teacher=teacher))
     one_round(0)
 
     rounds = [seconds_of(lambda number=number: one_round(number)) / options.steps for number in range(options.repeats)]
     seconds, _ = median_and_spread(rounds)
     passes = (2 * options.attack_steps if "adv" in name else 0) + 3  # an input gradient costs one more forward pass
+    if "rebat" in extras:
+        passes += 1
     if "trades" in extras:
         passes += 4
     if "awp" in extras:
