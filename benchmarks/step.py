@@ -5,8 +5,8 @@
     python benchmarks/step.py --network resnet18 --batches 128 256 --defenses adv adv+trades adv+awp adv+ema adv+idbh
 
 A defence may have options: `+trades`, `+awp`, `+ema`, `+idbh`, `+rebat`. Times whole steps on random images, after
-warm-up, and writes one record: the machine, the versions, and for each row the median and range of milliseconds per step, seconds
-per epoch of 50,000 images, the share of the measured matrix rate, the peak memory and the load average.
+warm-up, and writes one record: the machine, the versions, and for each row the median and range of milliseconds per
+step, seconds per epoch of 50,000 images, the share of the measured matrix rate, the peak memory and the load average.
 """
 
 import argparse

@@ -259,6 +259,25 @@ def test_langevin_dynamics_at_temperature_zero_is_the_eager_one() -> None:
         torch.testing.assert_close(value, others[name], rtol=1e-4, atol=2e-5, msg=name)
 
 
+@pytest.mark.parametrize("samples", [1, 2])
+def test_mixed_labels_equal_the_eager_step(samples: int) -> None:
+    x, y = batch()
+    probabilities = 0.7 * functional.one_hot(y, 10) + 0.3 * functional.one_hot((y + 1) % 10, 10)
+    defense = defenses.Defense(attack=ATTACK, objective=RobustELBO(samples=samples))
+    results = []
+    for make in (fast, eager):
+        net = network()
+        results.append((make(net, defense)(x, probabilities, SEED), net.state_dict()))
+    (ours, weights), (theirs, others) = results
+    torch.testing.assert_close(ours.nll, theirs.nll, rtol=1e-4, atol=1e-5)
+    assert abs(ours.score - theirs.score) <= 1
+    for name, value in weights.items():
+        torch.testing.assert_close(value, others[name], rtol=1e-4, atol=2e-5, msg=name)
+    hard = fast(network(), defense)(x, y, SEED)
+    same = fast(network(), defense)(x, functional.one_hot(y, 10).float(), SEED)
+    torch.testing.assert_close(hard.nll, same.nll, rtol=1e-4, atol=1e-5)
+
+
 def test_weights_are_perturbed_only_if_asked() -> None:
     x, y = batch()
     results = []

@@ -115,7 +115,7 @@ def test_langevin_dynamics_gives_a_bank_of_samples(digits: Splits[ImageSet], tmp
         {"objective": {"trades": 6.0}},
         {"objective": {"likelihood": {"label_smoothing": 0.1}, "samples": 2}},
         {"awp": 0.01},
-        {"clip": 1.0},
+        {"clip": 1.0, "augment": "cutmix"},
         {"attack_mode": "train", "architecture": "small_cnn"},
         {"attack": {"eot": 2}},
         {"schedule": Cosine(epochs=1)},

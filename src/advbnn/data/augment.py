@@ -15,7 +15,7 @@ from torch import Tensor
 
 from advbnn.errors import ArgumentError, positive_whole, unknown
 
-NAMED = ("crop_flip", "idbh_weak", "idbh_strong")
+NAMED = ("crop_flip", "cutmix", "idbh_weak", "idbh_strong")
 """Augmentations by name; see `named_augmentation`."""
 
 
@@ -124,10 +124,13 @@ def augment(images: Tensor, augmentations: Sequence[Augmentation], uniform: Tens
 
 
 def named_augmentation(augment: bool | str, data: str) -> tuple[Augmentation, ...]:
-    """The augmentation called `augment`, one of `NAMED`; True is the usual one for the dataset `data`, False none."""
+    """The augmentation called `augment`, one of `NAMED`; True is the usual one for the dataset `data`, False none.
+
+    `"cutmix"` is `"crop_flip"` here: mixing is up to `Batches`.
+    """
     if isinstance(augment, bool):
         return usual_augmentation(data) if augment else ()
-    if augment == "crop_flip":
+    if augment in ("crop_flip", "cutmix"):
         return RandomCrop(), HorizontalFlip()
     if augment not in NAMED:
         raise unknown("augment", augment, NAMED)

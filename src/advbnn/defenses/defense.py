@@ -144,7 +144,7 @@ class Defense:
         batch_size: examples per update, over all processes.
         drop_last: skip the last, smaller batch of an epoch.
         augment: true for the augmentation of the authors' code for the dataset, false for none, or a name:
-            `"crop_flip"`, `"idbh_weak"` or `"idbh_strong"`; see `data.named_augmentation`.
+            `"crop_flip"`, `"cutmix"`, `"idbh_weak"` or `"idbh_strong"`; see `data.named_augmentation`.
         clip: the largest gradient norm of an update; None for no clipping.
         averaging: average the weights during training; None for no average.
         awp: rho, the relative size of an adversarial weight perturbation; None for none.
@@ -256,6 +256,8 @@ class Defense:
                 f"attack.loss={self.attack.loss!r} does not fit a {type(likelihood).__name__} likelihood; "
                 f"use loss={likelihood.attack_loss!r}"
             )
+        if self.augment == "cutmix" and self.attack.loss != "ce":
+            raise ArgumentError(f"augment='cutmix' mixes labels, which attack.loss={self.attack.loss!r} does not take")
         if trades is not None and isinstance(self.network, Plain) and not self.attack.random_start:
             raise ArgumentError("trades needs attack.random_start=True: the KL and its gradient are zero at the input")
 

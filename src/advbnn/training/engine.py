@@ -16,7 +16,7 @@ from advbnn.errors import ArgumentError, UnsupportedError, unknown
 from advbnn.fast.compiling import ENGINES, PRECISIONS
 from advbnn.training.fast_step import FastStep
 from advbnn.training.objective import RobustLoss
-from advbnn.training.step import EagerStep, StepRecord
+from advbnn.training.step import EagerStep, StepRecord, mixed
 
 log = logging.getLogger("advbnn")
 
@@ -37,7 +37,8 @@ class FallbackStep:
             return self._step(x, y, seed, **options)
         fast = self._fast
         if fast.defense.attack is not None:
-            fast.defense.attack._checked(fast.loss.model, x, y)  # only once, since it synchronizes the device
+            labels = y.argmax(1) if mixed(y, fast.loss.objective.likelihood) else y
+            fast.defense.attack._checked(fast.loss.model, x, labels)  # only once, since it synchronizes the device
         tensors = [(t, t.detach().clone()) for t in (*fast.loss.parameters(), *fast.loss.buffers())]
         optimizer_state = copy.deepcopy(fast.optimizer.state_dict())
         try:

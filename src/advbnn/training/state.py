@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from advbnn.bayes.priors import GaussianPrior
 from advbnn.bayes.sample_bank import SampleBank
 from advbnn.bayes.sgld import keep
-from advbnn.data import Batches, Splits, named_augmentation
+from advbnn.data import Batches, CutMix, Splits, named_augmentation
 from advbnn.defenses.defense import Defense
 from advbnn.defenses.optimizers import LangevinSampler, set_learning_rate
 from advbnn.defenses.schedules import kl_factor
@@ -66,6 +66,7 @@ class TrainingState:
             drop_last=defense.drop_last,
             rank=processes.rank,
             world=processes.size,
+            cutmix=CutMix() if defense.augment == "cutmix" else None,
         )
         prior = GaussianPrior(std=optimizer.prior_std) if isinstance(optimizer, LangevinSampler) else None
         self.loss = RobustLoss(model, defense.objective, len(data.train), prior)

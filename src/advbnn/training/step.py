@@ -3,18 +3,19 @@
 All randomness of a step follows from `step_seed(...)`, so that a step can be repeated, and a run resumed, exactly.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from advbnn.attacks import PGD
 from advbnn.attacks.base import Attack
 from advbnn.attacks.oracle import Oracle
-from advbnn.bayes.likelihoods import Likelihood
+from advbnn.bayes.likelihoods import Categorical, Likelihood
 from advbnn.defenses.defense import Defense
 from advbnn.modules import evaluating, without_parameter_gradients
 from advbnn.randomness import derive_seed, seeded
@@ -134,9 +135,22 @@ def attacked(model: nn.Module, defense: Defense, x: Tensor, y: Tensor, seed: int
     if attack is None:
         return x
     with _in_attack_mode(model, defense.attack_mode) as seen:
-        if objective.trades is None:
-            return attack(seen, x, y, seed)
-        return _trades_attack(attack, seen, objective.likelihood, x, seed)
+        if objective.trades is not None:
+            with torch.no_grad(), evaluating(seen), seeded(derive_seed(seed, "trades"), x.device):
+                outputs = seen(x)
+            return _maximised(attack, seen, objective.likelihood.kl, outputs, x, seed)
+        if mixed(y, objective.likelihood):
+            return _maximised(attack, seen, _cross_entropy, y, x, seed)
+        return attack(seen, x, y, seed)
+
+
+def mixed(y: Tensor, likelihood: Likelihood) -> bool:
+    """Whether the labels are probabilities of classes instead of their numbers."""
+    return isinstance(likelihood, Categorical) and y.is_floating_point()
+
+
+def _cross_entropy(probabilities: Tensor, outputs: Tensor) -> Tensor:
+    return functional.cross_entropy(outputs, probabilities, reduction="none")
 
 
 class _Hidden(nn.Module):
@@ -160,37 +174,38 @@ def _in_attack_mode(model: nn.Module, mode: str) -> Iterator[nn.Module]:
         yield _Hidden(model)
 
 
-class _TradesLogits(nn.Module):
-    """Logits (0, KL(p(. | x) || p(. | x'))), whose margin over class 0 is the KL that TRADES maximises."""
+class _TermLogits(nn.Module):
+    """Logits (0, term(target, f(x'))), whose margin over class 0 is the term: a loss that is no function of labels."""
 
-    def __init__(self, model: nn.Module, likelihood: Likelihood, outputs: Tensor) -> None:
+    def __init__(self, model: nn.Module, term: Callable[[Tensor, Tensor], Tensor], targets: Tensor) -> None:
         super().__init__()
-        self.model, self.likelihood, self.outputs = model, likelihood, outputs
-        self.first = 0  # the row of `outputs` for the first input
+        self.model, self.term, self.targets = model, term, targets
+        self.first = 0  # the row of `targets` for the first input
 
     def forward(self, x: Tensor) -> Tensor:
-        kl = self.likelihood.kl(self.outputs[self.first :][: len(x)], self.model(x))
-        return torch.stack([torch.zeros_like(kl), kl], dim=1)
+        term = self.term(self.targets[self.first :][: len(x)], self.model(x))
+        return torch.stack([torch.zeros_like(term), term], dim=1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _TradesAttack(Attack):
-    """PGD on `_TradesLogits`, which needs the rows of a part when memory forces an attack to work in parts."""
+class _TermAttack(Attack):
+    """PGD on `_TermLogits`, which needs the rows of a part when memory forces an attack to work in parts."""
 
     attack: PGD
-    logits: _TradesLogits
+    logits: _TermLogits
 
     def _perturb(self, oracle: Oracle, x: Tensor, y: Tensor) -> Tensor:
         self.logits.first = oracle.rows.start
         return self.attack._perturb(oracle, x, y)
 
 
-def _trades_attack(attack: PGD, model: nn.Module, likelihood: Likelihood, x: Tensor, seed: int) -> Tensor:
-    with torch.no_grad(), evaluating(model), seeded(derive_seed(seed, "trades"), x.device):
-        outputs = model(x)
-    logits = _TradesLogits(model, likelihood, outputs)
+def _maximised(
+    attack: PGD, model: nn.Module, term: Callable[[Tensor, Tensor], Tensor], targets: Tensor, x: Tensor, seed: int
+) -> Tensor:
+    """The attack on `term(target, output)` of each example: the KL of TRADES, or the loss of mixed labels."""
+    logits = _TermLogits(model, term, targets)
     attack = replace(attack, loss="margin", average="loss")
-    ascent = _TradesAttack(
+    ascent = _TermAttack(
         attack.threat,
         loss="margin",
         selection_samples=attack.selection_samples,
