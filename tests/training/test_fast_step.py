@@ -495,3 +495,34 @@ def test_recording_leaves_no_trace_of_its_warm_up() -> None:
         assert torch.equal(p, before[name])
     assert all(state["step"] == 1 for state in optimizer.state.values())
     assert model.net.features[1].num_batches_tracked == 1
+
+
+@needs_gpu
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")  # switched off here on purpose
+@pytest.mark.parametrize("what", ["teacher", "prior", "langevin", "mixed"])
+def test_every_form_on_a_gpu_is_recorded_as_it_runs(what: str) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    sampler = LangevinSampler(lr=0.05, temperature=0.0)
+    options = {
+        "teacher": {"averaging": defenses.Averaging(decay=0.9, consistency=2.0)},
+        "langevin": {"optimizer": sampler},
+    }
+    results = []
+    for captured in (True, False):
+        model = (bayesianize(network(), prior=LaplacePrior()) if what == "prior" else network()).cuda().train()
+        defense = defenses.Defense(attack=ATTACK, **options.get(what, {}))
+        loss = RobustLoss(model, defense.objective, EXAMPLES, GaussianPrior() if what == "langevin" else None)
+        sgd = torch.optim.SGD(loss.parameters(), lr=0.1, momentum=0.9)
+        optimizer = sampler.build(loss.parameters(), EXAMPLES) if what == "langevin" else sgd
+        step = FastStep(loss, optimizer, defense, precision=torch.float32, compiled=False, captured=captured)
+        average = WeightAverage(model, decay=0.9)
+        for i in range(6):
+            x, y = (t.cuda() for t in batch())
+            y = functional.one_hot(y, 10) * 0.9 + 0.01 if what == "mixed" else y
+            teacher = average if what == "teacher" and i else None
+            record = step(x, y, SEED + i, teacher=teacher)
+            average.update(model)
+        results.append((model.state_dict(), record))
+    for name, ours in results[0][0].items():
+        torch.testing.assert_close(ours, results[1][0][name], rtol=1e-3, atol=1e-3, msg=name)
+    torch.testing.assert_close(results[0][1].loss, results[1][1].loss, rtol=1e-3, atol=1e-3)
