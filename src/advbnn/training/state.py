@@ -74,7 +74,7 @@ class TrainingState:
         self._learned = self.loss.learned
         self.bank = SampleBank(model) if isinstance(optimizer, LangevinSampler) else None
         self.best = BestEpoch() if stopping is not None else None
-        self._validated = model if stopping is None else accelerate(model, engine)
+        self._accelerated = accelerate(model, engine)  # for attacks outside of steps
         self.epoch = self.step = 0
         self.lr = self.kl_weight = 0.0
         self.scale: PosteriorScale | None = None
@@ -259,7 +259,7 @@ class TrainingState:
         self.check_finite()
         with nullcontext() if self.average is None else self.average.applied(self._learned):
             seed = derive_seed(self.seed, "epoch", self.epoch)
-            score = validation_score(self._validated, validation, defense, stopping.samples, seed, self.world)
+            score = validation_score(self._accelerated, validation, defense, stopping.samples, seed, self.world)
             self.best.offer(self._learned, defense.objective.likelihood.better * score, self.epoch)
 
     def _estimate_running_statistics(self) -> None:
@@ -273,7 +273,7 @@ class TrainingState:
     def _inputs(self, attack: bool) -> Iterator[Tensor]:
         for number, (x, y) in enumerate(self.batches.epoch(self.epoch)):
             seed = derive_seed(self.seed, "statistics", number)
-            yield attacked(self.model, self.defense, x, y, seed) if attack else x
+            yield attacked(self._accelerated, self.defense, x, y, seed) if attack else x
 
     def _output_is_finite(self, x: Tensor) -> bool:
         with torch.no_grad(), evaluating(self.model), seeded(0, x.device):
