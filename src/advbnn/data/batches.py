@@ -1,6 +1,7 @@
 """Batches as a pure function of seed, epoch and step."""
 
 import hashlib
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeVar
@@ -15,8 +16,8 @@ from advbnn.errors import ArgumentError, positive_whole
 
 Item = TypeVar("Item")
 
-_AUGMENTED = 2048
-"""Images that are augmented together."""
+_AUGMENTED = 2048 * 3 * 32 * 32
+"""Pixel values that are augmented together: 2,048 images of CIFAR-10."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class Batches:
     def _batches(self, epoch: int, start_step: int) -> Iterator[tuple[Tensor, Tensor]]:
         # several batches at a time, since an augmentation of many small operations takes hardly longer for them;
         # always the same ones together, so that a resumed epoch has the same images to the last bit
-        together = max(1, _AUGMENTED // self.batch_size)
+        together = max(1, _AUGMENTED // (self.batch_size * math.prod(self.examples.shape)))
         skipped = start_step % together
         first = start_step - skipped
         draws = [self._augmented(draw, first, together) for draw in self._draw(epoch)]
