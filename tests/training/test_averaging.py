@@ -58,23 +58,6 @@ def test_the_moving_average_is_its_recursion_and_stays_in_range(values: list[flo
     assert min(values) - 1e-9 <= model.weight.item() <= max(values) + 1e-9
 
 
-def test_the_moving_average_includes_running_statistics_but_not_counters() -> None:
-    model = small_net()
-    average, means = WeightAverage(model, decay=0.5), []
-    for _ in range(4):
-        perturb(model)
-        model[1].num_batches_tracked += 3
-        average.update(model)
-        means.append(model[1].running_mean.clone())
-    expected = means[0]
-    for t, mean in enumerate(means[1:], start=2):
-        expected = expected + max(1 / t, 0.5) * (mean - expected)
-    latest = int(model[1].num_batches_tracked)
-    average.copy_to(model)
-    torch.testing.assert_close(model[1].running_mean, expected)
-    assert model[1].num_batches_tracked == latest
-
-
 def test_half_precision_is_averaged_in_single() -> None:
     model = nn.Linear(1, 1, bias=False).to(torch.bfloat16)
     nn.init.constant_(model.weight, 1.0)

@@ -67,11 +67,15 @@ def test_weight_averages(digits: Splits[ImageSet], monkeypatch: pytest.MonkeyPat
     assert all(norm.num_batches_tracked == 5 for norm in norms)  # estimated anew
 
 
-@pytest.mark.parametrize("options", [{}, {"attack_mode": "train"}, {"objective": {"trades": 6.0}}], ids=str)
+@pytest.mark.parametrize(
+    ("options", "decay"),
+    [({}, None), ({"attack_mode": "train"}, None), ({"objective": {"trades": 6.0}}, None), ({}, 0.9)],
+    ids=str,
+)
 def test_running_statistics_of_averaged_weights_are_for_the_attack_of_training(
-    digits: Splits[ImageSet], monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+    digits: Splits[ImageSet], monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], decay: float | None
 ) -> None:
-    value = quick("adv_bnn", architecture="small_cnn", averaging=Averaging(decay=None), augment=False, **options)
+    value = quick("adv_bnn", architecture="small_cnn", averaging=Averaging(decay=decay), augment=False, **options)
     seen: list[tuple[nn.Module, Tensor]] = []
     refresh = state_module.refresh_batchnorm
 
@@ -96,6 +100,24 @@ def test_running_statistics_of_averaged_weights_are_for_the_attack_of_training(
         assert value.attack is not None and not torch.equal(perturbed, value.attack(model, *arguments))
     norms = [part for part in result.model.modules() if isinstance(part, nn.BatchNorm2d)]
     assert norms and all(norm.num_batches_tracked == 5 for norm in norms)  # not those in the attack
+
+
+def test_a_moving_average_is_validated_and_returned_with_statistics_of_its_own(
+    digits: Splits[ImageSet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_module, "STATISTICS", 20)  # two batches
+    checked = []
+    score = state_module.validation_score
+
+    def watched(model: nn.Module, *arguments: Any) -> float:
+        checked.append(int(model.get_submodule("features.1").num_batches_tracked))
+        return score(model, *arguments)
+
+    monkeypatch.setattr(state_module, "validation_score", watched)
+    averaging, stopping = Averaging(decay=0.9), EarlyStopping(fraction=0.25, samples=1)
+    options = {"architecture": "small_cnn", "averaging": averaging, "early_stopping": stopping}
+    model = train(digits, quick("adv", **options)).model
+    assert checked == [2, 2] and model.get_submodule("features.1").num_batches_tracked == 2
 
 
 def test_langevin_dynamics_gives_a_bank_of_samples(digits: Splits[ImageSet], tmp_path: Path) -> None:

@@ -82,9 +82,10 @@ class Variational:
 class Averaging:
     """`fit` returns a running average of the weights from epoch `start` on; see `WeightAverage`.
 
-    The `decay` is of an exponential moving average (EMA); None for the equal average (SWA), for which the running
-    statistics of BatchNorm are estimated anew. With a `consistency` weight c, the loss has the further term
-    c KL(p(. | x^adv, average) || p(. | x^adv, w)), which keeps the network near its average (ReBAT; Wang et al., 2023).
+    The `decay` is of an exponential moving average (EMA); None for the equal average (SWA). The running statistics of
+    BatchNorm are estimated anew for the average, on images attacked as in training. With a `consistency` weight c, the
+    loss has the further term c KL(p(. | x^adv, average) || p(. | x^adv, w)), with the statistics of the batch, which
+    keeps the network near its average (ReBAT; Wang et al., 2023).
     """
 
     decay: float | None = 0.995
@@ -98,8 +99,6 @@ class Averaging:
             raise ArgumentError(f"start must be an epoch, 0 or later, got {self.start}")
         if not self.consistency >= 0:
             raise ArgumentError(f"consistency must be 0 or more, got {self.consistency}")
-        if self.consistency and self.decay is None:
-            raise ArgumentError("consistency needs an average with running statistics; give decay, such as 0.999")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,9 +25,9 @@ class WeightAverage:
     it spans 1 / (1 - decay) updates, so that it does not depend on the initial weights. With `decay=None`, r_t = 1 / t:
     the equal average of stochastic weight averaging (SWA).
 
-    Running statistics, and other buffers in floating point, are averaged with a decay like the parameters. Without one
-    they are copied from the latest update and do not fit the average: `refresh_batchnorm` estimates them anew. All
-    other buffers are copied. Half precision is averaged in float32, which does not round small changes away.
+    Buffers are copied from the latest update. Running statistics among them do not fit the average, whose weights are
+    smaller the more the weights move: `refresh_batchnorm` estimates them anew. Parameters in half precision are
+    averaged in float32, which does not round small changes away.
 
     Before the first of its `updates`, the average is the initial model.
     """
@@ -35,31 +35,23 @@ class WeightAverage:
     def __init__(self, model: nn.Module, decay: float | None = 0.995) -> None:
         self.decay = decay
         self.updates = 0
-        averaged, copied = self._parts(model)
-        self._average = [t.detach().to(torch.promote_types(t.dtype, torch.float32)).clone() for t in averaged]
-        self._latest = [t.detach().clone() for t in copied]
+        precise = [p.detach().to(torch.promote_types(p.dtype, torch.float32)) for p in model.parameters()]
+        self._average = [tensor.clone() for tensor in precise]
+        self._latest = [b.detach().clone() for b in model.buffers()]
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
         self.updates += 1
         share = max(1 / self.updates, 0.0 if self.decay is None else 1 - self.decay)
-        averaged, copied = self._parts(model)
-        torch._foreach_lerp_(self._average, [t.to(a) for t, a in zip(averaged, self._average, strict=True)], share)
-        if copied:
-            torch._foreach_copy_(self._latest, copied)
+        parameters = [p.to(a) for p, a in zip(model.parameters(), self._average, strict=True)]
+        torch._foreach_lerp_(self._average, parameters, share)
+        for mine, theirs in by_type(self._latest, model.buffers()):
+            torch._foreach_copy_(mine, theirs)
 
     @torch.no_grad()
     def copy_to(self, model: nn.Module) -> None:
         """Overwrite the parameters and buffers of `model` with the average."""
-        averaged, copied = self._parts(model)
-        torch._foreach_copy_([*averaged, *copied], [*self._average, *self._latest])
-
-    def _parts(self, model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
-        """The tensors that are averaged, and those that are copied."""
-        averaged, copied = list[Tensor](model.parameters()), list[Tensor]()
-        for buffer in model.buffers():
-            (averaged if self.decay is not None and buffer.is_floating_point() else copied).append(buffer)
-        return averaged, copied
+        torch._foreach_copy_([*model.parameters(), *model.buffers()], [*self._average, *self._latest])
 
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[None]:
@@ -70,16 +62,16 @@ class WeightAverage:
 
     @torch.no_grad()
     def outputs(self, model: nn.Module, network: nn.Module, x: Tensor) -> Tensor:
-        """The outputs of `network`, which is `model` or a part of it, with the averaged weights."""
-        with self.applied(model), evaluating(network):
+        """The outputs of `network`, which is `model` or a part of it, with the averaged weights.
+
+        In the network's own mode: in training mode with the statistics of the batch, which always fit the weights.
+        """
+        with self.applied(model):
             return cast(Tensor, network(x))
 
     def by_name(self, model: nn.Module) -> dict[str, Tensor]:
-        """The averaged parameters and buffers of `model` by name, not copied."""
-        names = {id(tensor): name for name, tensor in (*model.named_parameters(), *model.named_buffers())}
-        averaged, copied = self._parts(model)
-        tensors = zip((*averaged, *copied), (*self._average, *self._latest), strict=True)
-        return {names[id(tensor)]: average for tensor, average in tensors}
+        """The averaged parameters of `model` by name, not copied."""
+        return {name: average for (name, _), average in zip(model.named_parameters(), self._average, strict=True)}
 
     def state_dict(self) -> dict[str, Any]:
         """The number of updates and the tensors, not copied."""
@@ -91,6 +83,13 @@ class WeightAverage:
         for tensor, value in zip((*self._average, *self._latest), saved, strict=True):
             tensor.copy_(value)
         self.updates = int(state["updates"])
+
+
+def by_type(mine: Iterable[Tensor], theirs: Iterable[Tensor]) -> list[tuple[list[Tensor], list[Tensor]]]:
+    """Pairs of lists of tensors of one type, which one kernel can copy."""
+    pairs = list(zip(mine, theirs, strict=True))
+    types = {a.dtype: None for a, _ in pairs}
+    return [([a for a, _ in pairs if a.dtype == t], [b for a, b in pairs if a.dtype == t]) for t in types]
 
 
 @contextmanager

@@ -7,7 +7,7 @@ the backward pass of the weight sample (appendix B).
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple, cast
 
@@ -26,7 +26,7 @@ from advbnn.fast.fused_net import FusedNet
 from advbnn.fast.prior_term import PriorTerm
 from advbnn.fast.weights import FixedWeights, SampledWeights
 from advbnn.randomness import seeded
-from advbnn.training.averaging import WeightAverage
+from advbnn.training.averaging import WeightAverage, by_type
 from advbnn.training.awp import climb, perturbable
 from advbnn.training.fast_attack import FastOracle, Passes
 from advbnn.training.fast_support import check_supported
@@ -104,7 +104,7 @@ class FastStep:
         self._perturbable = [] if defense.awp is None else perturbable(model)
         # the ascent step of AWP must not change the statistics of the network
         self._scratch = {} if defense.awp is None else {name: b.clone() for name, b in self.buffers.items()}
-        self._scratch_pairs = _pairs_by_type(self._scratch.values(), self.buffers.values())
+        self._scratch_pairs = by_type(self._scratch.values(), self.buffers.values() if self._scratch else ())
         self._graphs: dict[tuple[torch.Size, float, Form], GraphedStep] = {}
         self._seen: Counter[tuple[torch.Size, float, Form]] = Counter()
         self._clean_graph: GraphedStep | None = None
@@ -198,10 +198,11 @@ class FastStep:
 
     @torch.no_grad()
     def _outputs_of(self, teacher: WeightAverage, x: Tensor) -> Tensor:
-        """The outputs of the averaged network, in evaluation mode."""
-        tensors = teacher.by_name(self.loss.model)
-        matrices = {name: t.to(self.precision) for name, t in tensors.items() if t.dim() > 1}
-        return self._measuring({**tensors, **matrices}, x)
+        """The outputs of the averaged network for a batch, with the statistics of the batch."""
+        weights = teacher.by_name(self.loss.model)
+        matrices = {name: w.to(self.precision) for name, w in weights.items() if w.dim() > 1}
+        buffers = {name: b.clone() for name, b in self.buffers.items()}
+        return self.passes.updating({**weights, **matrices, **buffers}, x)
 
     def _gradients(
         self,
@@ -259,13 +260,6 @@ class FastStep:
         states = self.optimizer.state.values()
         kept = [t for state in states for t in state.values() if isinstance(t, Tensor)]
         return [*self.loss.parameters(), *self.loss.buffers(), *kept]
-
-
-def _pairs_by_type(mine: Iterable[Tensor], theirs: Iterable[Tensor]) -> list[tuple[list[Tensor], list[Tensor]]]:
-    """The tensors in lists of one type, which one kernel can copy."""
-    pairs = list(zip(mine, theirs, strict=False))
-    types = {a.dtype for a, _ in pairs}
-    return [([a for a, _ in pairs if a.dtype == t], [b for a, b in pairs if a.dtype == t]) for t in types]
 
 
 def _fused_net(net: nn.Module, precision: torch.dtype, training: bool) -> FusedNet:

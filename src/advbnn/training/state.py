@@ -1,5 +1,6 @@
 """The state of a run: everything that changes from step to step, saved and restored as one."""
 
+import itertools
 from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -29,6 +30,9 @@ from advbnn.training.run_folder import NOISE_STD
 from advbnn.training.step import attacked, step_seed
 from advbnn.training.suitability import check_suitable
 from advbnn.training.tally import Tally
+
+STATISTICS = 2560
+"""Training images on which the running statistics of a moving average are estimated."""
 
 CLEAN_EVERY = 10
 """Steps between measurements of the clean score; each costs a forward pass."""
@@ -162,8 +166,7 @@ class TrainingState:
         """Load the final weights: the average if there is one, else the last."""
         if self.average is not None:
             self.average.copy_to(self._learned)
-            if self.average.decay is None:
-                self._estimate_running_statistics()
+            self._estimate_running_statistics()
 
     def return_to_best(self) -> None:
         """Load the weights of the best epoch, if early stopping has one."""
@@ -258,12 +261,18 @@ class TrainingState:
             return  # nothing has been averaged yet
         self.check_finite()
         with nullcontext() if self.average is None else self.average.applied(self._learned):
+            if self.average is not None:
+                self._estimate_running_statistics()
             seed = derive_seed(self.seed, "epoch", self.epoch)
             score = validation_score(self._accelerated, validation, defense, stopping.samples, seed, self.world)
             self.best.offer(self._learned, defense.objective.likelihood.better * score, self.epoch)
 
     def _estimate_running_statistics(self) -> None:
-        """Estimate the running statistics for the averaged weights over one epoch, the same in all processes."""
+        """Estimate the running statistics for the averaged weights, the same in all processes.
+
+        On the images of one epoch for the equal average, and on a part of them for a moving one, which is validated
+        often.
+        """
         # first on clean inputs, so that the attack sees statistics that fit the averaged weights
         for attack in (False,) if self.defense.attack is None else (False, True):
             with seeded(derive_seed(self.seed, "statistics"), self.data.train.device):
@@ -271,7 +280,9 @@ class TrainingState:
             self.world.average_(self.model.buffers())
 
     def _inputs(self, attack: bool) -> Iterator[Tensor]:
-        for number, (x, y) in enumerate(self.batches.epoch(self.epoch)):
+        moving = self.average is not None and self.average.decay is not None
+        count = -(-STATISTICS // self.batches.batch_size) if moving else None
+        for number, (x, y) in enumerate(itertools.islice(self.batches.epoch(self.epoch), count)):
             seed = derive_seed(self.seed, "statistics", number)
             yield attacked(self._accelerated, self.defense, x, y, seed) if attack else x
 
