@@ -2,14 +2,16 @@
 
     python benchmarks/step.py --network vgg16 --out benchmarks/records/step.json
     python benchmarks/step.py --network small_cnn --image-size 8 --channels 1 --threads 1 --engines eager
+    python benchmarks/step.py --network resnet18 --batches 128 256 --defenses adv adv+trades adv+awp adv+ema adv+idbh
 
-Times whole steps on random images, after warm-up, and writes one record: the machine, the versions, and for each row
-the median and range of milliseconds per step, seconds per epoch of 50,000 images, the share of the measured matrix
-rate, the peak memory and the load average.
+A defence may have options: `+trades`, `+awp`, `+ema`, `+idbh`, `+rebat`. Times whole steps on random images, after
+warm-up, and writes one record: the machine, the versions, and for each row the median and range of milliseconds per
+step, seconds per epoch of 50,000 images, the share of the measured matrix rate, the peak memory and the load average.
 """
 
 import argparse
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,11 @@ from advbnn import models
 from advbnn.attacks import PGD
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.mean_field import bayesianize
-from advbnn.defenses.defense import Defense
+from advbnn.data import Batches, from_tensors, named_augmentation
+from advbnn.defenses.defense import Averaging, Defense
 from advbnn.defenses.objective import RobustELBO
 from advbnn.defenses.rse import add_noise
+from advbnn.training.averaging import WeightAverage
 from advbnn.training.engine import make_step
 from advbnn.training.objective import RobustLoss
 
@@ -58,6 +62,7 @@ def main() -> None:
 
 def measure(name: str, engine: str, batch: int, options: argparse.Namespace, about: dict[str, Any]) -> dict[str, Any]:
     """One row: a defence, an engine and a batch size."""
+    row_name, (name, *extras) = name, name.split("+")
     device = best_device()
     reset_peak_memory()
     torch.manual_seed(0)
@@ -65,25 +70,45 @@ def measure(name: str, engine: str, batch: int, options: argparse.Namespace, abo
     net = models.build(options.network, classes=10, image_size=side, channels=channels).to(device)
     model = (bayesianize(net) if "bnn" in name else add_noise(net) if name == "rse" else net).train()
     attack = PGD(Threat("linf", 8 / 256), steps=options.attack_steps, step_size=0.007, random_start=False)
-    defense = Defense(attack=attack if "adv" in name else None, objective=RobustELBO(kl_scope="classifier"))
+    if "trades" in extras:
+        attack = replace(attack, random_start=True)
+    defense = Defense(
+        attack=attack if "adv" in name else None,
+        objective=RobustELBO(kl_scope="classifier", trades=6.0 if "trades" in extras else None),
+        awp=0.005 if "awp" in extras else None,
+        augment="idbh_weak" if "idbh" in extras else False,
+        averaging=Averaging(decay=0.999, consistency=1.0) if "rebat" in extras else None,
+    )
     loss = RobustLoss(model, defense.objective, IMAGES)
     step = make_step(engine, loss, torch.optim.Adam(loss.parameters(), lr=1e-4), defense)
-    x = torch.rand(batch, *about["image"], device=device)
-    y = torch.randint(10, (batch,), device=device)
-    setup = seconds_of(lambda: step(x, y, 0))
-    for warm_up in range(3):
-        step(x, y, warm_up)
+    average = WeightAverage(model, decay=0.999) if "ema" in extras or "rebat" in extras else None
+    teacher = average if "rebat" in extras else None
+    images = torch.randint(256, (batch * options.steps, *about["image"]), dtype=torch.uint8, device=device)
+    labels = torch.randint(10, (len(images),), device=device)
+    augmentations = named_augmentation(defense.augment, "random")
+    batches = Batches(from_tensors(images, labels, classes=10), batch, augmentations=augmentations)
 
     def one_round(number: int) -> None:
-        for i in range(options.steps):
-            step(x, y, number * options.steps + i)
+        for i, (x, y) in enumerate(batches.epoch(number)):
+            step(x, y, number * options.steps + i, teacher=teacher)
+            if average is not None:
+                average.update(model)
+
+    setup = seconds_of(lambda: step(*next(batches.epoch(0)), 0, teacher=teacher))
+    one_round(0)
 
     rounds = [seconds_of(lambda number=number: one_round(number)) / options.steps for number in range(options.repeats)]
     seconds, _ = median_and_spread(rounds)
     passes = (2 * options.attack_steps if "adv" in name else 0) + 3  # an input gradient costs one more forward pass
+    if "rebat" in extras:
+        passes += 1
+    if "trades" in extras:
+        passes += 4
+    if "awp" in extras:
+        passes += 6 if "trades" in extras else 3
     flops = passes * about["forward_gflop_an_image"] * 1e9 * batch / seconds
     return {
-        "defense": name,
+        "defense": row_name,
         "engine": engine,
         "batch": batch,
         "ms_a_step": 1e3 * seconds,

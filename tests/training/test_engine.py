@@ -12,7 +12,6 @@ from advbnn import models
 from advbnn.attacks import PGD
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.mean_field import bayesianize
-from advbnn.bayes.priors import ScaleMixturePrior
 from advbnn.defenses.defense import Defense
 from advbnn.fast.cuda_graph import make_capturable
 from advbnn.fast.weights import SampledWeights
@@ -21,6 +20,8 @@ from advbnn.training.fast_step import FastStep
 from advbnn.training.objective import RobustLoss
 from advbnn.training.step import EagerStep
 from quick import same
+
+COMPARING = Defense(attack=PGD(Threat(), pick="best"))
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -59,16 +60,17 @@ def test_an_eager_step_has_no_half_precision(engine: str) -> None:
 
 
 def test_a_step_without_a_fast_form_is_refused_with_the_reason() -> None:
-    with pytest.raises(ValueError, match="engine='compile' .*no closed form.*'eager'"):
-        make_step("compile", *parts(prior=ScaleMixturePrior()))
+    loss, optimizer, _ = parts()
+    with pytest.raises(ValueError, match="engine='compile' .*compares candidates.*'eager'"):
+        make_step("compile", loss, optimizer, COMPARING)
 
 
 @needs_gpu
 def test_auto_falls_back_with_a_reason(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="advbnn"):
-        step = make_step("auto", *parts("cuda", prior=ScaleMixturePrior()))
+        step = make_step("auto", *parts("cuda")[:2], COMPARING)
     assert isinstance(step, EagerStep)
-    assert "no closed form" in caplog.text
+    assert "compares candidates" in caplog.text
     assert isinstance(make_step("auto", *parts("cuda")), FallbackStep)
 
 
@@ -82,8 +84,8 @@ def fast_step(net: nn.Module, optimizer: Callable[..., torch.optim.Optimizer]) -
 def test_a_step_that_fails_at_its_first_batch_is_undone_and_made_eagerly(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(step: FastStep, x: Tensor, y: Tensor, passes: object = None) -> Tensor:
-        real(step, x, y, passes)
+    def failing(step: FastStep, x: Tensor, y: Tensor, form: object, passes: object = None) -> Tensor:
+        real(step, x, y, form, passes)
         raise RuntimeError("view size is not compatible\nwith all this")
 
     real = FastStep._step
@@ -98,6 +100,7 @@ def test_a_step_that_fails_at_its_first_batch_is_undone_and_made_eagerly(
     with caplog.at_level(logging.INFO, logger="advbnn"):
         tried(x, y, 5)
     assert "running eagerly: view size is not compatible" in caplog.text
+    assert tried.why_eager == "view size is not compatible" and eager.why_eager is None
     for seed in (6, 7):
         eager(x, y, seed)
         tried(x, y, seed)

@@ -24,6 +24,7 @@ from advbnn.defenses.schedules import OneCycle
 from advbnn.training.config import Config
 from advbnn.training.loading import load_trained
 from advbnn.training.loop import fit, fit_config
+from advbnn.training.state import TrainingState
 from quick import quick, same, train
 from workers import processes, train_resumable
 
@@ -93,6 +94,14 @@ def test_engine_and_precision_reach_the_step_and_the_run_folder(digits: Splits[I
     train(digits, quick(), out=tmp_path / "run", engine="eager", precision="full")
     kept = Config.from_run((tmp_path / "run" / "config.toml").read_text())
     assert (kept.engine, kept.precision, kept.data) == ("eager", "full", digits.train.name)
+
+
+def test_the_log_says_once_why_steps_run_eagerly(
+    digits: Splits[ImageSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TrainingState, "why_eager", "the fast step does not support this")
+    train(digits, quick(), out=tmp_path / "run")
+    assert (tmp_path / "run" / "log.txt").read_text().count("the fast step does not support this") == 1
 
 
 def test_frozen_batchnorm_stays_frozen(digits: Splits[ImageSet]) -> None:

@@ -54,6 +54,16 @@ def test_without_random_weights_it_is_adversarial_training() -> None:
     assert loss.score == (net(X + 0.1).argmax(1) == Y).sum()
 
 
+@pytest.mark.parametrize("trades", [None, 6.0])
+def test_consistency_adds_the_kl_from_the_teacher(trades: float | None) -> None:
+    net, teacher = nn.Linear(4, 3), torch.randn(8, 3, generator=torch.Generator().manual_seed(2))
+    loss = RobustLoss(net, RobustELBO(trades=trades), 10)
+    log_p, log_q = teacher.log_softmax(1), net(X + 0.1).log_softmax(1)
+    kl = (log_p.exp() * (log_p - log_q)).sum(1).mean()
+    plain, more = loss(X, X + 0.1, Y), loss(X, X + 0.1, Y, 1.0, 1.0, teacher, 2.0)
+    torch.testing.assert_close(more.total, plain.total + 2.0 * kl)
+
+
 def test_prior_over_plain_weights_gives_the_most_probable_ones() -> None:
     net, n = nn.Linear(4, 3), 10
     loss = RobustLoss(net, RobustELBO(), n, GaussianPrior(std=0.5))(X, X, Y)

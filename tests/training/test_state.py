@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from advbnn.attacks import PGD
+from advbnn.attacks.threat import Threat
 from advbnn.bayes.prediction import predict
 from advbnn.bayes.sample_bank import SampleBank
-from advbnn.data import ImageSet, Splits
-from advbnn.defenses.defense import Averaging
+from advbnn.data import ImageSet, Splits, from_tensors
+from advbnn.defenses.defense import Averaging, Defense, EarlyStopping
 from advbnn.defenses.optimizers import AdamOptimizer, LangevinSampler
 from advbnn.defenses.schedules import Constant, Cosine, Stages
 from advbnn.distributed import ALONE
 from advbnn.randomness import derive_seed
 from advbnn.training import state as state_module
+from advbnn.training.config import load_config
 from advbnn.training.loading import load_trained
 from advbnn.training.state import TrainingState
 from advbnn.training.step import attacked
@@ -63,11 +67,15 @@ def test_weight_averages(digits: Splits[ImageSet], monkeypatch: pytest.MonkeyPat
     assert all(norm.num_batches_tracked == 5 for norm in norms)  # estimated anew
 
 
-@pytest.mark.parametrize("options", [{}, {"attack_mode": "train"}, {"objective": {"trades": 6.0}}], ids=str)
+@pytest.mark.parametrize(
+    ("options", "decay"),
+    [({}, None), ({"attack_mode": "train"}, None), ({"objective": {"trades": 6.0}}, None), ({}, 0.9)],
+    ids=str,
+)
 def test_running_statistics_of_averaged_weights_are_for_the_attack_of_training(
-    digits: Splits[ImageSet], monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+    digits: Splits[ImageSet], monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], decay: float | None
 ) -> None:
-    value = quick("adv_bnn", architecture="small_cnn", averaging=Averaging(decay=None), augment=False, **options)
+    value = quick("adv_bnn", architecture="small_cnn", averaging=Averaging(decay=decay), augment=False, **options)
     seen: list[tuple[nn.Module, Tensor]] = []
     refresh = state_module.refresh_batchnorm
 
@@ -94,6 +102,24 @@ def test_running_statistics_of_averaged_weights_are_for_the_attack_of_training(
     assert norms and all(norm.num_batches_tracked == 5 for norm in norms)  # not those in the attack
 
 
+def test_a_moving_average_is_validated_and_returned_with_statistics_of_its_own(
+    digits: Splits[ImageSet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_module, "STATISTICS", 20)  # two batches
+    checked = []
+    score = state_module.validation_score
+
+    def watched(model: nn.Module, *arguments: Any) -> float:
+        checked.append(int(model.get_submodule("features.1").num_batches_tracked))
+        return score(model, *arguments)
+
+    monkeypatch.setattr(state_module, "validation_score", watched)
+    averaging, stopping = Averaging(decay=0.9), EarlyStopping(fraction=0.25, samples=1)
+    options = {"architecture": "small_cnn", "averaging": averaging, "early_stopping": stopping}
+    model = train(digits, quick("adv", **options)).model
+    assert checked == [2, 2] and model.get_submodule("features.1").num_batches_tracked == 2
+
+
 def test_langevin_dynamics_gives_a_bank_of_samples(digits: Splits[ImageSet], tmp_path: Path) -> None:
     value = quick("adv", optimizer=LangevinSampler(lr=0.1, prior_std=0.3, burn_in=4, every=2))
     result = train(digits, value, out=tmp_path / "run", save_every=0.0)
@@ -111,18 +137,31 @@ def test_langevin_dynamics_gives_a_bank_of_samples(digits: Splits[ImageSet], tmp
         {"objective": {"trades": 6.0}},
         {"objective": {"likelihood": {"label_smoothing": 0.1}, "samples": 2}},
         {"awp": 0.01},
-        {"clip": 1.0},
+        {"clip": 1.0, "augment": "cutmix"},
         {"attack_mode": "train", "architecture": "small_cnn"},
         {"attack": {"eot": 2}},
         {"schedule": Cosine(epochs=1)},
-        {"averaging": {"decay": 0.9}},
+        {"averaging": {"decay": 0.9, "consistency": 1.0}},
         {"early_stopping": {"fraction": 0.25, "samples": 2}, "averaging": {"decay": 0.9}},
         {"optimizer": {"kind": "adam", "weight_decay": 0.01}, "network": {"kind": "plain"}},
     ],
     ids=str,
 )
 def test_every_option_runs_and_resumes(digits: Splits[ImageSet], tmp_path: Path, options: dict[str, Any]) -> None:
-    value = quick(**{"schedule": Constant(epochs=1), **options})
+    check_resumes(digits, quick(**{"schedule": Constant(epochs=1), **options}), tmp_path)
+
+
+def test_the_recipe_of_augmentation_awp_and_ema_runs_and_resumes(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (72, 3, 12, 12), dtype=torch.uint8, generator=generator)
+    sets = [from_tensors(x, torch.arange(len(x)) % 10, classes=10) for x in (images[:60], images[60:])]
+    recipe = load_config(Path(__file__).parents[2] / "configs" / "cifar10-resnet18-idbh-awp-ema.toml").defense
+    small = {"attack": PGD(Threat(), steps=1), "batch_size": 16, "schedule": Cosine(epochs=4), "awp_start": 2}
+    value = replace(recipe, architecture="mlp", early_stopping=EarlyStopping(fraction=0.2, every=2, samples=1), **small)
+    check_resumes(Splits(*sets), value, tmp_path)
+
+
+def check_resumes(digits: Splits[ImageSet], value: Defense, tmp_path: Path) -> None:
     whole = train(digits, value)
     folder = tmp_path / "run"
     train(digits, value, out=folder, save_every=0.0)

@@ -13,7 +13,10 @@ from advbnn.errors import ArgumentError
 
 @dataclass(frozen=True, kw_only=True)
 class Categorical:
-    """p(y | x, w) = softmax(f(x; w))[y]: classification, with `label_smoothing` spread evenly over all classes."""
+    """p(y | x, w) = softmax(f(x; w))[y]: classification, with `label_smoothing` spread evenly over all classes.
+
+    The labels y are class numbers, [n], or probabilities, [n, classes], of mixed examples.
+    """
 
     label_smoothing: float = 0.0
     attack_loss: ClassVar[str] = "ce"
@@ -38,8 +41,9 @@ class Categorical:
         return samples.log_softmax(-1).logsumexp(0) - math.log(len(samples))
 
     def score(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """1 for each example that is classified correctly, else 0, [n]."""
-        return (outputs.argmax(-1) == y).to(outputs.dtype)
+        """1 for each example that is classified correctly (as the most probable class), else 0, [n]."""
+        labels = y.argmax(-1) if y.is_floating_point() else y
+        return (outputs.argmax(-1) == labels).to(outputs.dtype)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -151,7 +151,12 @@ def choose(value: PerParameter, name: str, parameter: Tensor, default: float | N
 def std_for(argument: str, value: PerParameter, name: str, parameter: Tensor) -> float | Tensor:
     """`choose`, with the result checked to be a standard deviation."""
     std = choose(value, name, parameter)
-    valid = bool(((std > 0) & std.isfinite()).all()) if isinstance(std, Tensor) else 0 < std < math.inf
+    if isinstance(std, Tensor):
+        # a captured step was checked when it warmed up, and must not wait for the device
+        capturing = std.is_cuda and torch.cuda.is_current_stream_capturing()
+        valid = capturing or bool(((std > 0) & std.isfinite()).all())
+    else:
+        valid = 0 < std < math.inf
     if not valid:
         raise ArgumentError(f"{argument} for parameter {name!r} must be positive and finite, got {std}")
     return std

@@ -59,14 +59,16 @@ class SGLD(Optimizer):
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
             if parameters:
-                noise_scale = math.sqrt(2 * group["lr"] * group["temperature"] / group["data_size"])
+                noise_scale = (2 * group["lr"] * group["temperature"] / group["data_size"]) ** 0.5
                 self._update(group, parameters, [p.grad for p in parameters], noise_scale)
         return loss
 
-    def _update(self, group: dict[str, Any], parameters: list[Tensor], grads: list[Tensor], noise_scale: float) -> None:
-        torch._foreach_add_(parameters, grads, alpha=-group["lr"])
-        if noise_scale > 0:
-            torch._foreach_add_(parameters, [torch.randn_like(p) for p in parameters], alpha=noise_scale)
+    def _update(
+        self, group: dict[str, Any], parameters: list[Tensor], grads: list[Tensor], noise_scale: float | Tensor
+    ) -> None:
+        _add_scaled(parameters, grads, -group["lr"])
+        if group["temperature"] > 0:
+            _add_scaled(parameters, [torch.randn_like(p) for p in parameters], noise_scale)
 
 
 class PSGLD(SGLD):
@@ -109,7 +111,9 @@ class PSGLD(SGLD):
         for group in self.param_groups:
             group.update({**own, **group})
 
-    def _update(self, group: dict[str, Any], parameters: list[Tensor], grads: list[Tensor], noise_scale: float) -> None:
+    def _update(
+        self, group: dict[str, Any], parameters: list[Tensor], grads: list[Tensor], noise_scale: float | Tensor
+    ) -> None:
         burn_in, alpha = group["burn_in"], group["alpha"]
         adapting = []
         for parameter, gradient in zip(parameters, grads, strict=True):
@@ -128,9 +132,16 @@ class PSGLD(SGLD):
         roots = torch._foreach_sqrt([self.state[p]["square_avg"] for p in parameters])
         torch._foreach_add_(roots, group["eps"])
         torch._foreach_addcdiv_(parameters, grads, roots, value=-group["lr"])
-        if noise_scale > 0:
-            torch._foreach_sqrt_(roots)
-            torch._foreach_addcdiv_(parameters, [torch.randn_like(p) for p in parameters], roots, value=noise_scale)
+        if group["temperature"] > 0:
+            noise = [torch.randn_like(p) for p in parameters]
+            torch._foreach_addcdiv_(parameters, noise, torch._foreach_sqrt(roots), value=float(noise_scale))
+
+
+def _add_scaled(parameters: list[Tensor], directions: list[Tensor], scale: float | Tensor) -> None:
+    if isinstance(scale, Tensor):  # a captured step reads the learning rate on the device
+        torch._foreach_add_(parameters, torch._foreach_mul(directions, scale))
+    else:
+        torch._foreach_add_(parameters, directions, alpha=scale)
 
 
 def keep(step: int, *, burn_in: int, every: int) -> bool:

@@ -11,10 +11,12 @@ from advbnn.data.augment import Augmentation as Augmentation
 from advbnn.data.augment import HorizontalFlip as HorizontalFlip
 from advbnn.data.augment import RandomCrop as RandomCrop
 from advbnn.data.augment import RandomResizedCrop as RandomResizedCrop
+from advbnn.data.augment import named_augmentation as named_augmentation
 from advbnn.data.augment import to_float as to_float
 from advbnn.data.augment import usual_augmentation as usual_augmentation
 from advbnn.data.batches import Batches as Batches
 from advbnn.data.cifar10 import load_cifar10 as load_cifar10
+from advbnn.data.cutmix import CutMix as CutMix
 from advbnn.data.digits import load_digits as load_digits
 from advbnn.data.download import fetch as fetch
 from advbnn.data.folder import load_folder as load_folder

@@ -13,7 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from advbnn.errors import ArgumentError, positive_whole
+from advbnn.errors import ArgumentError, positive_whole, unknown
+
+NAMED = ("crop_flip", "cutmix", "idbh_weak", "idbh_strong")
+"""Augmentations by name; see `named_augmentation`."""
 
 
 class Augmentation(ABC):
@@ -42,7 +45,7 @@ class RandomCrop(Augmentation):
 
     def apply(self, images: Tensor, uniform: Tensor) -> Tensor:
         height, width = images.shape[-2:]
-        top, left = _integers(uniform, 2 * self.padding + 1).unbind(1)
+        top, left = integers(uniform, 2 * self.padding + 1).unbind(1)
         # A view of every window of every image, [N, C, top, left, H, W]: only the chosen ones are copied.
         windows = F.pad(images, [self.padding] * 4).unfold(2, height, 1).unfold(3, width, 1)
         return windows[torch.arange(len(images), device=images.device), :, top, left]
@@ -80,13 +83,13 @@ class RandomResizedCrop(Augmentation):
         low, high = self.scale
         area = (low + (high - low) * uniform[:, 0]) * height * width
         side = area.sqrt().round().clamp(1, min(height, width)).long()
-        top, left = _integers(uniform[:, 1], height - side + 1), _integers(uniform[:, 2], width - side + 1)
+        top, left = integers(uniform[:, 1], height - side + 1), integers(uniform[:, 2], width - side + 1)
         rows, columns = _resize_matrix(top, side, height, self.size), _resize_matrix(left, side, width, self.size)
         resized = rows[:, None] @ to_float(images).double() @ columns[:, None].transpose(-2, -1)
         return resized.float().clamp(0, 1)
 
 
-def _integers(uniform: Tensor, count: Tensor | int) -> Tensor:
+def integers(uniform: Tensor, count: Tensor | int) -> Tensor:
     """Uniform integers 0..count-1 (the product alone may round up to `count` itself)."""
     return (uniform * count).long().clamp(max=count - 1)
 
@@ -118,6 +121,22 @@ def augment(images: Tensor, augmentations: Sequence[Augmentation], uniform: Tens
     for augmentation, numbers in zip(augmentations, columns, strict=True):
         images = augmentation.apply(images, numbers)
     return images
+
+
+def named_augmentation(augment: bool | str, data: str) -> tuple[Augmentation, ...]:
+    """The augmentation called `augment`, one of `NAMED`; True is the usual one for the dataset `data`, False none.
+
+    `"cutmix"` is `"crop_flip"` here: mixing is up to `Batches`.
+    """
+    if isinstance(augment, bool):
+        return usual_augmentation(data) if augment else ()
+    if augment in ("crop_flip", "cutmix"):
+        return RandomCrop(), HorizontalFlip()
+    if augment not in NAMED:
+        raise unknown("augment", augment, NAMED)
+    from advbnn.data.idbh import idbh
+
+    return idbh(erasing=1.0 if augment == "idbh_strong" else 0.5)
 
 
 def usual_augmentation(name: str) -> tuple[Augmentation, ...]:

@@ -16,6 +16,7 @@ from advbnn.attacks import PGD
 from advbnn.bayes.mean_field import bayesianize
 from advbnn.bayes.priors import GaussianPrior, unit_norm_scales
 from advbnn.bayes.protocol import random_parts
+from advbnn.data.augment import NAMED
 from advbnn.defenses.config_io import DERIVED
 from advbnn.defenses.objective import RobustELBO
 from advbnn.defenses.optimizers import AdamOptimizer, LangevinSampler, SGDOptimizer
@@ -81,18 +82,23 @@ class Variational:
 class Averaging:
     """`fit` returns a running average of the weights from epoch `start` on; see `WeightAverage`.
 
-    The `decay` is of an exponential moving average (EMA); None for the equal average (SWA), for which the running
-    statistics of BatchNorm are estimated anew.
+    The `decay` is of an exponential moving average (EMA); None for the equal average (SWA). The running statistics of
+    BatchNorm are estimated anew for the average, on images attacked as in training. With a `consistency` weight c, the
+    loss has the further term c KL(p(. | x^adv, average) || p(. | x^adv, w)), with the statistics of the batch, which
+    keeps the network near its average (ReBAT; Wang et al., 2023).
     """
 
     decay: float | None = 0.995
     start: int = 0
+    consistency: float = 0.0
 
     def __post_init__(self) -> None:
         if self.decay is not None and not 0 <= self.decay < 1:
             raise ArgumentError(f"decay must lie in [0, 1), or be None for the equal average, got {self.decay}")
         if self.start < 0:
             raise ArgumentError(f"start must be an epoch, 0 or later, got {self.start}")
+        if not self.consistency >= 0:
+            raise ArgumentError(f"consistency must be 0 or more, got {self.consistency}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,11 +176,13 @@ class Defense:
         schedule: learning rate and length: `Constant`, `Stages`, `Cosine`, `OneCycle`, or a `Section` of one of these.
         batch_size: examples per update, over all processes.
         drop_last: skip the last, smaller batch of an epoch.
-        augment: augment images as the authors' code does for the dataset; see `data.usual_augmentation`.
+        augment: true for the augmentation of the authors' code for the dataset, false for none, or a name:
+            `"crop_flip"`, `"cutmix"`, `"idbh_weak"` or `"idbh_strong"`; see `data.named_augmentation`.
         clip: the largest gradient norm of an update; None for no clipping.
         averaging: average the weights during training; None for no average.
         swag: make a posterior of the weights during training; None for none.
         awp: rho, the relative size of an adversarial weight perturbation; None for none.
+        awp_start: the epoch from which on weights are perturbed.
         early_stopping: stop on a validation set; None trains to the end.
         chosen_by_us: settings that the profile's source leaves open, with values chosen by this library.
         changed: settings that differ from the profile.
@@ -193,11 +201,12 @@ class Defense:
     schedule: Constant | Stages | Cosine | OneCycle | Section = field(default_factory=Constant)
     batch_size: int = 128
     drop_last: bool = False
-    augment: bool = True
+    augment: bool | str = True
     clip: float | None = None
     averaging: Averaging | None = None
     swag: Swag | None = None
     awp: float | None = None
+    awp_start: int = 0
     early_stopping: EarlyStopping | None = None
     chosen_by_us: tuple[str, ...] = field(default=(), metadata=DERIVED)
     changed: tuple[str, ...] = field(default=(), metadata=DERIVED)
@@ -206,10 +215,15 @@ class Defense:
         for name, options in {"norm_scales": ("ones", "uniform"), "attack_mode": ("eval", "train")}.items():
             if getattr(self, name) not in options:
                 raise unknown(name, getattr(self, name), options)
+        if isinstance(self.augment, str) and self.augment not in NAMED:
+            raise unknown("augment", self.augment, NAMED)
         for name in ("clip", "awp"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ArgumentError(f"{name} must be positive, or None to leave it out, got {value}")
+        if not 0 <= self.awp_start < self.schedule.total_epochs:
+            last = self.schedule.total_epochs - 1
+            raise ArgumentError(f"awp_start must be an epoch, 0..{last}, got {self.awp_start}")
         if isinstance(self.optimizer, LangevinSampler):
             self._check_langevin()
         self._check_averaging()
@@ -292,6 +306,8 @@ class Defense:
                 f"attack.loss={self.attack.loss!r} does not fit a {type(likelihood).__name__} likelihood; "
                 f"use loss={likelihood.attack_loss!r}"
             )
+        if self.augment == "cutmix" and self.attack.loss != "ce":
+            raise ArgumentError(f"augment='cutmix' mixes labels, which attack.loss={self.attack.loss!r} does not take")
         if trades is not None and isinstance(self.network, Plain) and not self.attack.random_start:
             raise ArgumentError("trades needs attack.random_start=True: the KL and its gradient are zero at the input")
 

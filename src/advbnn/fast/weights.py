@@ -59,15 +59,21 @@ class SampledWeights:
     """Weights with a Gaussian posterior, sampled by counter-based noise: all matrices at once, then all vectors.
 
     Args:
-        bnn: the network; its prior must be a `GaussianPrior` with a number for each parameter.
+        bnn: the network.
         precision: type of the matrices.
-        kl_weight: alpha / N by the parameter's name, 0 for parameters outside the scope of the KL.
+        kl_weight: alpha / N by the parameter's name, 0 for parameters outside the scope of the KL. The prior must then
+            be a `GaussianPrior` with a number for each parameter. None leaves the KL to a `PriorTerm`.
         compiled: compile the noise; on a GPU it has its own kernel.
     """
 
     def __init__(
-        self, bnn: RandomNetwork, precision: torch.dtype, kl_weight: Callable[[str], float], compiled: bool = False
+        self,
+        bnn: RandomNetwork,
+        precision: torch.dtype,
+        kl_weight: Callable[[str], float] | None,
+        compiled: bool = False,
     ) -> None:
+        self._kl_weight = kl_weight
         random = list(bnn.posterior())
         names = {name for name, _, _ in random}
         self._fixed = FixedWeights({n: p for n, p in bnn.net.named_parameters() if n not in names}, precision)
@@ -102,8 +108,8 @@ class SampledWeights:
             group.backward([grads[name] for name in group.names], seed, stream, factor, first)
 
     def kl(self) -> Tensor | None:
-        """KL(q || p) of the parameters inside the scope, without its weight (eq. 6)."""
-        return torch.stack([group.kl() for group in self._groups]).sum()
+        """KL(q || p) of the parameters inside the scope, without its weight (eq. 6); None if it is not closed here."""
+        return None if self._kl_weight is None else torch.stack([group.kl() for group in self._groups]).sum()
 
 
 @dataclass(frozen=True)
@@ -224,8 +230,10 @@ class _Group:
         return [_as_in_memory(piece, mu) for piece, mu in zip(pieces, self._means, strict=True)]
 
 
-def _runs(bnn: RandomNetwork, entries: Sequence[_Entry], kl_weight: Callable[[str], float]) -> list[_Run]:
+def _runs(bnn: RandomNetwork, entries: Sequence[_Entry], kl_weight: Callable[[str], float] | None) -> list[_Run]:
     prior = bnn.prior
+    if kl_weight is None:
+        return [_Run(0, sum(mu.numel() for _, mu, _ in entries), 1.0, 0.0, 0.0)]
     if not isinstance(prior, GaussianPrior):
         raise UnsupportedError(f"the KL to a {type(prior).__name__} has no closed form")
     runs: list[_Run] = []

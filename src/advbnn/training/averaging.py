@@ -6,7 +6,7 @@ averaged geometrically.
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from advbnn.modules import evaluating
 
 
 class WeightAverage:
-    """The running average of all parameters of a model.
+    """The running average of the weights of a model.
 
         average <- average + r_t * (w_t - average),    r_t = max(1 / t, 1 - decay)
 
@@ -25,9 +25,9 @@ class WeightAverage:
     it spans 1 / (1 - decay) updates, so that it does not depend on the initial weights. With `decay=None`, r_t = 1 / t:
     the equal average of stochastic weight averaging (SWA).
 
-    Buffers, such as running statistics, are copied from the latest update. They roughly fit the averaged weights of an
-    EMA but not of an equal average: `refresh_batchnorm` estimates them anew. Parameters in half precision are averaged
-    in float32, which does not round small changes away.
+    Buffers are copied from the latest update. Running statistics among them do not fit the average, whose weights are
+    smaller the more the weights move: `refresh_batchnorm` estimates them anew. Parameters in half precision are
+    averaged in float32, which does not round small changes away.
 
     Before the first of its `updates`, the average is the initial model.
     """
@@ -45,8 +45,8 @@ class WeightAverage:
         share = max(1 / self.updates, 0.0 if self.decay is None else 1 - self.decay)
         parameters = [p.to(a) for p, a in zip(model.parameters(), self._average, strict=True)]
         torch._foreach_lerp_(self._average, parameters, share)
-        if self._latest:
-            torch._foreach_copy_(self._latest, list(model.buffers()))
+        for mine, theirs in by_type(self._latest, model.buffers()):
+            torch._foreach_copy_(mine, theirs)
 
     @torch.no_grad()
     def copy_to(self, model: nn.Module) -> None:
@@ -60,6 +60,19 @@ class WeightAverage:
             self.copy_to(model)
             yield
 
+    @torch.no_grad()
+    def outputs(self, model: nn.Module, network: nn.Module, x: Tensor) -> Tensor:
+        """The outputs of `network`, which is `model` or a part of it, with the averaged weights.
+
+        In the network's own mode: in training mode with the statistics of the batch, which always fit the weights.
+        """
+        with self.applied(model):
+            return cast(Tensor, network(x))
+
+    def by_name(self, model: nn.Module) -> dict[str, Tensor]:
+        """The averaged parameters of `model` by name, not copied."""
+        return {name: average for (name, _), average in zip(model.named_parameters(), self._average, strict=True)}
+
     def state_dict(self) -> dict[str, Any]:
         """The number of updates and the tensors, not copied."""
         return {"updates": self.updates, "average": list(self._average), "latest": list(self._latest)}
@@ -70,6 +83,13 @@ class WeightAverage:
         for tensor, value in zip((*self._average, *self._latest), saved, strict=True):
             tensor.copy_(value)
         self.updates = int(state["updates"])
+
+
+def by_type(mine: Iterable[Tensor], theirs: Iterable[Tensor]) -> list[tuple[list[Tensor], list[Tensor]]]:
+    """Pairs of lists of tensors of one type, which one kernel can copy."""
+    pairs = list(zip(mine, theirs, strict=True))
+    types = {a.dtype: None for a, _ in pairs}
+    return [([a for a, _ in pairs if a.dtype == t], [b for a, b in pairs if a.dtype == t]) for t in types]
 
 
 @contextmanager

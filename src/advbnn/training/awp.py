@@ -31,17 +31,30 @@ def perturbed(model: nn.Module, loss_fn: Callable[[], Tensor], rho: float = 5e-3
     `loss_fn` computes the loss with the current weights, once. A random network samples its noise there and again in
     the block, unless both have the same seed. rho is called gamma in the paper.
     """
-    spreads = {id(parameter.log_std) for parameter in gaussian_parameters(model)}
-    weights = [p for p in model.parameters() if p.requires_grad and p.dim() >= 2 and id(p) not in spreads]
-    if not weights:
-        raise ArgumentError("model has no trainable parameter with two dimensions or more, so nothing to perturb")
+    weights = perturbable(model)
     with restored(model.buffers()), torch.enable_grad():
         gradients = torch.autograd.grad(loss_fn(), weights, allow_unused=True)
     with restored(weights):
-        with torch.no_grad():
-            for weight, gradient in zip(weights, gradients, strict=True):
-                if gradient is not None:
-                    # a zero gradient gives no step
-                    direction = gradient / gradient.norm().clamp_min(1e-12)
-                    weight.add_(direction * (rho * weight.norm()))
+        moved = [(w, g) for w, g in zip(weights, gradients, strict=True) if g is not None]
+        climb([w for w, _ in moved], [g for _, g in moved], rho)
         yield
+
+
+def perturbable(model: nn.Module) -> list[Tensor]:
+    """The weights that move: trainable, with two dimensions or more, and no log standard deviations."""
+    spreads = {id(parameter.log_std) for parameter in gaussian_parameters(model)}
+    weights: list[Tensor] = [p for p in model.parameters() if p.requires_grad and p.dim() >= 2 and id(p) not in spreads]
+    if not weights:
+        raise ArgumentError("model has no trainable parameter with two dimensions or more, so nothing to perturb")
+    return weights
+
+
+@torch.no_grad()
+def climb(weights: list[Tensor], gradients: list[Tensor], rho: float) -> None:
+    """Move each weight by rho of its norm along its gradient; a zero gradient gives no step."""
+    if not weights:
+        return
+    lengths = [norm.clamp_min(1e-12) for norm in torch._foreach_norm(gradients)]
+    sizes = torch._foreach_div(torch._foreach_norm(weights), lengths)
+    torch._foreach_mul_(sizes, rho)
+    torch._foreach_add_(weights, torch._foreach_mul(gradients, sizes))

@@ -16,7 +16,7 @@ from advbnn.errors import ArgumentError, UnsupportedError, unknown
 from advbnn.fast.compiling import ENGINES, PRECISIONS
 from advbnn.training.fast_step import FastStep
 from advbnn.training.objective import RobustLoss
-from advbnn.training.step import EagerStep, StepRecord
+from advbnn.training.step import EagerStep, StepRecord, mixed
 
 log = logging.getLogger("advbnn")
 
@@ -37,7 +37,8 @@ class FallbackStep:
             return self._step(x, y, seed, **options)
         fast = self._fast
         if fast.defense.attack is not None:
-            fast.defense.attack._checked(fast.loss.model, x, y)  # only once, since it synchronizes the device
+            labels = y.argmax(1) if mixed(y, fast.loss.objective.likelihood) else y
+            fast.defense.attack._checked(fast.loss.model, x, labels)  # only once, since it synchronizes the device
         tensors = [(t, t.detach().clone()) for t in (*fast.loss.parameters(), *fast.loss.buffers())]
         optimizer_state = copy.deepcopy(fast.optimizer.state_dict())
         try:
@@ -53,10 +54,16 @@ class FallbackStep:
                 remedy = "use engine='eager', or 'auto' without a precision"
                 raise ArgumentError(f"the fast engine cannot run this network: {reason}; {remedy}") from error
             log.info("running eagerly: %s", reason)
-            self._step = EagerStep(fast.loss, fast.optimizer, fast.defense, fast.processes.share_gradients(fast.loss))
+            update = fast.processes.share_gradients(fast.loss)
+            self._step = EagerStep(fast.loss, fast.optimizer, fast.defense, update, reason)
             return self._step(x, y, seed, **options)
         self._step = fast
         return record
+
+    @property
+    def why_eager(self) -> str | None:
+        """Why the step runs eagerly, if it does."""
+        return self._step.why_eager if isinstance(self._step, EagerStep) else None
 
     def with_optimizer(self, optimizer: torch.optim.Optimizer) -> "Step":
         if self._step is not None:
@@ -106,4 +113,4 @@ def make_step(
             remedy = "leave precision='bf16' out" if engine == "auto" else "use 'eager' or 'auto'"
             raise ArgumentError(f"engine={engine!r} does not fit this step: {reason}; {remedy}") from reason
         log.info("running eagerly: %s", reason)
-        return EagerStep(loss, optimizer, defense, processes.share_gradients(loss))
+        return EagerStep(loss, optimizer, defense, processes.share_gradients(loss), str(reason))

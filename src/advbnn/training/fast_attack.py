@@ -13,27 +13,37 @@ from advbnn.defenses.defense import Defense
 from advbnn.fast.attack_weights import AttackWeights
 from advbnn.fast.compiling import compile_separately
 from advbnn.fast.fused_net import FusedNet
-from advbnn.training.objective import RobustLoss
+from advbnn.training.objective import RobustLoss, data_terms
 
 Tensors = Mapping[str, Tensor]
 
 
 class Passes:
-    """The two passes of the network: the input gradient of the attack, and the loss of the update."""
+    """The two passes of the network: the input gradient of the attack, and the loss of the update.
+
+    With TRADES, the attack's target is the output for the clean input instead of the label, and the update takes clean
+    and perturbed inputs in one batch, clean ones first.
+    """
 
     def __init__(
         self, attacking: FusedNet, updating: FusedNet, loss: RobustLoss, defense: Defense, compiled: bool
     ) -> None:
         self.attacking, self.updating, self._loss, self._defense = attacking, updating, loss, defense
-        likelihood = loss.objective.likelihood
+        trades, kl = loss.objective.trades, loss.objective.likelihood.kl
+        consistency = 0.0 if defense.averaging is None else defense.averaging.consistency
         objective = None if defense.attack is None else defense.attack.objective
 
         def attack_objective(tensors: Tensors, folded: bool, x: Tensor, y: Tensor) -> Tensor:
-            return objective(attacking(tensors, x, folded), y).sum()  # type: ignore[misc]
+            outputs = attacking(tensors, x, folded)
+            # the target of TRADES is the output for the clean input
+            return (objective(outputs, y) if trades is None else kl(y, outputs)).sum()  # type: ignore[misc]
 
-        def update_loss(weights: Tensors, buffers: Tensors, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        def update_loss(
+            weights: Tensors, buffers: Tensors, x: Tensor, y: Tensor, teacher: Tensor | None
+        ) -> tuple[Tensor, Tensor]:
             outputs = updating({**weights, **buffers}, x)
-            return likelihood.nll(outputs, y).mean(), likelihood.score(outputs.detach(), y).sum()
+            terms, score = data_terms(loss.objective, outputs, y, None, teacher, consistency)
+            return terms.mean(), score.sum()
 
         self._attacked: Callable[..., Tensor] = attack_objective
         self.loss: Callable[..., tuple[Tensor, Tensor]] = update_loss
@@ -61,16 +71,24 @@ class FastOracle:
         seed: of all noise in the step.
         passes: the passes of the network.
         x: the clean inputs.
-        gradients: how many gradients the attack will need.
+        samples: how many weight samples the attack will need.
 
     Attributes:
         streams: noise streams used so far.
     """
 
-    def __init__(self, weights: AttackWeights, seed: Tensor, passes: Passes, x: Tensor, gradients: int) -> None:
+    def __init__(self, weights: AttackWeights, seed: Tensor, passes: Passes, x: Tensor, samples: int) -> None:
         self._passes, self._x = passes, x
-        self._samples = _SampledAhead(weights, seed, gradients)
+        self._samples = _SampledAhead(weights, seed, samples)
         self.streams = 0
+
+    @torch.no_grad()
+    def outputs(self, x: Tensor) -> Tensor:
+        """The outputs of the network under attack, with one weight sample."""
+        with self._samples.of(self.streams) as weights:
+            outputs = self._passes.attacking(weights, x, self._samples.folded)
+        self.streams += 1
+        return outputs
 
     def gradient(self, x: Tensor, y: Tensor, objective: Objective, eot: int = 1) -> LossGradient:
         """The gradient of the objective, averaged over `eot` weight samples; the rest of the slope is empty."""

@@ -6,31 +6,45 @@ the backward pass of the weight sample (appendix B).
 """
 
 import copy
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
-from advbnn.attacks import PGD
-from advbnn.bayes.kl import names_in_scope
-from advbnn.bayes.likelihoods import Categorical
-from advbnn.bayes.protocol import RandomNetwork, inner_network, random_parts
+from advbnn.bayes.kl import kl_divergence, names_in_scope
+from advbnn.bayes.protocol import RandomNetwork, inner_network
+from advbnn.bayes.sgld import negative_log_prior
 from advbnn.defenses.defense import Defense
-from advbnn.defenses.optimizers import LangevinSampler
 from advbnn.distributed import ALONE, World
 from advbnn.errors import UnsupportedError
 from advbnn.fast.attack_weights import AttackWeights, UnfoldedWeights, attack_weights
 from advbnn.fast.cuda_graph import GraphedStep, make_capturable
 from advbnn.fast.fused_net import FusedNet
+from advbnn.fast.prior_term import PriorTerm
 from advbnn.fast.weights import FixedWeights, SampledWeights
-from advbnn.modules import training
-from advbnn.randomness import offers_resample, seeded
+from advbnn.randomness import seeded
+from advbnn.training.averaging import WeightAverage, by_type
+from advbnn.training.awp import climb, perturbable
 from advbnn.training.fast_attack import FastOracle, Passes
+from advbnn.training.fast_support import check_supported
 from advbnn.training.objective import RobustLoss
 from advbnn.training.step import StepRecord
 
 _CLEAN_STREAM = 2**30
 """The noise stream of the clean score: beyond the streams of any attack, and within 32 bits with sign."""
+
+_CAPTURED_AFTER = 4
+"""The occurrence at which a further kind of batch is captured, since capturing takes as long as several steps."""
+
+
+class Form(NamedTuple):
+    """What a step does besides the attack and the update: whether it perturbs the weights, and its teacher."""
+
+    perturbed: bool = False
+    teacher: WeightAverage | None = None
 
 
 class FastStep:
@@ -49,6 +63,8 @@ class FastStep:
         UnsupportedError: with the reason, if the step has no fast form.
     """
 
+    why_eager = None
+
     def __init__(
         self,
         loss: RobustLoss,
@@ -60,17 +76,17 @@ class FastStep:
         compiled: bool = True,
         captured: bool = True,
     ) -> None:
-        _check_supported(loss, defense)
+        check_supported(loss, defense)
         self.loss, self.optimizer, self.defense, self.processes = loss, optimizer, defense, processes
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self._not_learned = [p for p in loss.parameters() if not p.requires_grad]
-        self.captured = captured
+        self.captured, self.precision = captured, precision
         model = loss.model
         net = inner_network(model)
         device = next(model.parameters()).device
         if device.type == "cuda":
             _to_channels_last(model)
-        self.weights = _weights_of(loss, precision, compiled)
+        self.weights, self._prior_term = _weights_of(loss, precision, compiled)
         self.buffers = dict(net.named_buffers())
         self.seed = torch.zeros(1, dtype=torch.int64, device=device)
         self.factor, self.share = (torch.ones((), device=device) for _ in range(2))
@@ -85,7 +101,12 @@ class FastStep:
             self.attack_weights = attack_weights(self.weights, attacking, self.buffers, compiled)
         self.passes = Passes(attacking, updating, loss, defense, compiled)
         self._plain_passes = self.passes.plain()
-        self._graphs: dict[tuple[torch.Size, float], GraphedStep] = {}
+        self._perturbable = [] if defense.awp is None else perturbable(model)
+        # the ascent step of AWP must not change the statistics of the network
+        self._scratch = {} if defense.awp is None else {name: b.clone() for name, b in self.buffers.items()}
+        self._scratch_pairs = by_type(self._scratch.values(), self.buffers.values() if self._scratch else ())
+        self._graphs: dict[tuple[torch.Size, float, Form], GraphedStep] = {}
+        self._seen: Counter[tuple[torch.Size, float, Form]] = Counter()
         self._clean_graph: GraphedStep | None = None
 
     def __call__(
@@ -97,6 +118,8 @@ class FastStep:
         kl_factor: float | Tensor = 1.0,
         share: float = 1.0,
         measure_clean: bool = False,
+        perturb_weights: bool = True,
+        teacher: WeightAverage | None = None,
     ) -> StepRecord:
         """Update the model on one batch; see `EagerStep`."""
         self.seed.fill_(seed)
@@ -106,7 +129,8 @@ class FastStep:
             x = x.contiguous(memory_format=torch.channels_last)
         # for noise besides the weights: a random start, or a noisy network
         with seeded(seed, x.device):
-            results = self._graph(x, y, share).replay(x, y) if self.captured else self._step(x, y)
+            form = Form(perturb_weights and self.defense.awp is not None, teacher)
+            results = self._replayed(x, y, share, form) if self.captured else self._step(x, y, form)
             clean = self._measured_clean(x, y) if measure_clean else None
         total, nll, kl, score = results.unbind()
         return StepRecord(loss=total, nll=nll, kl=kl, score=score, clean_score=clean, examples=len(x))
@@ -116,44 +140,43 @@ class FastStep:
         step = copy.copy(self)
         step.optimizer = optimizer
         step.parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        step._graphs = {}
+        step._graphs, step._seen = {}, Counter()
         return step
 
-    def _graph(self, x: Tensor, y: Tensor, share: float) -> GraphedStep:
-        """The captured step for batches of this size; the largest size is compiled, a smaller last batch is not."""
+    def _replayed(self, x: Tensor, y: Tensor, share: float, form: Form) -> Tensor:
+        """The captured step for batches of this size; largest ones are compiled, a smaller last batch is not.
+
+        The first batches of another kind than the very first run as they are: a short training does not pay for
+        capturing its few smaller batches.
+        """
         # Warming up averages gradients, so all processes must capture at the same step. With shards of unequal size,
         # a process may keep its shape when another does not, but the share changes in all of them.
-        kind = (x.shape, share)
-        if kind not in self._graphs:
-            # not earlier: a checkpoint may have replaced the state of the optimizer
-            make_capturable(self.optimizer)
-            largest = all(len(x) >= len(graph.x) for graph in self._graphs.values())
-            passes = self.passes if largest else self._plain_passes
-            self._graphs[kind] = GraphedStep(lambda x, y: self._step(x, y, passes), x, y, self._state)
-        return self._graphs[kind]
+        kind = (x.shape, share, form)
+        if kind in self._graphs:
+            return self._graphs[kind].replay(x, y)
+        # not earlier: a checkpoint may have replaced the state of the optimizer
+        make_capturable(self.optimizer)
+        self._seen[kind] += 1
+        if self._graphs and self._seen[kind] < _CAPTURED_AFTER:
+            return self._step(x, y, form, self._plain_passes)
+        largest = all(len(x) >= len(graph.x) for graph in self._graphs.values())
+        passes = self.passes if largest else self._plain_passes
+        self._graphs[kind] = GraphedStep(lambda x, y: self._step(x, y, form, passes), x, y, self._state)
+        return self._graphs[kind].replay(x, y)
 
-    def _step(self, x: Tensor, y: Tensor, passes: Passes | None = None) -> Tensor:
+    def _step(self, x: Tensor, y: Tensor, form: Form, passes: Passes | None = None) -> Tensor:
         """Lines 6 to 12 of Algorithm 1; returns total loss, data term, KL and score."""
         passes = self.passes if passes is None else passes
         self.weights.refresh()
         self.attack_weights.refresh()
-        kl = self.weights.kl()
-        kl = torch.zeros_like(self.share) if kl is None else kl
-        attack, samples = self.defense.attack, self.loss.objective.samples
-        gradients = 0 if attack is None else attack.steps * attack.eot
-        oracle = FastOracle(self.attack_weights, self.seed, passes, x, gradients)
-        x_adv = x if attack is None else attack._perturb(oracle, x, y)  # type: ignore[arg-type]
-        nll, score = torch.zeros_like(self.share), torch.zeros_like(self.share)
-        for sample in range(samples):
-            stream = oracle.streams + sample
-            weights = {name: w.requires_grad_() for name, w in self.weights.sample(self.seed, stream).items()}
-            term, correct = passes.loss(weights, self.buffers, x_adv, y)
-            # a bias cancelled by BatchNorm is unused and has gradient zero
-            grads = torch.autograd.grad(term * self.share / samples, list(weights.values()), materialize_grads=True)
-            self.weights.backward(
-                dict(zip(weights, grads, strict=True)), self.seed, stream, self.factor, first=sample == 0
-            )
-            nll, score = nll + term.detach() / samples, score + correct / samples
+        inputs, stream = self._attacked(x, y, passes)
+        teacher = None if form.teacher is None else self._outputs_of(form.teacher, inputs[-len(x) :])
+        update = partial(self._gradients, inputs, y, teacher, stream, passes)
+        kept = self._climb(update) if form.perturbed else []
+        nll, score, kl = update(self.buffers)
+        with torch.no_grad():
+            if form.perturbed:
+                torch._foreach_copy_(self._perturbable, kept)
         for parameter in self._not_learned:
             parameter.grad = None
         self.processes.average_(p.grad for p in self.parameters if p.grad is not None)
@@ -162,6 +185,62 @@ class FastStep:
         self.optimizer.step()
         total = nll + self.loss.objective.alpha / self.loss.examples * self.factor * kl
         return torch.stack([total, nll, kl, score])
+
+    def _attacked(self, x: Tensor, y: Tensor, passes: Passes) -> tuple[Tensor, int]:
+        """The inputs of the update, and its first noise stream."""
+        attack, trades = self.defense.attack, self.loss.objective.trades is not None
+        if attack is None:
+            return x, 0
+        oracle = FastOracle(self.attack_weights, self.seed, passes, x, attack.steps * attack.eot + trades)
+        target = oracle.outputs(x) if trades else y
+        x_adv = attack._perturb(oracle, x, target)  # type: ignore[arg-type]
+        return torch.cat([x, x_adv]) if trades else x_adv, oracle.streams
+
+    @torch.no_grad()
+    def _outputs_of(self, teacher: WeightAverage, x: Tensor) -> Tensor:
+        """The outputs of the averaged network for a batch, with the statistics of the batch."""
+        weights = teacher.by_name(self.loss.model)
+        matrices = {name: w.to(self.precision) for name, w in weights.items() if w.dim() > 1}
+        buffers = {name: b.clone() for name, b in self.buffers.items()}
+        return self.passes.updating({**weights, **matrices, **buffers}, x)
+
+    def _gradients(
+        self,
+        inputs: Tensor,
+        y: Tensor,
+        teacher: Tensor | None,
+        stream: int,
+        passes: Passes,
+        buffers: Mapping[str, Tensor],
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The data term, the score and the KL, with the gradient of the loss in `.grad` of the parameters."""
+        samples = self.loss.objective.samples
+        nll, score = torch.zeros_like(self.share), torch.zeros_like(self.share)
+        for sample in range(samples):
+            drawn = self.weights.sample(self.seed, stream + sample)
+            weights = {name: w.requires_grad_() for name, w in drawn.items()}
+            term, correct = passes.loss(weights, buffers, inputs, y, teacher)
+            # a bias cancelled by BatchNorm is unused and has gradient zero
+            grads = torch.autograd.grad(term * self.share / samples, list(weights.values()), materialize_grads=True)
+            arrived = dict(zip(weights, grads, strict=True))
+            self.weights.backward(arrived, self.seed, stream + sample, self.factor, first=sample == 0)
+            nll, score = nll + term.detach() / samples, score + correct / samples
+        kl = self.weights.kl() if self._prior_term is None else self._prior_term.add_gradient(self.factor)
+        return nll, score, torch.zeros_like(nll) if kl is None else kl
+
+    def _climb(self, update: Callable[[Mapping[str, Tensor]], object]) -> list[Tensor]:
+        """Move the weights up the loss (AWP), with the noise of the update; returns them from before."""
+        for mine, theirs in self._scratch_pairs:
+            torch._foreach_copy_(mine, theirs)
+        update(self._scratch)
+        kept = [weight.detach().clone() for weight in self._perturbable]
+        climb(
+            self._perturbable,
+            [cast(Tensor, weight.grad) for weight in self._perturbable],
+            cast(float, self.defense.awp),
+        )
+        self.weights.refresh()
+        return kept
 
     def _measured_clean(self, x: Tensor, y: Tensor) -> Tensor:
         if self.captured and self._clean_graph is None:
@@ -197,41 +276,19 @@ def _to_channels_last(model: nn.Module) -> None:
             parameter.data = parameter.data.to(memory_format=torch.channels_last)
 
 
-def _weights_of(loss: RobustLoss, precision: torch.dtype, compiled: bool) -> FixedWeights | SampledWeights:
-    model = loss.model
+def _weights_of(
+    loss: RobustLoss, precision: torch.dtype, compiled: bool
+) -> tuple[FixedWeights | SampledWeights, PriorTerm | None]:
+    """The weights of a step, and the KL or the prior if its gradient does not come with that of the weights."""
+    model, scope, weight = loss.model, loss.objective.kl_scope, loss.objective.alpha / loss.examples
+    parameters = list(model.parameters())
     if not isinstance(model, RandomNetwork):
-        return FixedWeights(dict(model.named_parameters()), precision)
-    inside = set(names_in_scope(model, loss.objective.kl_scope))
-    weight = loss.objective.alpha / loss.examples
-    return SampledWeights(model, precision, lambda name: weight if name in inside else 0.0, compiled)
-
-
-def _has_frozen_parts(model: nn.Module) -> bool:
-    with training(model):
-        return not all(part.training for part in model.modules())
-
-
-def _check_supported(loss: RobustLoss, defense: Defense) -> None:
-    attack = defense.attack
-    reasons = {
-        "a Gaussian likelihood": not isinstance(loss.objective.likelihood, Categorical),
-        "TRADES": loss.objective.trades is not None,
-        "adversarial weight perturbation": defense.awp is not None,
-        "Langevin dynamics": isinstance(defense.optimizer, LangevinSampler),
-        "an attack other than PGD": attack is not None and not isinstance(attack, PGD),
-        "an attack that compares candidates": attack is not None and (attack.restarts > 1 or attack.pick != "last"),
-        "an attack on averaged outputs": attack is not None and attack.eot > 1 and attack.average != "loss",
-        "a model with several random parts": bool(random_parts(inner_network(loss.model))),
-        "random weights without a Gaussian posterior": bool(random_parts(loss.model)) and not loss.is_bayesian,
-        "a prior over weights that are not random": loss.prior is not None and not loss.is_bayesian,
-        "BatchNorm without a momentum": any(
-            isinstance(part, _BatchNorm) and part.momentum is None and part.track_running_stats
-            for part in loss.modules()
-        ),
-        "a random state that is resampled": offers_resample(loss.model),
-        "parts in evaluation mode": _has_frozen_parts(loss.model),
-        "parameters that are not float32": any(p.dtype != torch.float32 for p in loss.parameters()),
-    }
-    for reason, applies in reasons.items():
-        if applies:
-            raise UnsupportedError(f"the fast step does not support {reason}")
+        prior = loss.prior
+        term = None if prior is None else PriorTerm(lambda: negative_log_prior(model, prior), parameters, weight)
+        return FixedWeights(dict(model.named_parameters()), precision), term
+    inside = set(names_in_scope(model, scope))
+    try:
+        return SampledWeights(model, precision, lambda name: weight if name in inside else 0.0, compiled), None
+    except UnsupportedError:  # another prior
+        term = PriorTerm(lambda: kl_divergence(model, scope), parameters, weight)
+        return SampledWeights(model, precision, None, compiled), term

@@ -165,10 +165,14 @@ def fit(
 
 
 def _train(training: TrainingState, journal: Journal, interrupts: Interrupts, out: Path | str | None) -> None:
+    first = True
     try:
         while not training.over:
             for x, y in training.rest_of_epoch():
                 training.advance(x, y)
+                if first and training.why_eager is not None:
+                    journal.say(f"running eagerly, which is slower: {training.why_eager}")
+                first = False
                 journal.after_step(training)
                 if training.world.any(interrupts.received is not None):
                     journal.save(training)

@@ -56,14 +56,29 @@ class RobustLoss(nn.Module):
             start = math.log(objective.likelihood.noise_std)
             self.log_noise = nn.Parameter(next(model.parameters()).new_tensor(start))
 
-    def forward(self, x: Tensor, x_adv: Tensor, y: Tensor, kl_factor: float | Tensor = 1.0, share: float = 1.0) -> Loss:
+    @property
+    def learned(self) -> nn.Module:
+        """Everything that is learned: the network, and the noise of the likelihood if that is."""
+        return self.model if self.log_noise is None else self
+
+    def forward(
+        self,
+        x: Tensor,
+        x_adv: Tensor,
+        y: Tensor,
+        kl_factor: float | Tensor = 1.0,
+        share: float = 1.0,
+        teacher: Tensor | None = None,
+        consistency: float = 0.0,
+    ) -> Loss:
         """The loss of a batch, with fresh weight samples; only TRADES uses the clean inputs.
 
         The `kl_factor` multiplies alpha / N. The `share` multiplies the data term: the size of this shard over the mean
-        size of the shards, so that the mean over shards is the mean over examples.
+        size of the shards, so that the mean over shards is the mean over examples. The `teacher` gives outputs for the
+        perturbed inputs; the data term then has `consistency` times the KL from them.
         """
         with self._hidden_biases.without_gradients():
-            parts = [self._data_terms(x, x_adv, y) for _ in range(self.objective.samples)]
+            parts = [self._data_terms(x, x_adv, y, teacher, consistency) for _ in range(self.objective.samples)]
         nll = torch.stack([term for term, _ in parts]).mean()
         score = torch.stack([score for _, score in parts]).mean(0).sum()
         if self.is_bayesian:
@@ -75,13 +90,31 @@ class RobustLoss(nn.Module):
         total = share * nll + self.objective.alpha / self.examples * kl_factor * kl
         return Loss(total, nll.detach(), kl.detach(), score)
 
-    def _data_terms(self, x: Tensor, x_adv: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def _data_terms(
+        self, x: Tensor, x_adv: Tensor, y: Tensor, teacher: Tensor | None, consistency: float
+    ) -> tuple[Tensor, Tensor]:
         """The data term of each example with one weight sample, and the score of its perturbed input."""
-        likelihood, beta = self.objective.likelihood, self.objective.trades
-        if beta is None:
-            outputs = self.model(x_adv)
-            return likelihood.nll(outputs, y, self.log_noise), likelihood.score(outputs.detach(), y)
-        # one pass, so that both halves have the same weights and batch statistics
-        clean, outputs = self.model(torch.cat([x, x_adv])).chunk(2)
-        term = likelihood.nll(clean, y, self.log_noise) + beta * likelihood.kl(clean, outputs, self.log_noise)
-        return term, likelihood.score(outputs.detach(), y)
+        # one pass, so that both halves of TRADES have the same weights and batch statistics
+        outputs = self.model(x_adv if self.objective.trades is None else torch.cat([x, x_adv]))
+        return data_terms(self.objective, outputs, y, self.log_noise, teacher, consistency)
+
+
+def data_terms(
+    objective: RobustELBO,
+    outputs: Tensor,
+    y: Tensor,
+    log_noise: Tensor | None = None,
+    teacher: Tensor | None = None,
+    consistency: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """The data term of each example and the score of its perturbed input, from the outputs for perturbed inputs or,
+    with TRADES, for clean ones and then perturbed ones; see `RobustLoss.forward`."""
+    likelihood, beta = objective.likelihood, objective.trades
+    if beta is None:
+        term = likelihood.nll(outputs, y, log_noise)
+    else:
+        clean, outputs = outputs.chunk(2)
+        term = likelihood.nll(clean, y, log_noise) + beta * likelihood.kl(clean, outputs, log_noise)
+    if teacher is not None:
+        term = term + consistency * likelihood.kl(teacher, outputs, log_noise)
+    return term, likelihood.score(outputs.detach(), y)

@@ -1,8 +1,8 @@
 """The state of a run: everything that changes from step to step, saved and restored as one."""
 
+import itertools
 from collections.abc import Iterator
 from contextlib import nullcontext
-from itertools import islice
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from advbnn.bayes.priors import GaussianPrior
 from advbnn.bayes.sample_bank import SampleBank
 from advbnn.bayes.sgld import keep
 from advbnn.bayes.swag import SWAG
-from advbnn.data import Batches, Splits, usual_augmentation
+from advbnn.data import Batches, CutMix, Splits, named_augmentation
 from advbnn.defenses.defense import Defense
 from advbnn.defenses.optimizers import LangevinSampler, set_learning_rate
 from advbnn.defenses.schedules import kl_factor
@@ -34,6 +34,9 @@ from advbnn.training.tally import Tally
 
 STATISTICS_BATCHES = 100
 """Batches on which the running statistics of a weight sample are estimated."""
+
+STATISTICS = 2560
+"""Training images on which the running statistics of a moving average are estimated."""
 
 CLEAN_EVERY = 10
 """Steps between measurements of the clean score; each costs a forward pass."""
@@ -67,27 +70,28 @@ class TrainingState:
             data.train,
             defense.batch_size,
             seed=seed,
-            augmentations=usual_augmentation(data.train.name) if defense.augment else (),
+            augmentations=named_augmentation(defense.augment, data.train.name),
             drop_last=defense.drop_last,
             rank=processes.rank,
             world=processes.size,
+            cutmix=CutMix() if defense.augment == "cutmix" else None,
         )
         prior = GaussianPrior(std=optimizer.prior_std) if isinstance(optimizer, LangevinSampler) else None
         self.loss = RobustLoss(model, defense.objective, len(data.train), prior)
         self.tally = Tally(defense.objective.likelihood.score_name, robust=defense.attack is not None)
-        # everything that is learned: a learned noise of the likelihood belongs to the loss
-        self._learned = model if self.loss.log_noise is None else self.loss
-        self.average = WeightAverage(self._learned, defense.averaging.decay) if defense.averaging else None
+        self._learned = self.loss.learned
         self.bank = SampleBank(model) if isinstance(optimizer, LangevinSampler) else None
         swag = defense.swag
         self.swag = SWAG(model, swag.rank, swag.scale) if swag is not None else None
         self.best = BestEpoch() if stopping is not None else None
-        self._validated = model if stopping is None else accelerate(model, engine)
+        self._accelerated = accelerate(model, engine)  # for attacks outside of steps
         self.epoch, self.step = defense.schedule.first_epoch, 0
         self.lr = self.kl_weight = 0.0
         self.scale: PosteriorScale | None = None
         self.optimizer = self._fresh_optimizer()
         self._run_step = make_step(engine, self.loss, self.optimizer, defense, processes, precision)
+        # not earlier: a fast step changes the order of the weights in memory, and the average has the same
+        self.average = WeightAverage(self._learned, defense.averaging.decay) if defense.averaging else None
         if isinstance(optimizer, LangevinSampler) and optimizer.burn_in >= self.steps_in_all:
             raise ArgumentError(f"optimizer.burn_in={optimizer.burn_in} must be less than {self.steps_in_all} updates")
 
@@ -95,6 +99,11 @@ class TrainingState:
     def product(self) -> nn.Module:
         """The result of the run: the network, the samples of its weights, or their moments."""
         return next(part for part in (self.bank, self.swag, self.model) if part is not None)
+
+    @property
+    def why_eager(self) -> str | None:
+        """Why steps run eagerly although a faster engine was asked for; known after the first step."""
+        return self._run_step.why_eager
 
     @property
     def noise_std(self) -> float | None:
@@ -145,6 +154,8 @@ class TrainingState:
                 kl_factor=factor,
                 share=len(x) * self.world.size / self.batches.size(self.step),
                 measure_clean=defense.attack is not None and self.step % CLEAN_EVERY == 0,
+                perturb_weights=self.epoch >= defense.awp_start,
+                teacher=self._teacher(),
             )
         except ValueError as error:  # attacks refuse a network that returns NaN
             if self.total_steps and not self._output_is_finite(x):
@@ -161,8 +172,7 @@ class TrainingState:
         """Load the final weights: the average if there is one, else the last; sample from moments."""
         if self.average is not None:
             self.average.copy_to(self._learned)
-            if self.average.decay is None:
-                self._estimate_running_statistics()
+            self._estimate_running_statistics()
         if self.swag is not None:
             self.swag.load_mean()
             self._estimate_running_statistics()
@@ -238,6 +248,10 @@ class TrainingState:
         parameters = [p for p in self.loss.parameters() if p.requires_grad]
         return self.defense.optimizer.build(parameters, len(self.data.train))
 
+    def _teacher(self) -> WeightAverage | None:
+        averaging, average = self.defense.averaging, self.average
+        return average if averaging and averaging.consistency and average and average.updates else None
+
     def _collect_weights(self) -> None:
         """Add the current weights to the average, or to the samples."""
         averaging, optimizer = self.defense.averaging, self.defense.optimizer
@@ -264,12 +278,18 @@ class TrainingState:
             return  # nothing has been averaged yet
         self.check_finite()
         with nullcontext() if self.average is None else self.average.applied(self._learned):
+            if self.average is not None:
+                self._estimate_running_statistics()
             seed = derive_seed(self.seed, "epoch", self.epoch)
-            score = validation_score(self._validated, validation, defense, stopping.samples, seed, self.world)
+            score = validation_score(self._accelerated, validation, defense, stopping.samples, seed, self.world)
             self.best.offer(self._learned, defense.objective.likelihood.better * score, self.epoch)
 
     def _estimate_running_statistics(self) -> None:
-        """Estimate the running statistics for the averaged weights over one epoch, the same in all processes."""
+        """Estimate the running statistics for the averaged weights, the same in all processes.
+
+        On the images of one epoch for the equal average, and on a part of them for a moving one, which is validated
+        often.
+        """
         # first on clean inputs, so that the attack sees statistics that fit the averaged weights
         for attack in (False,) if self.defense.attack is None else (False, True):
             with seeded(derive_seed(self.seed, "statistics"), self.data.train.device):
@@ -279,7 +299,7 @@ class TrainingState:
     def _sampled_from(self, swag: SWAG, samples: int) -> SampleBank:
         """Weight samples, each with running statistics for its own weights."""
         # crafted once, on the mean weights: an attack on every sample would cost as much as training
-        seen = list(islice(self._inputs(self.defense.attack is not None), STATISTICS_BATCHES))
+        seen = list(itertools.islice(self._inputs(self.defense.attack is not None), STATISTICS_BATCHES))
 
         def refresh(net: nn.Module) -> None:
             refresh_batchnorm(net, seen)
@@ -288,9 +308,11 @@ class TrainingState:
         return swag.bank(samples, refresh, derive_seed(self.seed, "swag"))
 
     def _inputs(self, attack: bool) -> Iterator[Tensor]:
-        for number, (x, y) in enumerate(self.batches.epoch(self.epoch)):
+        moving = self.average is not None and self.average.decay is not None
+        count = -(-STATISTICS // self.batches.batch_size) if moving else None
+        for number, (x, y) in enumerate(itertools.islice(self.batches.epoch(self.epoch), count)):
             seed = derive_seed(self.seed, "statistics", number)
-            yield attacked(self.model, self.defense, x, y, seed) if attack else x
+            yield attacked(self._accelerated, self.defense, x, y, seed) if attack else x
 
     def _output_is_finite(self, x: Tensor) -> bool:
         with torch.no_grad(), evaluating(self.model), seeded(0, x.device):

@@ -3,22 +3,23 @@
 All randomness of a step follows from `step_seed(...)`, so that a step can be repeated, and a run resumed, exactly.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from advbnn.attacks import PGD
 from advbnn.attacks.base import Attack
 from advbnn.attacks.oracle import Oracle
-from advbnn.bayes.likelihoods import Likelihood
+from advbnn.bayes.likelihoods import Categorical, Likelihood
 from advbnn.defenses.defense import Defense
 from advbnn.modules import evaluating, without_parameter_gradients
 from advbnn.randomness import derive_seed, seeded
-from advbnn.training.averaging import restored
+from advbnn.training.averaging import WeightAverage, restored
 from advbnn.training.awp import perturbed
 from advbnn.training.objective import Loss, RobustLoss
 
@@ -46,13 +47,19 @@ class StepRecord:
 class EagerStep:
     """Lines 6 to 12 of Algorithm 1, called for each batch.
 
-    `update` is `loss` wrapped to average gradients over processes; the attack calls the model itself.
+    `update` is `loss` wrapped to average gradients over processes; the attack calls the model itself. `why_eager` says
+    why it takes the place of a fast step, if it does.
     """
 
     def __init__(
-        self, loss: RobustLoss, optimizer: torch.optim.Optimizer, defense: Defense, update: nn.Module | None = None
+        self,
+        loss: RobustLoss,
+        optimizer: torch.optim.Optimizer,
+        defense: Defense,
+        update: nn.Module | None = None,
+        why_eager: str | None = None,
     ) -> None:
-        self.loss, self.optimizer, self.defense = loss, optimizer, defense
+        self.loss, self.optimizer, self.defense, self.why_eager = loss, optimizer, defense, why_eager
         self.update = loss if update is None else update
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
 
@@ -65,6 +72,8 @@ class EagerStep:
         kl_factor: float | Tensor = 1.0,
         share: float = 1.0,
         measure_clean: bool = False,
+        perturb_weights: bool = True,
+        teacher: WeightAverage | None = None,
     ) -> StepRecord:
         """Update the model on one batch.
 
@@ -75,19 +84,26 @@ class EagerStep:
             kl_factor: multiplies alpha / N; see `schedules.kl_factor`.
             share: the weight of this shard's examples; see `RobustLoss`.
             measure_clean: also score clean inputs, in evaluation mode.
+            perturb_weights: apply the adversarial weight perturbation of the defence, if it has one.
+            teacher: the average of `loss.learned` for the consistency term of `defense.averaging`.
         """
         x_adv = attacked(self.loss.model, self.defense, x, y, derive_seed(seed, "attack"))
+        consistency: tuple[Tensor, float] | tuple[()] = ()
+        if teacher is not None and self.defense.averaging is not None:
+            with seeded(derive_seed(seed, "teacher"), x.device):
+                outputs = teacher.outputs(self.loss.learned, self.loss.model, x_adv)
+            consistency = (outputs, self.defense.averaging.consistency)
         update_seed = derive_seed(seed, "update")
         self.optimizer.zero_grad()  # an interrupted step, or the caller, may have left gradients
 
         def ascent_loss() -> Tensor:  # with the noise of the update
             with seeded(update_seed, x.device):
-                return cast(Loss, self.loss(x, x_adv, y, kl_factor, share)).total
+                return cast(Loss, self.loss(x, x_adv, y, kl_factor, share, *consistency)).total
 
-        awp = self.defense.awp
+        awp = self.defense.awp if perturb_weights else None
         weights = nullcontext() if awp is None else perturbed(self.loss.model, ascent_loss, awp)
         with weights, seeded(update_seed, x.device):
-            loss: Loss = self.update(x, x_adv, y, kl_factor, share)
+            loss: Loss = self.update(x, x_adv, y, kl_factor, share, *consistency)
             loss.total.backward()
         if self.defense.clip is not None:
             nn.utils.clip_grad_norm_(self.parameters, self.defense.clip)
@@ -105,7 +121,7 @@ class EagerStep:
 
     def with_optimizer(self, optimizer: torch.optim.Optimizer) -> "EagerStep":
         """The same step with another optimizer."""
-        return EagerStep(self.loss, optimizer, self.defense, self.update)
+        return EagerStep(self.loss, optimizer, self.defense, self.update, self.why_eager)
 
     @torch.no_grad()
     def _clean_score(self, x: Tensor, y: Tensor, seed: int) -> Tensor:
@@ -119,9 +135,22 @@ def attacked(model: nn.Module, defense: Defense, x: Tensor, y: Tensor, seed: int
     if attack is None:
         return x
     with _in_attack_mode(model, defense.attack_mode) as seen:
-        if objective.trades is None:
-            return attack(seen, x, y, seed)
-        return _trades_attack(attack, seen, objective.likelihood, x, seed)
+        if objective.trades is not None:
+            with torch.no_grad(), evaluating(seen), seeded(derive_seed(seed, "trades"), x.device):
+                outputs = seen(x)
+            return _maximised(attack, seen, objective.likelihood.kl, outputs, x, seed)
+        if mixed(y, objective.likelihood):
+            return _maximised(attack, seen, _cross_entropy, y, x, seed)
+        return attack(seen, x, y, seed)
+
+
+def mixed(y: Tensor, likelihood: Likelihood) -> bool:
+    """Whether the labels are probabilities of classes instead of their numbers."""
+    return isinstance(likelihood, Categorical) and y.is_floating_point()
+
+
+def _cross_entropy(probabilities: Tensor, outputs: Tensor) -> Tensor:
+    return functional.cross_entropy(outputs, probabilities, reduction="none")
 
 
 class _Hidden(nn.Module):
@@ -145,37 +174,38 @@ def _in_attack_mode(model: nn.Module, mode: str) -> Iterator[nn.Module]:
         yield _Hidden(model)
 
 
-class _TradesLogits(nn.Module):
-    """Logits (0, KL(p(. | x) || p(. | x'))), whose margin over class 0 is the KL that TRADES maximises."""
+class _TermLogits(nn.Module):
+    """Logits (0, term(target, f(x'))), whose margin over class 0 is the term: a loss that is no function of labels."""
 
-    def __init__(self, model: nn.Module, likelihood: Likelihood, outputs: Tensor) -> None:
+    def __init__(self, model: nn.Module, term: Callable[[Tensor, Tensor], Tensor], targets: Tensor) -> None:
         super().__init__()
-        self.model, self.likelihood, self.outputs = model, likelihood, outputs
-        self.first = 0  # the row of `outputs` for the first input
+        self.model, self.term, self.targets = model, term, targets
+        self.first = 0  # the row of `targets` for the first input
 
     def forward(self, x: Tensor) -> Tensor:
-        kl = self.likelihood.kl(self.outputs[self.first :][: len(x)], self.model(x))
-        return torch.stack([torch.zeros_like(kl), kl], dim=1)
+        term = self.term(self.targets[self.first :][: len(x)], self.model(x))
+        return torch.stack([torch.zeros_like(term), term], dim=1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _TradesAttack(Attack):
-    """PGD on `_TradesLogits`, which needs the rows of a part when memory forces an attack to work in parts."""
+class _TermAttack(Attack):
+    """PGD on `_TermLogits`, which needs the rows of a part when memory forces an attack to work in parts."""
 
     attack: PGD
-    logits: _TradesLogits
+    logits: _TermLogits
 
     def _perturb(self, oracle: Oracle, x: Tensor, y: Tensor) -> Tensor:
         self.logits.first = oracle.rows.start
         return self.attack._perturb(oracle, x, y)
 
 
-def _trades_attack(attack: PGD, model: nn.Module, likelihood: Likelihood, x: Tensor, seed: int) -> Tensor:
-    with torch.no_grad(), evaluating(model), seeded(derive_seed(seed, "trades"), x.device):
-        outputs = model(x)
-    logits = _TradesLogits(model, likelihood, outputs)
+def _maximised(
+    attack: PGD, model: nn.Module, term: Callable[[Tensor, Tensor], Tensor], targets: Tensor, x: Tensor, seed: int
+) -> Tensor:
+    """The attack on `term(target, output)` of each example: the KL of TRADES, or the loss of mixed labels."""
+    logits = _TermLogits(model, term, targets)
     attack = replace(attack, loss="margin", average="loss")
-    ascent = _TradesAttack(
+    ascent = _TermAttack(
         attack.threat,
         loss="margin",
         selection_samples=attack.selection_samples,
