@@ -110,7 +110,7 @@ def test_its_folder_cannot_be_the_source_of_another_report(made) -> None:
 def test_a_second_command_is_refused(made) -> None:
     with locked_folder(made[0]):
         code, output = reproduce("table1", *OPTIONS, "--out", str(made[0]))
-    assert (code, "is working in" in output) == (1, True)
+    assert (code, "is in use by process" in output) == (1, True)
 
 
 def test_defences_of_another_reproduction_are_included_and_remembered(made, tmp_path) -> None:

@@ -16,6 +16,7 @@ from advbnn.data import Examples
 from advbnn.distributed import World, joined
 from advbnn.errors import AdvbnnError, ArgumentError, positive_whole
 from advbnn.evaluation.records import Record
+from advbnn.files import check_name
 from advbnn.training.loading import Trained, load_trained
 
 RECORDS = "records.json"
@@ -37,10 +38,11 @@ def open_run(
             typer.echo(f"warning: {run} is not finished; using its last checkpoint", err=True)
         if last and trained.config.defense.early_stopping is None:
             raise ArgumentError(f"{run} was trained without early stopping, to the last epoch; leave --last out")
-        test = trained.config.load_data().test
+        test = trained.load_data().test
+        which = " (last)" if last else "" if trained.finished else f" (step {trained.step})"
         shared = {
             "rows": first_rows(test, limit),
-            "label": f"{label_of(run)} (last)" if last else label_of(run),
+            "label": label_of(run) + which,  # records of unfinished training do not stand for the finished network
             "out": out or file_to_write(run / RECORDS),
             "progress": True,
             "command": command_line(),
@@ -97,6 +99,7 @@ def refuse_missing(files: Sequence[Path]) -> None:
 
 def label_of(run: Path) -> str:
     """The label of a run in records: the name of its folder."""
+    check_name(run, "RUN")
     return run.resolve().name
 
 

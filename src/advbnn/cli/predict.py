@@ -30,18 +30,19 @@ def predict(
         refuse_missing(images)
         place = device_or_first_gpu(device)
         trained = load_trained(run, device=place)
-        splits = trained.config.load_data()
+        splits = trained.load_data()
         # the threshold comes from images that are not in the training set
         part, reference = ("test", splits.test) if splits.validation is None else ("validation", splits.validation)
         inputs = read_inputs(images, reference.shape).to(place, dtype_of(trained.model))
         limit = cutoff(trained.model, reference, coverage, samples, seed)
         found = predict_batch(trained.model, inputs, samples, seed)
-        width = max(len("image"), *(len(str(path)) for path in images))
+        names = [typer.format_filename(path) for path in images]  # a name that is not UTF-8 cannot be printed
+        width = max(len("image"), *map(len, names))
         typer.echo(f"{'image':{width}}  {'label':>12}  probability  entropy  disagreement")
-        for row, path in enumerate(images):
+        for row, name in enumerate(names):
             label, entropy = reference.classes[int(found.label[row])], found.entropy[row].item()
             typer.echo(
-                f"{path!s:{width}}  {label:>12}  {found.probs[row].max().item():11.3f}  {entropy:7.3f}  "
+                f"{name:{width}}  {label:>12}  {found.probs[row].max().item():11.3f}  {entropy:7.3f}  "
                 f"{found.mutual_information[row].item():12.3f}{'  abstain' if entropy > limit.entropy else ''}"
             )
         typer.echo(

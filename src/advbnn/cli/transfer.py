@@ -47,7 +47,7 @@ def transfer(
         trained = {label_of(run): load_trained(run, device=place) for run in runs}
         if len(trained) != len(runs):
             raise ArgumentError(f"the names of the folders must differ, got {', '.join(map(str, runs))}")
-        tests = [one.config.load_data().test for one in trained.values()]
+        tests = [one.load_data().test for one in trained.values()]
         if len({test.fingerprint() for test in tests}) > 1:
             raise ArgumentError(f"the runs use different data: {', '.join(test.name for test in tests)}")
         first = next(iter(trained.values())).model

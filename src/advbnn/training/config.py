@@ -25,6 +25,7 @@ from advbnn.defenses import config_io
 from advbnn.defenses.defense import OWN, Defense
 from advbnn.defenses.profiles import DATASETS, DEFENSES, defense
 from advbnn.errors import ConfigError, unknown
+from advbnn.files import check_name
 
 CONFIG = "config.toml"
 
@@ -146,7 +147,8 @@ def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
 
 
 def check_data(data: str) -> None:
-    """Refuse data that is neither a known name nor a folder."""
+    """Refuse data that is neither a known name nor a folder, or whose name config.toml cannot hold."""
+    check_name(data, "data")
     if data not in DATASETS and not Path(data).is_dir():
         raise ConfigError(f"there is no folder {data}, and {unknown('data', data, DATASETS)}")
 

@@ -1,21 +1,35 @@
 """A run folder as the network that it trained."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from advbnn.bayes.sample_bank import SampleBank
+from advbnn.data import Examples, Splits
 from advbnn.defenses.defense import structure_of
 from advbnn.defenses.optimizers import LangevinSampler
-from advbnn.errors import RunError
-from advbnn.files import read_json
+from advbnn.errors import CheckpointError, FileError, RunError
 from advbnn.training import checkpoint
 from advbnn.training.checkpoint import WEIGHTS, load_weights, notes_of
 from advbnn.training.config import Config
-from advbnn.training.run_folder import CHECKPOINTS, CONFIG, FACTS, LAST, MODEL, NOISE_STD, stored_config
+from advbnn.training.run_folder import (
+    CHECKPOINTS,
+    CONFIG,
+    COPY,
+    FACTS,
+    LAST,
+    MODEL,
+    NOISE_STD,
+    read_facts,
+    stored_config,
+    verify_weights,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +38,8 @@ class Trained:
 
     Attributes:
         finished: whether training is complete; if not, the weights are from the last checkpoint.
+        classes: the names of the classes in the order of the outputs; None if the run does not say.
+        step: the number of updates, if training is not complete.
         noise_std: the learned noise of a Gaussian likelihood, for `regress` and `score_regression`; else None.
     """
 
@@ -32,6 +48,25 @@ class Trained:
     folder: Path
     finished: bool
     noise_std: float | None
+    classes: tuple[str, ...] | None = None
+    step: int | None = None
+
+    def load_data(self) -> Splits[Any]:
+        """The data of the run, if it still has the classes that the network was trained on."""
+        splits = self.config.load_data()
+        self.check_classes(splits.train)
+        return splits
+
+    def check_classes(self, data: Examples) -> None:
+        """Refuse data whose classes have other names than in training, such as renamed class folders."""
+        if self.classes is None or self.classes == data.classes:
+            return
+        pairs = zip_longest(self.classes, data.classes, fillvalue="nothing")
+        number, (then, now) = next((i, pair) for i, pair in enumerate(pairs) if pair[0] != pair[1])
+        raise RunError(
+            f"{self.folder} was trained on {data.name} with other classes: class {number} was {then!r} and is now "
+            f"{now!r}; give the classes, or the class folders, their former names, or train again"
+        )
 
 
 def load_trained(
@@ -49,34 +84,32 @@ def load_trained(
     folder = Path(folder)
     if folder.is_file():
         raise RunError(f"{folder} is a file, not a run folder; give the folder that contains it, {folder.parent}")
-    for file in (CONFIG, FACTS):
-        if not (folder / file).exists():
-            raise RunError(f"{folder} is not a run folder: it has no {file}; give one that `advbnn train` or fit wrote")
+    if not (folder / CONFIG).exists():
+        raise RunError(f"{folder} is not a run folder: it has no {CONFIG}; give one that `advbnn train` or fit wrote")
     config = stored_config(folder)
-    facts = read_json(folder / FACTS)
-    if net is None:
-        model = config.defense.build(classes=facts["data"]["classes"], shape=tuple(facts["data"]["shape"]))
-    else:
-        model = config.defense.wrap(net)
-        # another prior or noise than in training, which the weights do not show
-        trained, found = (_randomness(lines) for lines in (facts["model"].get("structure", []), structure_of(model)))
-        if trained != found:
-            raise RunError(
-                f"{folder} holds a network with {'; '.join(trained)}, but net has {'; '.join(found)}; pass the "
-                "network as it was passed to fit, such as bayesianize(net, prior=...)"
-            )
+    facts = _facts(folder)
+    data, defense = facts["data"], config.defense
+    model = defense.build(classes=data["classes"], shape=tuple(data["shape"])) if net is None else defense.wrap(net)
+    # another prior or noise than in training, which the weights do not show
+    trained, found = (_randomness(lines) for lines in (facts["model"].get("structure", []), structure_of(model)))
+    if trained != found:
+        given, remedy = "net has", "pass the network as it was passed to fit, such as bayesianize(net, prior=...)"
+        if net is None:
+            given, remedy = f"{CONFIG} says", f"{CONFIG} or {FACTS} was changed or damaged, restore them from a copy"
+        raise RunError(f"{folder} holds a network with {'; '.join(trained)}, but {given} {'; '.join(found)}; {remedy}")
     if isinstance(config.defense.optimizer, LangevinSampler):
         model = SampleBank(model)
-    finished = (folder / MODEL).exists()
+    finished, step = (folder / MODEL).exists(), None
     if finished:
-        weights = folder / (LAST if last and config.defense.early_stopping is not None else MODEL)
-        if not weights.exists():
+        name = LAST if last and config.defense.early_stopping is not None else MODEL
+        if not (folder / name).exists():
             raise RunError(f"{folder} has no {LAST}: it was removed; leave last out to load the best epoch")
+        weights = verify_weights(folder, name)
     else:
         newest = checkpoint.latest(folder / CHECKPOINTS)
         if newest is None:
             raise RunError(f"{folder} has no weights yet: the run stopped before its first checkpoint; resume it")
-        weights = newest.folder / WEIGHTS
+        weights, step = newest.folder / WEIGHTS, newest.step
     load_weights(model, weights)
     notes = notes_of(weights)
     return Trained(
@@ -84,8 +117,22 @@ def load_trained(
         config=config,
         folder=folder,
         finished=finished,
+        step=step,
+        classes=tuple(data["class_names"]) if "class_names" in data else None,
         noise_std=float(notes[NOISE_STD]) if NOISE_STD in notes else None,
     )
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    """run.json; if that is damaged, its copy in the last checkpoint."""
+    try:
+        return read_facts(folder)
+    except FileError as error:
+        with suppress(CheckpointError):
+            newest = checkpoint.latest(folder / CHECKPOINTS)
+            if newest is not None and COPY in newest.facts:
+                return dict(newest.facts[COPY])
+        raise RunError(f"{error}; without a checkpoint it cannot be written again") from error
 
 
 def _randomness(structure: Iterable[str]) -> list[str]:
