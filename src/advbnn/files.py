@@ -27,9 +27,11 @@ def explain_file_errors(path: Path | str, problem: str, remedy: str) -> Iterator
         yield
     except FileError:
         raise
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise FileError(f"{path} {problem}: {reason or error}; {remedy}") from error
+    except UnicodeDecodeError as error:
+        remedy = "restore it from a copy, or save it as UTF-8"
+        raise FileError(f"{path} {problem}: it is not UTF-8 text; {remedy}") from error
+    except OSError as error:
+        raise FileError(f"{path} {problem}: {error.strerror or error}; {remedy}") from error
 
 
 def read_text(path: Path) -> str:

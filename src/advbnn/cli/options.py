@@ -53,8 +53,9 @@ def refuse_larger_than_images(norm: str, radii: Sequence[float]) -> None:
 
 def file_to_write(path: Path | None) -> Path | None:
     """Refuses a file that cannot be written. An existing file passes: its records may be complete."""
-    if path is not None and not os.path.isfile(path):
+    if path is not None:
         _refuse_other_names(path)
+    if path is not None and not os.path.isfile(path):
         if os.path.isdir(path):
             raise typer.BadParameter(f"{path} is a folder; give --out a file, such as {path / 'records.json'}")
         if os.path.exists(path):

@@ -9,6 +9,7 @@ A checkpoint is a folder that gets its name only when all its files are on the d
 """
 
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -79,7 +80,9 @@ def save(
             shutil.rmtree(leftover)
         temporary.mkdir()
         save_model(model, str(temporary / WEIGHTS), metadata=dict(notes or {}))
-        torch.save(dict(training), temporary / TRAINING)
+        content = io.BytesIO()  # torch hides the reason why it cannot write into a file
+        torch.save(dict(training), content)
+        (temporary / TRAINING).write_bytes(content.getbuffer())
         digests = {name: file_digest(temporary / name) for name in (WEIGHTS, TRAINING)}
         manifest = {"format": FORMAT, "step": step, "sha256": digests, "facts": dict(facts)}
         sealed = {**manifest, "seal": _seal(manifest)}
