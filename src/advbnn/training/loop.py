@@ -75,7 +75,7 @@ def fit(
 
     All randomness of a step (order, augmentation, attack, weights) depends on the seed, the epoch, the step and the
     process only. A run that is killed and resumed therefore gives the same result as without the interruption; on the
-    CPU, bit for bit.
+    CPU, with the same number of threads and the same kernels, bit for bit.
 
     Args:
         net: a plain network, which the defence makes noisy or Bayesian as needed, or one that is so already. Trained
