@@ -130,8 +130,14 @@ def load_config(path: Path | str, settings: Iterable[str] = ()) -> Config:
         raise ConfigError(f"{path} does not exist; its folder has {near}") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
-    config = Config.from_table(config_io.merged(table, config_io.nested(parse_settings(settings))))
-    check_radius(config)
+    changes = config_io.nested(parse_settings(settings))
+    try:
+        config = Config.from_table(config_io.merged(table, changes))
+        check_radius(config)
+    except ConfigError as error:
+        if changes:  # which may be the cause
+            raise
+        raise ConfigError(f"{path}: {error}") from error
     return config
 
 
