@@ -2,14 +2,16 @@
 
 import os
 import signal
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from advbnn.attacks.threat import Threat
 from advbnn.evaluation.accuracy import evaluate
+from advbnn.evaluation.records import Records
 from trained_nets import blank, digits
 
 OPTIONS = {"samples": 3, "seeds": 2, "batch_size": 25, "label": "blank"}
@@ -45,3 +47,11 @@ def evaluate_as_one_of_two(rank: int, folder: Path) -> None:
     records.save(folder / f"of-{rank}.json")
     (folder / f"calls-{rank}").write_text(str(len(attack.calls)))
     torch.distributed.destroy_process_group()
+
+
+def save_one_by_one(path: Path, start: Any, names: list[str]) -> None:
+    """Adds copies of the first record in a file to it, under these names, as soon as all processes have started."""
+    (record, *_) = Records.load(path)
+    start.wait()
+    for name in names:
+        Records([replace(record, name=name)]).save(path)

@@ -1,13 +1,21 @@
-"""Files named by users: written whole or not at all, and errors of the file system in the words of the library."""
+"""Files named by users: written whole or not at all, locked while they change, and errors in the library's words."""
 
+import hashlib
 import json
 import os
+import platform
+import re
+import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from advbnn.errors import ArgumentError, FileError
+from advbnn.errors import ArgumentError, FileError, RunError
+
+LOCK = ".lock"
+"""The file in a locked folder; it names the process that has locked it."""
 
 _WRITABLE = "make room, change the permissions, or choose another place"
 
@@ -19,9 +27,11 @@ def explain_file_errors(path: Path | str, problem: str, remedy: str) -> Iterator
         yield
     except FileError:
         raise
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise FileError(f"{path} {problem}: {reason or error}; {remedy}") from error
+    except UnicodeDecodeError as error:
+        remedy = "restore it from a copy, or save it as UTF-8"
+        raise FileError(f"{path} {problem}: it is not UTF-8 text; {remedy}") from error
+    except OSError as error:
+        raise FileError(f"{path} {problem}: {error.strerror or error}; {remedy}") from error
 
 
 def read_text(path: Path) -> str:
@@ -34,8 +44,23 @@ def read_json(path: Path) -> Any:
     """The content of a JSON file."""
     try:
         return json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise FileError(f"{path} is not JSON: {error}; restore the file or remove it") from error
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise FileError(f"{path} is damaged, it is not JSON: {error}; restore it from a copy, or remove it") from error
+
+
+def check_name(path: Path | str, argument: str) -> None:
+    """Refuses a path that is not UTF-8: logs, records and reports, which are, could not name it."""
+    try:
+        os.fspath(path).encode()
+    except UnicodeEncodeError:
+        shown = os.fsencode(path).decode(errors="replace")
+        raise ArgumentError(f"{argument}: the name {shown!r} is not UTF-8; rename it, or choose another") from None
+
+
+def file_digest(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    with explain_file_errors(path, "cannot be read", "check the path and its permissions"), path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def append_text(path: Path, text: str) -> None:
@@ -71,23 +96,86 @@ def write_atomically(path: Path, content: bytes) -> None:
         file.write(content)
 
 
+def leftovers(path: Path) -> list[Path]:
+    """What processes that were killed while they wrote `path` have left beside it."""
+    begun = re.compile(rf"\.{re.escape(path.name)}\.\d+")
+    return [each for each in path.parent.iterdir() if begun.fullmatch(each.name)]
+
+
 @contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
-    """Locks a folder for this process. The system releases the lock when the process ends, even if it is killed."""
-    try:
-        import fcntl
-    except ImportError:  # Windows has no such locks
-        yield
-        return
+    """Locks a folder for this process; an error if another process has locked it."""
     with explain_file_errors(folder, "cannot be written", _WRITABLE):
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("w")
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            remedy = "wait until it ends, or choose another folder"
-            raise ArgumentError(f"another process is working in {folder}: {remedy}") from None
-        except OSError:
-            pass  # some network file systems have no locks either
+    with _locked(folder / LOCK, folder, wait=False):
         yield
+
+
+@contextmanager
+def locked_file(path: Path) -> Iterator[None]:
+    """Locks a file that is read, changed and written again; waits for other processes that do the same."""
+    with explain_file_errors(path, "cannot be written", _WRITABLE):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(path.with_name(f".{path.name}{LOCK}"), path, wait=True):
+        for leftover in leftovers(path):
+            leftover.unlink(missing_ok=True)
+        yield
+
+
+@contextmanager
+def _locked(lock: Path, what: Path, *, wait: bool) -> Iterator[None]:
+    """Within the block this process has the lock. The system releases it when the process ends, even if killed."""
+    while True:
+        with explain_file_errors(what, "cannot be written", _WRITABLE):
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            _take(descriptor, wait)
+        except BlockingIOError:
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            owner = os.read(descriptor, 200).decode(errors="replace") or "another process"
+            os.close(descriptor)
+            raise RunError(f"{what} is in use by {owner}; wait until it ends, or choose another folder") from None
+        if _is_at(descriptor, lock):
+            break
+        os.close(descriptor)  # its last owner has removed it
+    try:
+        with suppress(OSError):  # on a full disk the owner stays unnamed
+            os.truncate(descriptor, 0)
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            os.write(descriptor, f"process {os.getpid()} on {platform.node()}".encode())
+        yield
+    finally:
+        with suppress(OSError):  # Windows removes no open file
+            lock.unlink()  # while it is locked: a process that waits for it notices, and makes a new one
+        os.close(descriptor)
+
+
+def _take(descriptor: int, wait: bool) -> None:
+    """Locks an open file. Without `wait`, BlockingIOError if another process has locked it."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        while True:
+            try:
+                os.lseek(descriptor, 1 << 20, os.SEEK_SET)  # beyond the text, which others may read
+                msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+                return
+            except OSError as error:
+                if not wait:
+                    raise BlockingIOError from error
+                time.sleep(0.05)
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        pass  # some network file systems have no locks
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False

@@ -13,6 +13,8 @@ SECONDS_BETWEEN_LINES = 10.0
 class ProgressBar:
     """A live bar with the time left on a terminal; elsewhere a plain line every ten seconds.
 
+    If stderr cannot be written any more, such as a closed pipe, nothing more is shown and `broken` is True.
+
     Used as a context manager: `with ProgressBar("cifar10", "images") as bar: bar.update(done, total)`.
 
     Args:
@@ -23,11 +25,12 @@ class ProgressBar:
     def __init__(self, description: str | None, unit: str = "") -> None:
         self.description, self.unit, self._note = description, unit, ""
         self._bar: Any = None
+        self.broken = False
         self._first: int | float | None = None  # resumed work does not start at 0, and the rest of it took no time
 
     def __enter__(self) -> "ProgressBar":
         self._started = self._last_line = time.monotonic()
-        if self.description is not None and sys.stderr.isatty():
+        if self.description is not None and sys.stderr is not None and sys.stderr.isatty():
             self._bar = _rich_bar(self.unit)
             self._task = self._bar.add_task(self.description, total=None, note="")
             self._bar.start()
@@ -35,18 +38,21 @@ class ProgressBar:
 
     def __exit__(self, *error: object) -> None:
         if self._bar is not None:
-            self._bar.stop()
+            with self._noticing():
+                self._bar.stop()
 
     def update(
         self, done: int | float, total: int | float | None, note: str | None = None, description: str | None = None
     ) -> None:
         """Shows how much is done, of how much if that is known; note and description stay as they are if None."""
-        if self.description is None:
+        if self.description is None or self.broken:
             return
         self.description = description or self.description
         self._note = self._note if note is None else note
         if self._bar is not None:
-            self._bar.update(self._task, completed=done, total=total, description=self.description, note=self._note)
+            shown = {"completed": done, "total": total, "description": self.description, "note": self._note}
+            with self._noticing():
+                self._bar.update(self._task, **shown)
             return
         now = time.monotonic()
         self._first = done if self._first is None else self._first
@@ -56,10 +62,20 @@ class ProgressBar:
 
     def print(self, text: str) -> None:
         """Prints a line, above the bar if there is one."""
-        if self._bar is not None:
-            self._bar.console.print(text)
-        elif self.description is not None:
-            print(text, file=sys.stderr, flush=True)
+        if self.description is None or self.broken or sys.stderr is None:
+            return
+        with self._noticing():
+            if self._bar is not None:
+                self._bar.console.print(text)
+            else:
+                print(text, file=sys.stderr, flush=True)
+
+    @contextmanager
+    def _noticing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            self.broken = True
 
     def _line(self, done: float, total: float | None) -> str:
         if not self.unit:

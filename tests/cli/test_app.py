@@ -47,6 +47,8 @@ def test_version() -> None:
         (["train", "nothing.toml"], "nothing.toml does not exist"),
         (["train", "adv.toml"], "nowhere: there is no such folder"),
         (["train", "adv.toml", "--set", "sed=1"], "did you mean 'seed'"),
+        (["train", "cut.toml"], "cut.toml: "),
+        (["train", "wrong.toml"], "wrong.toml: key='defnse'"),
         (["data", "download", "cifar1O", "--root", "."], "did you mean 'cifar10'?"),
         (["data", "download", "cifar10", "--root", "file"], "file cannot be created"),
         (["predict", "file", "file"], "not a run folder"),
@@ -60,6 +62,8 @@ def test_version() -> None:
 def test_errors_are_one_line(arguments: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
+    (tmp_path / "cut.toml").write_text('defense = "adv')
+    (tmp_path / "wrong.toml").write_text('defnse = "adv"')
     (tmp_path / "adv.toml").write_text('defense = "adv"\ndata = "cifar10"\nroot = "nowhere"')
     result = runner.invoke(app, arguments)
     assert result.exit_code == 1

@@ -1,4 +1,5 @@
 import dataclasses
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from advbnn.defenses.defense import EarlyStopping
 from advbnn.evaluation.accuracy import Evaluation
 from advbnn.evaluation.records import Records
 from advbnn.training.config import Config
+from images import save
 
 QUICK = ["--limit", "120", "--samples", "2", "--seeds", "2", "--device", "cpu"]
 Command = Callable[..., str]
@@ -55,7 +57,9 @@ def test_last_weights_have_their_own_label(runs: Path, advbnn: Command) -> None:
     config = Config.from_run((run / "config.toml").read_text())
     stopping = dataclasses.replace(config.defense, early_stopping=EarlyStopping())
     (run / "config.toml").write_text(dataclasses.replace(config, defense=stopping).to_toml())
-    (run / "last.safetensors").write_bytes((run / "model.safetensors").read_bytes())
+    shutil.copy(run / "model.safetensors", run / "last.safetensors")
+    with (run / "SHA256SUMS").open("a") as sums:
+        sums.write((run / "SHA256SUMS").read_text().replace("model", "last"))
     for last in ([], ["--last"]):
         advbnn("evaluate", run, "--attack", "clean", *QUICK, *last)
     assert [record.model.label for record in Records.load(run / "records.json")] == ["plain", "plain (last)"]
@@ -66,6 +70,8 @@ def test_an_unfinished_run_gives_a_warning_and_unwritable_records_an_error(runs:
     command = ["evaluate", run, "--attack", "clean", *QUICK]
     for finished in (True, False):
         assert ("is not finished" in advbnn(*command)) is not finished
+        (record,) = Records.load(run / "records.json")
+        assert record.model.label == ("plain" if finished else "plain (step 42)")
         (run / "model.safetensors").unlink(missing_ok=True)
         (run / "records.json").unlink()
     (run / "records.json").mkdir()
@@ -87,3 +93,21 @@ def test_warnings_are_one_line_and_empty_columns_are_left_out(runs: Path, advbnn
     assert shown.startswith("warning: 20 images: the 95 % interval")
     assert "varied" not in shown and "over seeds" not in shown  # there is one seed, and nothing varies
     assert "linf 0.05" in shown
+
+
+def test_renamed_class_folders_are_noticed(tmp_path: Path, advbnn: Command) -> None:
+    photos, run = tmp_path / "photos", tmp_path / "run"
+    for number, name in enumerate(("cat", "dog")):
+        for split in ("train", "test"):
+            for shade in range(10):
+                save(photos / split / name / f"{shade}.png", 90 * number + shade, 8)
+    (tmp_path / "run.toml").write_text(f'data = "{photos}"\nlike = "digits"\ndefense = "adv"\narchitecture = "mlp"\n')
+    settings = ["schedule.epochs=1", "batch_size=20", "attack.steps=1"]
+    changed = [part for setting in settings for part in ("--set", setting)]
+    advbnn("train", tmp_path / "run.toml", "--out", run, "--device", "cpu", *changed)
+    for split in ("train", "test"):
+        (photos / split / "cat").rename(photos / split / "eel")
+    image = photos / "test" / "dog" / "1.png"
+    for command in (["evaluate", run], ["predict", run, image], ["audit", run, "--level", "quick"]):
+        shown = advbnn(*command, "--device", "cpu", status=1)
+        assert "class 0 was 'cat' and is now 'dog'" in shown and "former names" in shown

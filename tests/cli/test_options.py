@@ -1,5 +1,6 @@
 """Impossible options are refused before anything is loaded: the runs named here do not exist."""
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -83,6 +84,14 @@ def test_unwritable_places(tmp_path: Path) -> None:
                 check(place)
     assert sorted(tmp_path.iterdir()) == [file, folder, link] and not any(folder.iterdir())
     assert options.file_to_write(Path("/proc/version")) == Path("/proc/version")  # existing records may be complete
+
+
+def test_devices_and_names_that_are_not_utf_8_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(typer.BadParameter, match="/dev/null is a device.*give --out"):
+        options.file_to_write(Path("/dev/null"))
+    for check in (options.file_to_write, options.folder_to_write):
+        with pytest.raises(typer.BadParameter, match="--out: .*not UTF-8; rename"):
+            check(tmp_path / os.fsdecode(b"gr\xfc\xdf"))
 
 
 def test_an_unwritable_default_place_is_refused_too(

@@ -47,13 +47,18 @@ def test_the_report_of_a_run_shows_its_images(run: Path, tmp_path: Path) -> None
 
 
 def test_runs_and_files_are_combined_unless_they_contradict(run: Path, tmp_path: Path) -> None:
-    file, other = tmp_path / "records.json", tmp_path / "other.json"
+    file, other, file_of_two = (tmp_path / f"{name}.json" for name in ("records", "other", "two"))
     records = Records.load(run / "records.json")
     records.where(kind="clean").save(file)
     assert report(run, file, "--out", tmp_path, "--images", 0).exit_code == 0
     Records(replace(r, samples=3) for r in records).save(other)
     failed = report(run, other, "--out", tmp_path / "out")
     assert failed.exit_code == 1 and "other.json" in failed.output
+    Records(replace(r, seeds=(0, 1), correct=r.correct * 2, outcomes=r.outcomes * 2) for r in records).save(file_of_two)
+    failed = report(run, file_of_two, "--out", tmp_path / "out")
+    words = " ".join(failed.output.split())
+    assert failed.exit_code == 1 and "seeds was [0] and is now [0, 1]" in words
+    assert "leave one of the two out" in words and "--out" not in words
 
 
 def a_run(folder: Path, defense: str, **files: Records) -> Path:

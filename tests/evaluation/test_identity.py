@@ -7,7 +7,7 @@ from torch import nn
 from advbnn import GaussianPrior, add_noise, bayesianize, data
 from advbnn.bayes.sample_bank import SampleBank
 from advbnn.defenses.rse import noise_levels
-from advbnn.evaluation.identity import DataIdentity, ModelIdentity, precision_of, ranges
+from advbnn.evaluation.identity import DataIdentity, ModelIdentity, precision_of, ranges, versions_on
 
 
 def small() -> nn.Module:
@@ -94,3 +94,9 @@ def test_precision_names_dtype_autocast_and_tf32() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         assert precision_of(model, cpu) == "float64, autocast bfloat16"
     assert "TF32" in precision_of(model, torch.device("cuda"))
+
+
+def test_what_decides_the_last_digits_on_a_cpu_is_recorded() -> None:
+    versions = versions_on(torch.device("cpu"))
+    assert versions["threads"] == str(torch.get_num_threads())
+    assert versions["cpu_capability"] == torch.backends.cpu.get_cpu_capability()

@@ -1,6 +1,9 @@
 import csv
+import errno
 import json
 import math
+import os
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,10 +13,13 @@ import torch
 from advbnn.attacks import PGD
 from advbnn.attacks.identity import settings_of
 from advbnn.attacks.threat import Threat
+from advbnn.errors import AdvbnnError, ArgumentError, FileError
 from advbnn.evaluation.identity import DataIdentity, ModelIdentity
 from advbnn.evaluation.intervals import clopper_pearson
 from advbnn.evaluation.outcomes import pack
 from advbnn.evaluation.records import SCHEMA, Plan, Record, Records, Spread
+from evaluation_workers import save_one_by_one
+from workers import processes
 
 ATTACK = PGD(Threat("linf", 8 / 255), steps=7)
 PLAN = Plan(
@@ -111,9 +117,65 @@ def test_file_is_added_to_and_never_overwritten_with_other_settings(tmp_path: Pa
     Records.load(path).save(path)
     assert path.read_bytes() == before
     conflict = replace(RECORD, model=replace(RECORD.model, sha256="ff"))
-    with pytest.raises(ValueError, match="records.json.*model.sha256 was 'ab' and is now 'ff'.*another file"):
+    with pytest.raises(ValueError, match="records.json.*other weights .*was 'ab' and is now 'ff'.*another file"):
         Records([conflict, replace(RECORD, name="new")]).save(path)
     assert path.read_bytes() == before
+
+
+def test_two_processes_that_save_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
+    path, start = tmp_path / "records.json", processes.Barrier(2)
+    Records([RECORD]).save(path)
+    names = [[f"{number} of {one}" for number in range(10)] for one in range(2)]
+    savers = [processes.Process(target=save_one_by_one, args=(path, start, some)) for some in names]
+    for saver in savers:
+        saver.start()
+    for saver in savers:
+        saver.join()
+        assert saver.exitcode == 0
+    assert {record.name for record in Records.load(path)} == {RECORD.name, *names[0], *names[1]}
+    assert os.listdir(tmp_path) == ["records.json"]
+
+
+def test_a_damaged_file_is_named_with_a_remedy_or_still_means_the_same(tmp_path: Path) -> None:
+    path, chance = tmp_path / "records.json", random.Random(0)
+    Records([WITH_OUTCOMES, replace(RECORD, name="FGSM")]).save(path)
+    content = path.read_bytes()
+    for _ in range(300):
+        damaged = bytearray(content)
+        damaged[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+        path.write_bytes(damaged)
+        try:
+            Records.load(path)
+        except AdvbnnError as error:
+            assert str(path) in str(error)
+    path.write_bytes(b"[" * 100_000)
+    with pytest.raises(ArgumentError, match=r"records\.json .*damaged.*restore"):
+        Records.load(path)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device")
+def test_a_device_is_no_file_of_records() -> None:
+    with pytest.raises(ArgumentError, match="/dev/full is .*device"):
+        Records([RECORD]).save("/dev/full")
+
+
+def test_a_full_disk_keeps_the_records_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path = tmp_path / "records.json"
+    Records([RECORD]).save(path)
+    with monkeypatch.context() as patch, pytest.raises(FileError, match=r"records\.json .*No space left.*room"):
+        patch.setattr(os, "fsync", full)
+        Records([replace(RECORD, name="FGSM")]).save(path)
+    assert list(Records.load(path)) == [RECORD] and os.listdir(tmp_path) == ["records.json"]
+
+
+def test_a_long_digest_is_shortened_in_messages() -> None:
+    other = replace(RECORD, model=replace(RECORD.model, sha256="f" * 64))
+    with pytest.raises(ArgumentError, match="trained .*again") as refused:
+        Records([RECORD, other])
+    assert "f" * 8 in str(refused.value) and "f" * 9 not in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The measurements of a reproduction, and of the one it is compared with."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,8 @@ def test_the_speed_of_an_interrupted_run_is_read(tmp_path) -> None:
     run = tmp_path / RUNS / "adv"
     run.mkdir(parents=True)
     CIFAR10.write(tmp_path, test_images=10_000)
-    (run / FACTS).write_text('{"model": {"parameters": 100}}')
-    (run / METRICS).write_text('{"examples_per_second": 500.0}\n{"examples_per_sec')
+    facts = {"data": {"classes": 10, "shape": [3, 32, 32]}, "model": {"parameters": 100}, "processes": 1}
+    (run / FACTS).write_text(json.dumps(facts))
+    line = dict.fromkeys(("step", "epoch", "lr", "kl_weight", "loss", "nll", "kl"), 1)
+    (run / METRICS).write_text(json.dumps({**line, "examples_per_second": 500.0}) + '\n{"examples_per_sec')
     assert Evidence.read(tmp_path).speeds == {"adv": Speed(parameters=100, examples_per_second=500.0)}

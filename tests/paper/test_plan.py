@@ -10,6 +10,7 @@ from advbnn.defenses.profiles import DEFENSES
 from advbnn.errors import ArgumentError, RunError
 from advbnn.evaluation.records import Records
 from advbnn.paper import EXPERIMENTS, Experiment, Plan, Reproduction, make_plan
+from advbnn.paper.experiment import WEIGHTS
 from advbnn.paper.plan import finished
 from advbnn.training.run_folder import CONFIG, MODEL
 from made_up_reproductions import CIFAR10, as_in_the_paper, radius_records
@@ -122,7 +123,7 @@ def test_a_run_with_other_settings_is_refused(tmp_path) -> None:
         plan.pending_runs()
 
 
-def test_a_measurement_is_done_when_its_records_are_complete_and_newer_than_the_weights(tmp_path) -> None:
+def test_a_measurement_is_done_when_its_records_are_complete_and_of_these_weights(tmp_path) -> None:
     plan = planned(tmp_path, "fig2", experiment=CIFAR10, defenses=["adv"])
     (one,) = plan.measurements
     records = Records(radius_records(CIFAR10.protocol, as_in_the_paper, ["adv"]))
@@ -131,8 +132,19 @@ def test_a_measurement_is_done_when_its_records_are_complete_and_newer_than_the_
     records.save(one.file(tmp_path))
     assert plan.pending() == []
     assert plan.pending_runs() == []  # the network is no longer needed
-    os.utime(finish(plan, "adv") / MODEL, (2e9, 2e9))
+    model = finish(plan, "adv") / MODEL
+    os.utime(model, (0, 0))
+    assert plan.pending() == [one]  # nothing says that the records are of these weights
+    one.note_weights(tmp_path)
+    assert plan.pending() == []
+    os.utime(model, (2e9, 2e9))
+    assert plan.pending() == []
+    model.write_bytes(b"other weights")
+    os.utime(model, (0, 0))
     assert plan.pending() == [one]
+    (tmp_path / WEIGHTS).write_bytes(b"\xff")
+    one.note_weights(tmp_path)
+    assert plan.pending() == []
 
 
 def test_tasks_have_estimates_and_measurements_wait_for_their_networks(tmp_path) -> None:

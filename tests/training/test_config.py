@@ -75,9 +75,9 @@ def test_settings_on_the_command_line(tmp_path: Path) -> None:
         ('defense = "adv"\ndata = "cifar1O"', "no folder cifar1O.*'cifar10'"),
         ('defense = "adv"\ndata = "."', "data='.'.*set like"),
         ('defense = "adv"\nname = "x"', "key='name'"),
-        ('defense = "adv"\nseed = "one"', "^seed: .*whole number"),
+        ('defense = "adv"\nseed = "one"', "run.toml: seed: .*whole number"),
         ('defense = "adv"\n[attack]\n"threat.eps" = 0.1', "attack.threat.eps = ... without the quotes"),
-        ('defense = "adv"\nattack.threat.eps = 8', '^attack.threat.eps: .*"8/255"'),
+        ('defense = "adv"\nattack.threat.eps = 8', 'run.toml: attack.threat.eps: .*"8/255"'),
         ('defense = "adv', "run.toml: "),
     ],
 )

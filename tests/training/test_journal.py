@@ -3,10 +3,15 @@
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from advbnn.data import ImageSet, Splits
+from advbnn.progress import ProgressBar
+from advbnn.training.journal import Journal
+from advbnn.training.state import TrainingState
 from quick import quick, train
 
 
@@ -30,3 +35,41 @@ def test_progress_in_plain_lines(digits: Splits[ImageSet], capsys: pytest.Captur
     assert "adv_bnn" in head and "72 examples of digits[72 of 1297], 10 steps on cpu" in head
     assert re.fullmatch(r"epoch 2/2: 100%, 0:00:00 left, clean \S+ %, robust \S+ %, loss [\d.]+", last)
     assert len(last) <= 80
+
+
+def test_the_speed_does_not_depend_on_where_an_interval_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """391 steps an epoch, of 0.1 s each, and 2 s for every line, checkpoint and validation."""
+    clock = [0.0]
+    monkeypatch.setattr("advbnn.training.journal.time.monotonic", lambda: clock[0])
+    lengths = {}
+    for log_every in (50, 390, 391, 1000):
+        journal = Journal(None, ProgressBar(None), log_every=log_every, save_every=60.0, tensorboard=False)
+        training: Any = SimpleNamespace(total_steps=100, examples_seen=12_800)  # resumed
+        journal._marks = [(100, 12_800, clock[0])]
+        speeds = []
+        for step in range(101, 3 * 391 + 1):
+            clock[0] += 0.1
+            training.total_steps, training.examples_seen = step, step * 128
+            if step % 391 == 0 or step % 391 % log_every == 0:
+                speeds.append(journal._speed(training))
+                clock[0] += 2
+        lengths[log_every] = len(speeds)
+        slowest = log_every * 128 / (log_every * 0.1 + 4)  # two lines in an interval
+        assert slowest <= min(speeds) and max(speeds) <= 1280 * (1 + 1e-9), log_every
+    assert lengths[390] == 6
+
+
+def test_examples_of_all_epochs_are_counted(digits: Splits[ImageSet], monkeypatch: pytest.MonkeyPatch) -> None:
+    """72 digits in batches of 16: the last has 8, unless it is dropped."""
+    seen: list[int] = []
+    after_step = Journal.after_step
+
+    def counted(self: Journal, training: TrainingState) -> None:
+        seen.append(training.examples_seen)
+        after_step(self, training)
+
+    monkeypatch.setattr(Journal, "after_step", counted)
+    train(digits, quick("bnn"))
+    assert seen == [16, 32, 48, 64, 72, 88, 104, 120, 136, 144]
+    train(digits, quick("bnn", drop_last=True))
+    assert seen[10:] == [16, 32, 48, 64, 80, 96, 112, 128]

@@ -1,7 +1,11 @@
 """Networks read back from run folders."""
 
+import hashlib
+import random
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +18,7 @@ from advbnn.data import ImageSet, Splits, from_tensors
 from advbnn.defenses.objective import RobustELBO
 from advbnn.defenses.profiles import defense
 from advbnn.defenses.schedules import Constant
-from advbnn.errors import RunError
+from advbnn.errors import CheckpointError, RunError
 from advbnn.randomness import seeded
 from advbnn.training.loading import load_trained
 from advbnn.training.loop import fit
@@ -75,3 +79,54 @@ def test_what_is_not_a_run_folder_is_refused(digits: Splits[ImageSet], tmp_path:
         (tmp_path / "run" / "config.toml").write_text(damaged)
         with pytest.raises(RunError, match=rf"config.toml .*{key}.*restore"):
             load_trained(tmp_path / "run")
+
+
+def test_every_flipped_bit_of_a_trained_network_is_noticed(digits: Splits[ImageSet], tmp_path: Path) -> None:
+    result, chance = train(digits, quick("bnn"), out=tmp_path / "run"), random.Random(0)
+    file = tmp_path / "run" / "model.safetensors"
+    content = file.read_bytes()
+    for _ in range(200):
+        damaged = bytearray(content)
+        damaged[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+        file.write_bytes(damaged)
+        with pytest.raises(CheckpointError, match=r"model\.safetensors is damaged.*advbnn train .*--resume"):
+            load_trained(tmp_path / "run")
+    train(digits, quick("bnn"), out=tmp_path / "run", resume=True)  # the remedy
+    assert file.read_bytes() == content and same(load_trained(tmp_path / "run").model, result.model)
+    sums = tmp_path / "run" / "SHA256SUMS"
+    for text in (sums.read_text().replace("a", "b", 1), "", "no checksums"):
+        sums.write_text(text)
+        with pytest.raises(CheckpointError, match="SHA256SUMS.*restore"):
+            load_trained(tmp_path / "run")
+    train(digits, quick("bnn"), out=tmp_path / "run", resume=True)
+    assert sums.read_text() == f"{hashlib.sha256(content).hexdigest()}  model.safetensors\n"
+    sums.unlink()  # weights that were copied without it
+    assert load_trained(tmp_path / "run").finished
+
+
+def test_a_network_is_not_evaluated_on_renamed_classes(digits: Splits[ImageSet], tmp_path: Path) -> None:
+    train(digits, quick("bnn"), out=tmp_path / "run")
+    loaded = load_trained(tmp_path / "run")
+    loaded.check_classes(digits.test)
+    names = digits.test.classes
+    for other in ((*names[:7], "nine", *names[8:]), names[:9], (*names, "ten")):
+        with pytest.raises(RunError, match="other classes: class .*former names"):
+            loaded.check_classes(SimpleNamespace(name="digits", classes=other))  # type: ignore[arg-type]
+
+
+def test_a_damaged_description_is_named_or_read_from_the_checkpoint(digits: Splits[ImageSet], tmp_path: Path) -> None:
+    result = train(digits, quick("bnn"), out=tmp_path / "run")
+    facts, config = tmp_path / "run" / "run.json", tmp_path / "run" / "config.toml"
+    text, settings = facts.read_text(), config.read_text()
+    config.write_text(settings.replace("prior_std = 0.05", "prior_std = 0.07"))
+    with pytest.raises(RunError, match=r"std=0.05.*config\.toml says .*std=0.07.*restore"):
+        load_trained(tmp_path / "run")
+    config.write_text(settings)
+    facts.write_text(text.replace('"classes": 10', '"classes": 90'))
+    with pytest.raises((RunError, CheckpointError), match=r"run\.json"):
+        load_trained(tmp_path / "run")
+    facts.unlink()
+    assert same(load_trained(tmp_path / "run").model, result.model)
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    with pytest.raises(RunError, match=r"run\.json cannot be read"):
+        load_trained(tmp_path / "run")

@@ -1,8 +1,14 @@
 """Runs that stop, by a signal, a diverging loss or a full disk, and folders that are refused."""
 
 import errno
+import io
 import json
+import os
+import random
+import shutil
 import signal
+import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +22,8 @@ from advbnn.bayes.priors import GaussianPrior, Prior
 from advbnn.data import ImageSet, Splits
 from advbnn.defenses.optimizers import SGDOptimizer
 from advbnn.defenses.schedules import Constant
-from advbnn.errors import CheckpointError, DivergedError, RunError
+from advbnn.errors import CheckpointError, DivergedError, FileError, RunError
+from advbnn.files import explain_file_errors, locked_folder
 from advbnn.training import checkpoint
 from advbnn.training.checkpoint import CheckpointWarning
 from advbnn.training.interrupts import Interrupted
@@ -32,7 +39,7 @@ def test_ctrl_c_saves_and_resuming_gives_the_same(
     value, whole = quick(), train(digits, quick())
     advance = TrainingState.advance
     handler = signal.getsignal(signal.SIGINT)  # in the background, a shell ignores Ctrl-C
-    for which, step in ((signal.SIGINT, 3), (signal.SIGTERM, 7)):
+    for which, step in ((signal.SIGINT, 1), (signal.SIGTERM, 3), (signal.SIGHUP, 7)):
 
         def interrupted(self: TrainingState, x: Tensor, y: Tensor, which: Any = which, step: int = step) -> None:
             if self.total_steps == step:
@@ -49,6 +56,45 @@ def test_ctrl_c_saves_and_resuming_gives_the_same(
     assert same(result.model, whole.model)
     assert [line["step"] for line in result.history] == [4, 5, 9, 10]  # each once, and none missing
     assert signal.getsignal(signal.SIGINT) is handler
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")
+def test_nohup_is_respected(digits: Splits[ImageSet], monkeypatch: pytest.MonkeyPatch) -> None:
+    before, advance = signal.signal(signal.SIGHUP, signal.SIG_IGN), TrainingState.advance
+
+    def hung_up(self: TrainingState, x: Tensor, y: Tensor) -> None:
+        signal.raise_signal(signal.SIGHUP)
+        advance(self, x, y)
+
+    monkeypatch.setattr(TrainingState, "advance", hung_up)
+    try:
+        assert train(digits, quick("bnn")).steps == 10
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_closed_pipe_ends_a_run_with_a_checkpoint(
+    digits: Splits[ImageSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Closed(io.StringIO):
+        """Stderr into a program that ends after a line, such as head."""
+
+        def flush(self) -> None:
+            if self.getvalue().count("\n") > 1:
+                raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr("advbnn.progress.SECONDS_BETWEEN_LINES", 0.0)
+    whole, out = train(digits, quick("bnn")), tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", Closed())
+        with pytest.raises(Interrupted, match="after step 1 of 10") as stop:
+            train(digits, quick("bnn"), out=out, progress=True)
+    assert stop.value.signal == getattr(signal, "SIGPIPE", None)
+    found = checkpoint.latest(out / "checkpoints")
+    assert found is not None and found.step == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", None)  # closed before the start, by 2>&-
+        assert same(train(digits, quick("bnn"), out=out, resume=True, progress=True).model, whole.model)
 
 
 def test_second_ctrl_c_stops_at_once(digits: Splits[ImageSet], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,6 +201,135 @@ def test_an_unfinished_run_is_not_overwritten(
     with pytest.raises(RunError, match="no weights yet"):
         load_trained(tmp_path / "run")
     assert train(digits, quick("bnn"), out=tmp_path / "run", resume=True).steps == 10
+
+
+def stopped(digits: Splits[ImageSet], out: Path, monkeypatch: pytest.MonkeyPatch, step: int = 7) -> None:
+    """A run that ended after some steps, as by a power cut, with a checkpoint after each of them."""
+    advance = TrainingState.advance
+
+    def until(self: TrainingState, x: Tensor, y: Tensor) -> None:
+        if self.total_steps == step:
+            raise ZeroDivisionError
+        advance(self, x, y)
+
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr(TrainingState, "advance", until)
+        train(digits, quick("bnn"), out=out, save_every=0.0, log_every=1)
+
+
+def test_a_disk_that_fills_up_names_what_was_kept(
+    digits: Splits[ImageSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def no_metrics(path: Path, text: str) -> None:
+        with explain_file_errors(path, "cannot be written", "make room"):
+            if path.name == "metrics.jsonl":
+                full()
+
+    stopped(digits, tmp_path / "run", monkeypatch)
+    places = {"pathlib.Path.write_bytes": full, "advbnn.training.run_folder.append_text": no_metrics}
+    for place, error in zip(places, (CheckpointError, FileError), strict=True):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, places[place])
+            with pytest.raises(error, match=r"No space left.*kept: the checkpoint after step 7 of 10"):
+                train(digits, quick("bnn"), out=tmp_path / "run", resume=True, save_every=0.0, log_every=1)
+    assert train(digits, quick("bnn"), out=tmp_path / "run", resume=True).steps == 10
+
+
+@pytest.mark.parametrize("damage", [b"", b"\xff", b"{}", b"[" * 100_000, b'{"data": {}}'])
+def test_damaged_records_of_a_run_are_repaired_when_it_resumes(
+    digits: Splits[ImageSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes
+) -> None:
+    whole, out = train(digits, quick("bnn"), log_every=1), tmp_path / "run"
+    stopped(digits, out, monkeypatch)
+    facts, config = (out / "run.json").read_bytes(), (out / "config.toml").read_bytes()
+    lines = (out / "metrics.jsonl").read_bytes().splitlines()
+    (out / "metrics.jsonl").write_bytes(b"\n".join([*lines[:2], damage, *lines[3:]]) + b"\n")
+    (out / "run.json").write_bytes(damage)
+    (out / "config.toml").write_bytes(b'defense = "bnn' + damage)
+    assert load_damaged(out) and (out / "run.json").read_bytes() == damage
+    result = train(digits, quick("bnn"), out=out, resume=True, log_every=1)
+    assert same(result.model, whole.model)
+    assert [line["step"] for line in result.history] == [1, 2, 4, 5, 6, 7, 8, 9, 10]
+    assert ((out / "run.json").read_bytes(), (out / "config.toml").read_bytes()) == (facts, config)
+    log = (out / "log.txt").read_text()
+    assert all(words in log for words in ("run.json was damaged", "config.toml was damaged", "metrics.jsonl: damaged"))
+
+
+def load_damaged(out: Path) -> bool:
+    """Whether loading a run with a damaged config.toml names that file and a remedy."""
+    with pytest.raises((RunError, FileError), match=r"config\.toml .*restore"):
+        load_trained(out)
+    return True
+
+
+def test_any_flipped_bit_is_repaired_refused_or_harmless(
+    digits: Splits[ImageSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In run.json, config.toml, metrics.jsonl and the newest manifest: a run resumes, or the message names the file."""
+    whole, chance = train(digits, quick("bnn")), random.Random(0)
+    stopped(digits, tmp_path / "run", monkeypatch, step=9)
+    for name in ("run.json", "config.toml", "metrics.jsonl", "checkpoints/step-00000009/manifest.json"):
+        for trial in range(4):
+            out = Path(shutil.copytree(tmp_path / "run", tmp_path / f"{trial} {Path(name).name}"))
+            content = bytearray((out / name).read_bytes())
+            content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+            (out / name).write_bytes(content)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", CheckpointWarning)  # of a manifest
+                assert same(train(digits, quick("bnn"), out=out, resume=True).model, whole.model)
+
+
+def test_a_folder_with_nothing_but_beginnings_is_taken_over(digits: Splits[ImageSet], tmp_path: Path) -> None:
+    """A process that was killed before it had written config.toml leaves run.json and half of config.toml."""
+    out = tmp_path / "run"
+    train(digits, quick("bnn"), out=tmp_path / "whole")
+    for resume in (True, False):
+        out = tmp_path / f"{resume}"
+        out.mkdir()
+        shutil.copy(tmp_path / "whole" / "run.json", out)
+        for name in (".lock", ".run.json.17", ".config.toml.17"):
+            (out / name).touch()
+        assert train(digits, quick("bnn"), out=out, resume=resume).steps == 10
+        assert not list(out.glob(".*"))
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "run.json").write_text("{}")
+    with pytest.raises(RunError, match="another folder"):
+        train(digits, quick("bnn"), out=tmp_path / "theirs", resume=True)
+
+
+def test_what_a_killed_process_left_is_removed_at_the_next_start(
+    digits: Splits[ImageSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    stopped(digits, out, monkeypatch)
+    (out / ".model.safetensors.17").touch()
+    for name in (".deleting-step-00000003", ".writing-00000008"):
+        (out / "checkpoints" / name).mkdir()
+    shutil.copytree(out / "checkpoints" / "step-00000007", out / "checkpoints" / ".deleting-step-00000006")
+    (out / ".records.json.17").touch()  # of an evaluation that may be under way
+    train(digits, quick("bnn"), out=out, resume=True)
+    assert [path.name for path in out.rglob(".*")] == [".records.json.17"]
+
+
+def test_a_folder_in_use_is_refused(digits: Splits[ImageSet], tmp_path: Path) -> None:
+    with locked_folder(tmp_path / "run"), pytest.raises(RunError, match=rf"run is in use by process {os.getpid()}"):
+        train(digits, quick("bnn"), out=tmp_path / "run", resume=True)
+    assert train(digits, quick("bnn"), out=tmp_path / "run", resume=True).steps == 10
+
+
+def test_threads_and_kernels_are_recorded_and_a_change_is_noted(
+    digits: Splits[ImageSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped(digits, tmp_path / "run", monkeypatch)
+    facts = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert facts["threads"] == torch.get_num_threads() and facts["device"] == "cpu"
+    assert facts["cpu_capability"] == torch.backends.cpu.get_cpu_capability()
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
+    train(digits, quick("bnn"), out=tmp_path / "run", resume=True)
+    assert f"threads {facts['threads']} before, 77 now" in (tmp_path / "run" / "log.txt").read_text()
 
 
 def test_a_damaged_checkpoint_costs_time_and_nothing_else(digits: Splits[ImageSet], tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from advbnn.bayes.mean_field import bayesianize
 from advbnn.data import Splits, from_tensors
 from advbnn.defenses.objective import RobustELBO
 from advbnn.defenses.optimizers import AdamOptimizer, LangevinSampler
+from advbnn.errors import ArgumentError
 from advbnn.training.loop import fit
 from quick import quick
 
@@ -58,3 +59,21 @@ def test_a_defence_that_does_not_fit() -> None:
 def test_an_optimizer_that_does_not_fit_random_weights(optimizer: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         fit(bayesianize(nn.Linear(12, 4)), FLAT, quick("adv", optimizer=optimizer))
+
+
+@pytest.mark.parametrize("name", ["none", "adv_bnn"])
+def test_a_last_batch_of_one_needs_batchnorm_to_see_several_values(name: str) -> None:
+    def dense() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.BatchNorm1d(5), nn.Linear(5, 4))
+
+    value = quick(name, batch_size=19)  # of 20
+    net = dense()
+    with pytest.raises(ArgumentError, match="batch_size=19 .*BatchNorm.*drop_last"):
+        fit(net, FLAT, value)
+    assert int(net[2].num_batches_tracked) == 0
+    assert fit(dense(), FLAT, quick(name, batch_size=19, drop_last=True)).steps == 2
+    frozen = dense()
+    frozen[2].eval()
+    assert fit(frozen, FLAT, value).steps == 4
+    convolution = nn.Sequential(nn.Conv2d(3, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(72, 4))
+    assert fit(convolution, IMAGES, value).steps == 4  # 36 values of one image per channel

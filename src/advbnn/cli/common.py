@@ -20,6 +20,7 @@ from advbnn.data import Examples, ImageSet, Splits, load
 from advbnn.distributed import World, joined
 from advbnn.errors import AdvbnnError, ArgumentError, positive_whole
 from advbnn.evaluation.records import Record
+from advbnn.files import check_name
 from advbnn.models.from_file import load_model
 from advbnn.training.loading import load_trained
 
@@ -93,11 +94,13 @@ def open_subject(subject: Subject, place: torch.device | str, leads: bool = True
     defense = trained.config.defense
     if subject.last and defense.early_stopping is None:
         raise ArgumentError(f"{run} was trained without early stopping, to the last epoch; leave --last out")
+    # records of unfinished training do not stand for the finished network
+    which = " (last)" if subject.last else "" if trained.finished else f" (step {trained.step})"
     return Opened(
         model=trained.model,
-        label=f"{label_of(run)} (last)" if subject.last else label_of(run),
+        label=label_of(run) + which,
         name=str(run),
-        splits=trained.config.load_data(),
+        splits=trained.load_data(),
         threat=None if defense.attack is None else defense.attack.threat,
     )
 
@@ -165,6 +168,7 @@ def refuse_missing(files: Sequence[Path]) -> None:
 
 def label_of(run: Path) -> str:
     """The label of a run in records: the name of its folder."""
+    check_name(run, "RUN")
     return run.resolve().name
 
 

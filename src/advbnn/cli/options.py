@@ -12,7 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from advbnn.attacks import registry
-from advbnn.errors import unknown
+from advbnn.errors import ArgumentError, unknown
+from advbnn.files import check_name
 from advbnn.names import ENGINES, NORMS, PRECISIONS
 
 ATTACKS = tuple(registry.ATTACKS)
@@ -52,9 +53,13 @@ def refuse_larger_than_images(norm: str, radii: Sequence[float]) -> None:
 
 def file_to_write(path: Path | None) -> Path | None:
     """Refuses a file that cannot be written. An existing file passes: its records may be complete."""
+    if path is not None:
+        _refuse_other_names(path)
     if path is not None and not os.path.isfile(path):
         if os.path.isdir(path):
             raise typer.BadParameter(f"{path} is a folder; give --out a file, such as {path / 'records.json'}")
+        if os.path.exists(path):
+            raise typer.BadParameter(f"{path} is a device or a pipe; give --out a file, such as records.json")
         _refuse_unwritable(path, path.parent)
     return path
 
@@ -62,11 +67,19 @@ def file_to_write(path: Path | None) -> Path | None:
 def folder_to_write(path: Path | None) -> Path | None:
     """Refuses a folder that cannot be written; it need not exist."""
     if path is not None:
+        _refuse_other_names(path)
         if os.path.lexists(path) and not os.path.isdir(path):
             what = "a file" if os.path.exists(path) else "a broken link"
             raise typer.BadParameter(f"{path} is {what}; give --out a folder, which need not exist")
         _refuse_unwritable(path, path)
     return path
+
+
+def _refuse_other_names(path: Path) -> None:
+    try:
+        check_name(path, "--out")
+    except ArgumentError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def _refuse_unwritable(path: Path, folder: Path) -> None:

@@ -41,12 +41,13 @@ def predict(
         inputs = read_inputs(images, reference.shape).to(place, dtype_of(opened.model))
         limit = cutoff(opened.model, reference, coverage, samples, seed)
         found = predict_batch(opened.model, inputs, samples, seed)
-        width = max(len("image"), *(len(str(path)) for path in images))
+        names = [typer.format_filename(path) for path in images]  # a name that is not UTF-8 cannot be printed
+        width = max(len("image"), *map(len, names))
         typer.echo(f"{'image':{width}}  {'label':>12}  probability  entropy  disagreement")
-        for row, path in enumerate(images):
+        for row, name in enumerate(names):
             label, entropy = reference.classes[int(found.label[row])], found.entropy[row].item()
             typer.echo(
-                f"{path!s:{width}}  {label:>12}  {found.probs[row].max().item():11.3f}  {entropy:7.3f}  "
+                f"{name:{width}}  {label:>12}  {found.probs[row].max().item():11.3f}  {entropy:7.3f}  "
                 f"{found.mutual_information[row].item():12.3f}{'  abstain' if entropy > limit.entropy else ''}"
             )
         typer.echo(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from advbnn.report import AttackedImage
 
 _ATTACK = "PGD-20, 10 EOT samples"
+_TWICE = "{} holds it too: leave one of the two out of the report, or measure both with the same settings"
 
 
 def report(
@@ -30,7 +31,7 @@ def report(
 ) -> None:
     """Write a page with tables and plots of everything that was measured."""
     from advbnn.cli.common import explaining_errors
-    from advbnn.evaluation.records import Records
+    from advbnn.evaluation.records import Records, check_same_settings
     from advbnn.report import write_report
     from advbnn.report.sections.headline import middle_threat
     from advbnn.report.select import check_one_data_set, labels_of
@@ -41,11 +42,12 @@ def report(
         check_one_network_per_label(found)
         records = Records()
         defenses: dict[str, str] = {}
+        origin: dict[tuple[object, ...], Path] = {}
         for source, some in found.items():
-            try:
-                records += some
-            except ValueError as error:
-                raise ArgumentError(f"{source} contradicts the sources before it: {error}") from None
+            for record in some:
+                before = origin.setdefault(record.key, source)
+                check_same_settings(records.find(record), record, str(before), _TWICE.format(source))
+            records += some
             known = defenses_in(source if source.is_dir() else source.parent)
             defenses |= {label: known[label] for label in labels_of(some) if label in known}
         check_one_data_set(records)
@@ -108,7 +110,7 @@ def _attacked(runs: Sequence[Path], threat: "Threat", count: int, device: str | 
     shown = []
     for run in runs:
         trained = load_trained(run, device=device_or_first_gpu(device))
-        test = trained.config.load_data().test
+        test = trained.load_data().test
         rows = range(min(count, len(test)))
         attack = PGD(threat, steps=20, eot=10)
         shown += attacked_images(trained.model, test, attack, rows, name=_ATTACK, label=label_of(run))

@@ -1,6 +1,7 @@
 """advbnn reproduce: the paper's tables, figures and claims."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -98,7 +99,8 @@ def reproduce(
             try:
                 results = run_tasks(tasks, devices, threads=threads, log=typer.echo)
             except Interrupted as stop:
-                typer.echo(f"stopped; finished work is kept in {folder}, run the same command to resume", err=True)
+                with suppress(OSError):  # the terminal may be closed
+                    typer.echo(f"stopped; finished work is kept in {folder}, run the same command to resume", err=True)
                 raise typer.Exit(128 + (stop.signal or 2)) from None
             for name, reason in results.failed.items():
                 typer.echo(f"error: {name} failed: {reason}", err=True)

@@ -1,5 +1,6 @@
 """advbnn train: a run from a TOML file."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -35,5 +36,6 @@ def train(
             with joined(device_or_first_gpu(device)) as (_, place):
                 fit_config(chosen, splits, out=folder, resume=resume, device=place)
         except Interrupted as stop:
-            typer.echo(str(stop), err=True)
+            with suppress(OSError):  # the terminal or the pipe may be closed
+                typer.echo(str(stop), err=True)
             raise typer.Exit(128 + (stop.signal or 2)) from None

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from advbnn.data.archive import digest
 from advbnn.errors import FileError, data_error
-from advbnn.files import write_atomically, written_whole
+from advbnn.files import file_digest, write_atomically, written_whole
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +37,7 @@ def cached(store: Path, identity: dict[str, object], build: Callable[[], np.ndar
     try:
         with written_whole(store) as file:
             np.save(file, array, allow_pickle=False)
-        content = json.dumps({**identity, "sha256": digest(store, "sha256")}, indent=2)
+        content = json.dumps({**identity, "sha256": file_digest(store)}, indent=2)
         write_atomically(record, content.encode())
     except FileError as error:
         log.warning("%s; the images will be decoded again next time", error)
@@ -53,6 +52,6 @@ def _problem(store: Path, record: Path, identity: dict[str, object]) -> str | No
         return f"its record {record.name} is missing or damaged"
     if known != identity:
         return "it was made from other images or with other settings"
-    if not store.exists() or digest(store, "sha256") != expected:
+    if not store.exists() or file_digest(store) != expected:
         return "it is damaged (its SHA-256 is not the recorded one)"
     return None

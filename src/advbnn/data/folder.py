@@ -14,7 +14,7 @@ from advbnn.data.image import SUFFIXES, decode_all
 from advbnn.data.imageset import ImageSet
 from advbnn.data.splits import Splits
 from advbnn.errors import ArgumentError, data_error
-from advbnn.files import explain_file_errors
+from advbnn.files import check_name, explain_file_errors
 from advbnn.progress import ProgressBar
 
 LAYOUT = "expected ROOT/train/<class>/<image> and the same under ROOT/test or ROOT/val"
@@ -36,7 +36,7 @@ class Listing:
         """What the decoded images depend on, for a cache: files, their sizes and times, and the resizing."""
         stats = [path.stat() for path in self.paths()]  # times, too, as a bitmap keeps its size whatever is drawn on it
         lines = [f"{file}\0{s.st_size}\0{s.st_mtime_ns}\n" for file, s in zip(self.files, stats, strict=True)]
-        listing = hashlib.sha256("".join(lines).encode()).hexdigest()
+        listing = hashlib.sha256(os.fsencode("".join(lines))).hexdigest()
         recipe = f"RGB, centre square, bilinear with antialiasing, {size}x{size}"
         return {"recipe": recipe, "images": len(self.files), "listing": listing}
 
@@ -46,7 +46,10 @@ def class_folders(folder: Path) -> tuple[str, ...]:
     if not folder.is_dir():
         raise data_error(folder, "there is no such folder", LAYOUT)
     with explain_file_errors(folder, "cannot be read", "check its permissions"):
-        return tuple(sorted(e.name for e in os.scandir(folder) if e.is_dir() and not e.name.startswith(".")))
+        names = tuple(sorted(e.name for e in os.scandir(folder) if e.is_dir() and not e.name.startswith(".")))
+    for name in names:
+        check_name(name, f"a class folder in {folder}")
+    return names
 
 
 def list_images(folder: Path, classes: Sequence[str] | None = None) -> Listing:
@@ -67,7 +70,7 @@ def list_images(folder: Path, classes: Sequence[str] | None = None) -> Listing:
             raise data_error(folder / name, problem, "add some or remove the folder")
         found += [(path.relative_to(folder).as_posix(), label) for path in images]
     # sorted by class, the first images would all be of one class
-    found.sort(key=lambda image: hashlib.sha256(image[0].encode()).digest())
+    found.sort(key=lambda image: hashlib.sha256(os.fsencode(image[0])).digest())
     files, labels = zip(*found, strict=True)
     return Listing(folder, classes, files, labels)
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from advbnn.data.augment import to_float
 from advbnn.data.imageset import Examples, row_numbers
 from advbnn.distributed import world
+from advbnn.errors import FileError
 from advbnn.files import write_atomically
 from advbnn.progress import ProgressBar
 
@@ -144,7 +145,12 @@ def _read(file: Path | None) -> dict[str, Tensor] | None:
 
 
 def _write(file: Path, tensors: dict[str, Tensor]) -> None:
-    write_atomically(file, save({name: t.contiguous() for name, t in tensors.items()}))
+    try:
+        write_atomically(file, save({name: t.contiguous() for name, t in tensors.items()}))
+    except FileError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        # another process has finished the same work and removed the folder: nothing has to be kept any more
 
 
 def _digest(name: str, inputs: Tensor) -> str:

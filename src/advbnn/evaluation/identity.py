@@ -88,8 +88,12 @@ def versions_on(device: torch.device) -> dict[str, str]:
     """The software and the device."""
     from advbnn import __version__
 
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"cpu ({platform.machine()})"
-    return {"advbnn": __version__, "torch": torch.__version__, "python": platform.python_version(), "device": name}
+    versions = {"advbnn": __version__, "torch": torch.__version__, "python": platform.python_version()}
+    if device.type == "cuda":
+        return {**versions, "device": torch.cuda.get_device_name(device)}
+    # both decide the order of additions, and so the last digits
+    kernels = {"cpu_capability": torch.backends.cpu.get_cpu_capability(), "threads": str(torch.get_num_threads())}
+    return {**versions, "device": f"cpu ({platform.machine()})", **kernels}
 
 
 def ranges(rows: Sequence[int]) -> str:

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import re
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -15,13 +16,19 @@ import torch
 from torch import Tensor
 
 from advbnn.attacks.threat import Threat
-from advbnn.errors import ArgumentError, unknown
+from advbnn.errors import ArgumentError, FileError, unknown
 from advbnn.evaluation.identity import DataIdentity, ModelIdentity
 from advbnn.evaluation.intervals import accuracy_interval, draws_variance
 from advbnn.evaluation.outcomes import unpack
-from advbnn.files import read_text, write_atomically
+from advbnn.files import locked_file, read_text, write_atomically
 
 SCHEMA = 2
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_ELSEWHERE = (
+    "Write the new one to another file (--out, out=), give it another name or label, or move the old file away to "
+    "measure again"
+)
 
 
 @dataclass(frozen=True)
@@ -258,49 +265,65 @@ class Records(Sequence[Record]):
         return text.getvalue()
 
     def save(self, path: str | Path) -> None:
-        """Add the records to a file, atomically; records with other keys stay, and other settings are refused."""
+        """Add the records to a file, atomically; records with other keys stay, and other settings are refused.
+
+        Processes that save into one file at the same time wait for each other.
+        """
         path = Path(path)
-        kept = Records.load(path) if path.exists() else Records()
-        for record in self:
-            check_same_settings(kept.find(record), record, str(path))
-        content = {"schema": SCHEMA, "records": [record.to_dict() for record in kept + self]}
-        write_atomically(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
+        with locked_file(path):
+            kept = Records.load(path) if path.exists() else Records()
+            for record in self:
+                check_same_settings(kept.find(record), record, str(path))
+            content = {"schema": SCHEMA, "records": [record.to_dict() for record in kept + self]}
+            write_atomically(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
 
     @classmethod
     def load(cls, path: str | Path) -> "Records":
         """The records of a file."""
+        if Path(path).exists() and not Path(path).is_file():
+            raise ArgumentError(f"{path} is a folder or a device, not a file of records; give a file")
         try:
             content = json.loads(read_text(Path(path)))
             schema, stored = content["schema"], content["records"]
-            records = [Record.from_dict(record) for record in stored] if schema == SCHEMA else []
-        except (KeyError, TypeError, ValueError) as error:
+            records = cls(Record.from_dict(record) for record in stored) if schema == SCHEMA else cls()
+        except FileError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
             raise ArgumentError(
-                f"{path} is not a file of records, or is damaged (at {error}); give one that Records.save wrote"
+                f"{path} is not a file of records, or is damaged (at {error}); restore it from a copy, or move it away "
+                "and measure again"
             ) from error
         if schema != SCHEMA:
             raise ArgumentError(
                 f"{path} has records of schema {schema}, this version of advbnn reads schema {SCHEMA}; measure them "
                 "again, or read them with the version that wrote them"
             )
-        return cls(records)
+        return records
 
 
-def check_same_settings(old: Plan | None, new: Plan, place: str) -> None:
+def check_same_settings(old: Plan | None, new: Plan, place: str, remedy: str = _ELSEWHERE) -> None:
     """Refuse to replace a record by one with other settings."""
     if old is None:
         return
     before, now = old.settings(), new.settings()
-    differing = [
-        f"{name} was {repr(before[name]) if name in before else 'not set'} and is now "
-        f"{repr(now[name]) if name in now else 'not set'}"
-        for name in dict.fromkeys([*before, *now])
-        if before.get(name) != now.get(name)
-    ]
-    if differing:
-        raise ArgumentError(
-            f"{place} holds a finished record {new.title} that was made with other settings: {', '.join(differing)}. "
-            "Write the new one to another file (--out, out=), give it another name or label, or remove the old one"
-        )
+    differing = [name for name in dict.fromkeys([*before, *now]) if before.get(name) != now.get(name)]
+    if not differing:
+        return
+    listed = ", ".join(
+        f"{name} was {_shown(before[name]) if name in before else 'not set'} and is now "
+        f"{_shown(now[name]) if name in now else 'not set'}"
+        for name in differing
+    )
+    what = f"{place} holds a finished record {new.title} that was made with other settings: {listed}"
+    if differing == ["model.sha256"]:
+        what = f"{place} holds a finished record {new.title} with other weights ({listed}): the network was trained "
+        what += "further, or again, since then"
+    raise ArgumentError(f"{what}. {remedy}")
+
+
+def _shown(value: Any) -> str:
+    """A setting in a message; of a SHA-256 the first eight digits."""
+    return repr(value[:8]) if isinstance(value, str) and _SHA256.fullmatch(value) else repr(value)
 
 
 def _value(record: Record, name: str) -> Any:

@@ -1,6 +1,5 @@
 """The measurements of a reproduction by defence, attack and radius; trainings of a defence are averaged."""
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -13,14 +12,13 @@ from advbnn.defenses.profiles import DEFENSES
 from advbnn.evaluation.accuracy import CLEAN
 from advbnn.evaluation.records import Record, Records
 from advbnn.evaluation.transfer import affinity
-from advbnn.files import read_json, read_text
 from advbnn.paper.experiment import BESIDE, RECORDS, RUNS, Experiment, check_beside, stored
 from advbnn.paper.number import Number
 from advbnn.paper.protocol import AUTHORS, RANDOM
 from advbnn.paper.published import LATER, table1
 from advbnn.report.audited import at_most, worst_cases
 from advbnn.report.select import radius
-from advbnn.training.run_folder import FACTS, METRICS
+from advbnn.training.run_folder import FACTS, METRICS, read_facts, read_metrics
 
 
 @dataclass(frozen=True)
@@ -170,9 +168,8 @@ def _for_transfer(record: Record) -> bool:
 def _speeds(out: Path) -> dict[str, Speed]:
     found = {}
     for metrics in sorted((out / RUNS).glob(f"*/{METRICS}")):
-        # an interrupted run may leave an incomplete last line
-        lines = [json.loads(line) for line in read_text(metrics).splitlines(keepends=True) if line.endswith("\n")]
-        if lines and (facts := metrics.parent / FACTS).exists():
+        lines = read_metrics(metrics)
+        if lines and (metrics.parent / FACTS).exists():
             fastest = max(line["examples_per_second"] for line in lines)
-            found[metrics.parent.name] = Speed(read_json(facts)["model"]["parameters"], fastest)
+            found[metrics.parent.name] = Speed(read_facts(metrics.parent)["model"]["parameters"], fastest)
     return found

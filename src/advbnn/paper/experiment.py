@@ -9,7 +9,7 @@ from typing import Any
 from advbnn.defenses.config_io import merged, nested
 from advbnn.defenses.defense import Defense, Noisy, Variational
 from advbnn.defenses.profiles import DATASETS
-from advbnn.errors import ArgumentError, ConfigError, positive_whole, unknown
+from advbnn.errors import ArgumentError, ConfigError, FileError, positive_whole, unknown
 from advbnn.files import read_json, write_atomically
 from advbnn.paper.protocol import PROTOCOLS, Protocol
 from advbnn.training.config import Config, check_data, check_radius, parse_settings
@@ -17,8 +17,9 @@ from advbnn.training.run_folder import CONFIG
 
 EXPERIMENTS = ("table1", "fig2", "fig3", "fig4", "lipschitz", "alpha")
 
-FILE, RUNS, RECORDS = "reproduction.json", "runs", "records"
-"""In the folder of a reproduction: its settings, the folder of its trainings, and the folder of its records."""
+FILE, RUNS, RECORDS, WEIGHTS = "reproduction.json", "runs", "records", "weights.json"
+"""In the folder of a reproduction: its settings, the folders of its trainings and of its records, and the SHA-256
+of the weights that they were made with."""
 
 BESIDE = "beside"
 """The fact in `FILE` that names the reproduction to compare with, as a path relative to the folder."""
@@ -146,8 +147,11 @@ def stored(out: Path) -> tuple[Experiment, dict[str, Any]]:
     if not (out / FILE).is_file():
         raise ArgumentError(f"{out} holds no reproduction: there is no {FILE}; `advbnn reproduce` makes one")
     content = read_json(out / FILE)
-    own = {name: content.pop(name) for name in Experiment.__dataclass_fields__ if name in content}
-    return Experiment(**own | {"settings": tuple(own["settings"])}), content
+    try:
+        own = {name: content.pop(name) for name in Experiment.__dataclass_fields__ if name in content}
+        return Experiment(**own | {"settings": tuple(own["settings"])}), content
+    except (AttributeError, KeyError, TypeError) as error:
+        raise FileError(f"{out / FILE} is damaged ({error}); restore it from a copy") from error
 
 
 def check_beside(experiment: Experiment, folder: Path) -> None:

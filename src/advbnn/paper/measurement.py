@@ -1,17 +1,21 @@
 """What every measurement of a reproduction has: its networks, the records that it makes, and how it runs."""
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from torch import nn
 
 from advbnn.data import Splits
+from advbnn.errors import FileError
 from advbnn.evaluation.accuracy import Options
 from advbnn.evaluation.records import Records
-from advbnn.paper.experiment import RECORDS, RUNS, Experiment, Run
+from advbnn.files import file_digest, locked_file, read_json, write_atomically
+from advbnn.paper.experiment import RECORDS, RUNS, WEIGHTS, Experiment, Run
 from advbnn.paper.protocol import RANDOM, Protocol
 from advbnn.report.select import radius
 from advbnn.training.run_folder import MODEL
@@ -144,13 +148,43 @@ class Measurement(ABC):
         return out / RECORDS / f"{self.name}.json"
 
     def done(self, experiment: Experiment, out: Path) -> bool:
-        """Whether all its records exist and are newer than the weights they were made with."""
+        """Whether all its records exist and were made with the weights that are there."""
         file = self.file(out)
         if not file.exists():
             return False
-        models = [out / RUNS / run.label / MODEL for run in self.runs]
-        if any(model.exists() and model.stat().st_mtime > file.stat().st_mtime for model in models):
+        noted = _noted(out).get(self.name, {})
+        if any(noted.get(label) != digest for label, digest in self._digests(out).items()):
             return False
         labels = [self.label, *(run.label for run in self.runs[1:])]
         found = {(r.model.label, r.name, r.curve, r.at or 0.0, radius(r)) for r in Records.load(file)}
         return {(label, *point) for label in labels for point in self.points(experiment.protocol)} <= found
+
+    def note_weights(self, out: Path) -> None:
+        """Note that its records hold for the weights that are there."""
+        with locked_file(out / WEIGHTS):
+            noted = _noted(out) | {self.name: self._digests(out)}
+            write_atomically(out / WEIGHTS, (json.dumps(noted, indent=1, sort_keys=True) + "\n").encode())
+
+    def _digests(self, out: Path) -> dict[str, str]:
+        """The SHA-256 of the weights of each network; those that are not there were measured elsewhere."""
+        models = {run.label: out / RUNS / run.label / MODEL for run in self.runs}
+        return {label: _digest(model) for label, model in models.items() if model.exists()}
+
+
+def _noted(out: Path) -> dict[str, dict[str, str]]:
+    """For each measurement, the weights that it was made with. A damaged file says nothing: all are checked again."""
+    try:
+        noted = read_json(out / WEIGHTS)
+    except FileError:
+        return {}
+    return {name: each for name, each in noted.items() if isinstance(each, dict)} if isinstance(noted, dict) else {}
+
+
+def _digest(model: Path) -> str:
+    found = model.stat()
+    return _digest_of(model, found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+@cache
+def _digest_of(model: Path, *unchanged: int) -> str:
+    return file_digest(model)

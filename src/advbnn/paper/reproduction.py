@@ -82,9 +82,13 @@ def measure(device: str, measurement: Measurement, experiment: Experiment, out: 
         command=command,
         engine=network.config.engine,
     )
-    models = {run.label: load_trained(out / RUNS / run.label, device=device).model for run in measurement.runs}
-    measurement.run(Session(protocol=protocol, models=models, splits=load_splits(network.config), options=options))
-    measurement.file(out).touch()  # the records hold for these weights, even if none was missing
+    splits, models = load_splits(network.config), {}
+    for run in measurement.runs:
+        trained = load_trained(out / RUNS / run.label, device=device)
+        trained.check_classes(splits.train)
+        models[run.label] = trained.model
+    measurement.run(Session(protocol=protocol, models=models, splits=splits, options=options))
+    measurement.note_weights(out)  # the records hold for these weights, even if none was missing
 
 
 def load_splits(config: Config) -> Splits[Any]:

@@ -5,17 +5,18 @@ A checkpoint is a folder that gets its name only when all its files are on the d
     step-00001200/
       weights.safetensors   the state of the model, with notes in its header
       training.pt           the rest of the state: tensors and plain values, read with weights_only=True
-      manifest.json         the step, facts, and the SHA-256 of the two files
+      manifest.json         the step, facts, the SHA-256 of the two files, and its own
 """
 
 import hashlib
+import io
 import json
 import os
 import shutil
 import textwrap
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,12 @@ from safetensors.torch import load_model, save_model
 from torch import nn
 
 from advbnn.errors import CheckpointError
+from advbnn.files import explain_file_errors, file_digest
 
-FORMAT = 1
+FORMAT = 2
 WEIGHTS, TRAINING, MANIFEST = "weights.safetensors", "training.pt", "manifest.json"
 KEPT = 2
+_WRITING, _DELETING = ".writing-", ".deleting-"
 
 
 class CheckpointWarning(UserWarning):
@@ -69,17 +72,21 @@ def save(
     when their file is copied; see `notes_of`.
     """
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    final, temporary = folder / f"step-{step:08d}", folder / f".writing-{step:08d}"
-    for leftover in folder.glob(".writing-*"):
-        shutil.rmtree(leftover)
+    with explain_file_errors(folder, "cannot be written", "make room, or change the permissions, and resume the run"):
+        folder.mkdir(parents=True, exist_ok=True)
+    final, temporary = folder / f"step-{step:08d}", folder / f"{_WRITING}{step:08d}"
     try:
+        for leftover in folder.glob(f"{_WRITING}*"):
+            shutil.rmtree(leftover)
         temporary.mkdir()
         save_model(model, str(temporary / WEIGHTS), metadata=dict(notes or {}))
-        torch.save(dict(training), temporary / TRAINING)
-        digests = {name: _digest(temporary / name) for name in (WEIGHTS, TRAINING)}
+        content = io.BytesIO()  # torch hides the reason why it cannot write into a file
+        torch.save(dict(training), content)
+        (temporary / TRAINING).write_bytes(content.getbuffer())
+        digests = {name: file_digest(temporary / name) for name in (WEIGHTS, TRAINING)}
         manifest = {"format": FORMAT, "step": step, "sha256": digests, "facts": dict(facts)}
-        (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+        sealed = {**manifest, "seal": _seal(manifest)}
+        (temporary / MANIFEST).write_text(json.dumps(sealed, indent=1), encoding="utf-8")
         for path in (*temporary.iterdir(), temporary):
             _sync(path)
         _set_aside(final)  # one of the same step
@@ -92,11 +99,12 @@ def save(
         ) from error
     # damaged checkpoints of later steps, from which the run could not resume, do not count
     good = [one for one in _newest_first(folder) if one <= final or isinstance(_verified(one), Checkpoint)]
-    for old in _newest_first(folder):
-        if old != final and old not in good[:KEPT]:
-            _set_aside(old)
-    for old in folder.glob(".deleting-*"):
-        shutil.rmtree(old)
+    with explain_file_errors(folder, "has old checkpoints that cannot be deleted", "delete them and resume the run"):
+        for old in _newest_first(folder):
+            if old != final and old not in good[:KEPT]:
+                _set_aside(old)
+        for old in folder.glob(f"{_DELETING}*"):
+            shutil.rmtree(old)
     return Checkpoint(final, step, dict(facts))
 
 
@@ -108,7 +116,7 @@ def latest(folder: Path | str) -> Checkpoint | None:
     """
     problems: list[str] = []
     # a kill between the two renames that replace a checkpoint leaves only the old one, set aside
-    for candidate in (*_newest_first(Path(folder)), *Path(folder).glob(".deleting-step-*")):
+    for candidate in (*_newest_first(Path(folder)), *Path(folder).glob(f"{_DELETING}step-*")):
         found = _verified(candidate)
         if isinstance(found, Checkpoint):
             if problems:
@@ -125,15 +133,27 @@ def latest(folder: Path | str) -> Checkpoint | None:
 
 
 def save_weights(model: nn.Module, file: Path, notes: Mapping[str, str] | None = None) -> None:
-    """Write the weights of `model` as a safetensors file, whole or not at all."""
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    """Write the weights of `model` as a safetensors file."""
     try:
-        save_model(model, str(temporary), metadata=dict(notes or {}))
-        _sync(temporary)
-        os.replace(temporary, file)
+        save_model(model, str(file), metadata=dict(notes or {}))
+        _sync(file)
     except (OSError, RuntimeError, SafetensorError) as error:
-        temporary.unlink(missing_ok=True)
+        file.unlink(missing_ok=True)
         raise CheckpointError(f"{file} cannot be written: {error}. Remove the cause and resume the run") from error
+
+
+def recover(folder: Path | str) -> Checkpoint | None:
+    """The `latest` checkpoint for the process that will write here: what a killed one has left is tidied up."""
+    folder, found = Path(folder), latest(folder)
+    with explain_file_errors(folder, "cannot be tidied up", "change its permissions"):
+        if found is not None and found.folder.name.startswith(_DELETING):
+            place = folder / found.folder.name.removeprefix(_DELETING)
+            shutil.rmtree(place, ignore_errors=True)
+            os.rename(found.folder, place)
+            found = replace(found, folder=place)
+        for leftover in (*folder.glob(f"{_WRITING}*"), *folder.glob(f"{_DELETING}*")):
+            shutil.rmtree(leftover)
+    return found
 
 
 def load_weights(model: nn.Module, file: Path | str) -> None:
@@ -145,8 +165,8 @@ def load_weights(model: nn.Module, file: Path | str) -> None:
     except RuntimeError as error:
         reason = textwrap.shorten(str(error), 200, placeholder=" ...")
         raise CheckpointError(
-            f"{file} does not fit the network: {reason} Build the network as for the run; a run of your own network is "
-            "loaded from Python, by load_trained(folder, net=...)"
+            f"{file} does not fit the network: {reason} Build the network as for the run: config.toml and run.json say "
+            "how, unless one is damaged; a run of your own network is loaded by load_trained(folder, net=...)"
         ) from error
 
 
@@ -170,28 +190,31 @@ def _verified(folder: Path) -> Checkpoint | str:
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT:
-            return f"format {manifest['format']}, this version reads {FORMAT}"
+            return f"{MANIFEST} has format {manifest['format']}, this version reads {FORMAT}"
+        if manifest.pop("seal") != _seal(manifest):
+            return f"{MANIFEST} is not what was written (its checksum differs)"
         for name, digest in manifest["sha256"].items():
-            if _digest(folder / name) != digest:
+            if file_digest(folder / name) != digest:
                 return f"{name} is not what was written (its checksum differs)"
         return Checkpoint(folder, int(manifest["step"]), manifest["facts"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except OSError as error:
         return str(error)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        return f"{MANIFEST} is damaged ({type(error).__name__}: {error})"
+
+
+def _seal(manifest: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def _newest_first(folder: Path) -> list[Path]:
     return sorted(folder.glob("step-*"), reverse=True)
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _set_aside(folder: Path) -> None:
     """Rename a checkpoint, if it exists, so that a kill never leaves half a checkpoint under its name."""
     if folder.exists():
-        aside = folder.with_name(f".deleting-{folder.name}")
+        aside = folder.with_name(f"{_DELETING}{folder.name}")
         if aside.exists():
             shutil.rmtree(aside)
         os.rename(folder, aside)

@@ -25,6 +25,7 @@ from advbnn.defenses import config_io
 from advbnn.defenses.defense import OWN, Defense
 from advbnn.defenses.profiles import DATASETS, DEFENSES, defense
 from advbnn.errors import ConfigError, unknown
+from advbnn.files import check_name
 from advbnn.training.mode_plan import ModePlan
 
 CONFIG = "config.toml"
@@ -135,8 +136,14 @@ def load_config(path: Path | str, settings: Iterable[str] = ()) -> Config:
         raise ConfigError(f"{path} does not exist; its folder has {near}") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
-    config = Config.from_table(config_io.merged(table, config_io.nested(parse_settings(settings))))
-    check_radius(config)
+    changes = config_io.nested(parse_settings(settings))
+    try:
+        config = Config.from_table(config_io.merged(table, changes))
+        check_radius(config)
+    except ConfigError as error:
+        if changes:  # which may be the cause
+            raise
+        raise ConfigError(f"{path}: {error}") from error
     return config
 
 
@@ -152,7 +159,8 @@ def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
 
 
 def check_data(data: str) -> None:
-    """Refuse data that is neither a known name nor a folder."""
+    """Refuse data that is neither a known name nor a folder, or whose name config.toml cannot hold."""
+    check_name(data, "data")
     if data not in DATASETS and not Path(data).is_dir():
         raise ConfigError(f"there is no folder {data}, and {unknown('data', data, DATASETS)}")
 

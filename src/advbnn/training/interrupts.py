@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM stop a run after the current step."""
+"""Ctrl-C, SIGTERM and a closed terminal stop a run after the current step."""
 
 import signal
 import threading
@@ -18,10 +18,15 @@ class Interrupted(KeyboardInterrupt):
         self.signal = received
 
 
-class Interrupts:
-    """Within the block, Ctrl-C and SIGTERM set `received` instead of ending the process; a second Ctrl-C ends it.
+HANGUP = getattr(signal, "SIGHUP", None)  # Windows has none
+BROKEN_PIPE = getattr(signal, "SIGPIPE", None)
 
-    Does nothing outside the main thread, where signals do not arrive.
+
+class Interrupts:
+    """Within the block, Ctrl-C, SIGTERM and SIGHUP set `received` instead of ending the process; a second Ctrl-C does.
+
+    SIGHUP, from a terminal that closes, is ignored if it was before, as by nohup. Does nothing outside the main thread,
+    where signals do not arrive.
     """
 
     received: signal.Signals | None = None
@@ -29,7 +34,10 @@ class Interrupts:
     def __enter__(self) -> "Interrupts":
         self._before: dict[signal.Signals, Any] = {}
         if threading.current_thread() is threading.main_thread():
-            self._before = {which: signal.signal(which, self._note) for which in (signal.SIGINT, signal.SIGTERM)}
+            hangup = [] if HANGUP is None or signal.getsignal(HANGUP) is signal.SIG_IGN else [HANGUP]
+            self._before = {
+                which: signal.signal(which, self._note) for which in (signal.SIGINT, signal.SIGTERM, *hangup)
+            }
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -32,9 +32,10 @@ class Journal:
         self._title = f"{title}, " if title else ""
         self.history: list[dict[str, Any]] = run.metrics() if run is not None else []
         self._tensorboard = _summary_writer(run) if tensorboard and run is not None else None
+        self._marks: list[tuple[int, int, float]] = []
 
     def __enter__(self) -> "Journal":
-        self._saved = self._read = time.monotonic()
+        self._saved = time.monotonic()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -46,6 +47,13 @@ class Journal:
         if self.run is not None:
             self.run.write_log(text)
         self.bar.print(text)
+
+    def start(self, training: TrainingState) -> None:
+        """Say what will be trained, and begin to measure the speed."""
+        for note in self.run.notes if self.run is not None else ():
+            self.say(note)
+        self.say(_headline(training))
+        self._marks = [(training.total_steps, training.examples_seen, time.monotonic())]
 
     def after_step(self, training: TrainingState) -> None:
         """Write metrics and checkpoints when they are due."""
@@ -88,19 +96,23 @@ class Journal:
         good = f"the last good checkpoint is {last.folder.name}" if last else "there is no good checkpoint yet"
         return f"the state is saved in {folder}; {good}"
 
+    def kept(self, training: TrainingState) -> str:
+        """What remains of a run that cannot write any more."""
+        last = self.run.checkpoint if self.run is not None else None
+        if last is None:
+            return "no checkpoint was written yet"
+        return f"kept: the checkpoint after step {last.step} of {training.steps_in_all}, from which the run resumes"
+
     def _write_metrics(self, training: TrainingState) -> None:
         training.check_loss()
-        now = time.monotonic()
-        examples = training.tally.examples * training.world.size
         line: dict[str, Any] = {
             "step": training.total_steps,
             "epoch": training.epoch_of_last_step + 1,
             "lr": training.lr,
             "kl_weight": training.kl_weight,
-            **training.read_tally(),
-            "examples_per_second": round(examples / max(now - self._read, 1e-9), 1),
+            **training.read_tally(),  # waits for the device
+            "examples_per_second": round(self._speed(training), 1),
         }
-        self._read = now
         before = self.history[-1].get("max_noise_share", 0.0) if self.history else 0.0
         self.history.append(line)
         if self.run is not None:
@@ -112,6 +124,18 @@ class Journal:
                     self._tensorboard.add_scalar(name, value, line["step"])
         if training.scale is not None and before < DOMINANT <= training.scale.noise_share:
             self.say(_dominant_noise(training.scale, training.defense.objective.kl_scope))
+
+    def _speed(self, training: TrainingState) -> float:
+        """Examples per second of at least `log_every` steps, if there were as many.
+
+        The last steps of an epoch may be few. Alone they would show the time of a validation or a checkpoint instead.
+        """
+        steps, examples, now = training.total_steps, training.examples_seen, time.monotonic()
+        while len(self._marks) > 1 and self._marks[1][0] <= steps - self.log_every:
+            del self._marks[0]
+        _, examples_before, before = self._marks[0]
+        self._marks.append((steps, examples, now))
+        return (examples - examples_before) / max(now - before, 1e-9)
 
 
 def describe(metrics: Mapping[str, Any]) -> str:
@@ -128,6 +152,16 @@ def brief(metrics: Mapping[str, Any]) -> str:
     parts = [f"{kind} {100 * metrics[f'{kind}_accuracy']:.1f} %" for kind in kinds if f"{kind}_accuracy" in metrics]
     parts += [f"{kind} mse {metrics[f'{kind}_mse']:.4g}" for kind in kinds if f"{kind}_mse" in metrics]
     return ", ".join([*parts, f"loss {metrics['loss']:.4g}"])
+
+
+def _headline(training: TrainingState) -> str:
+    defense, train = training.defense, training.data.train
+    changed = f", changed: {', '.join(defense.changed)}" if defense.changed else ""
+    done = f"; resumed after step {training.total_steps}" if training.total_steps else ""
+    return (
+        f"{defense.name}, profile {defense.profile!r}{changed}: {len(train):,} examples of {train.name}, "
+        f"{training.steps_in_all:,} steps on {train.device}{done}"
+    )
 
 
 def _dominant_noise(scale: PosteriorScale, scope: str) -> str:

@@ -2,8 +2,11 @@
 
 import copy
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -11,14 +14,26 @@ from torch import nn
 from advbnn.bayes.modes import Modes
 from advbnn.bayes.sample_bank import SampleBank
 from advbnn.bayes.swag import SWAG
+from advbnn.data import Examples, Splits
 from advbnn.defenses.defense import Defense, structure_of
 from advbnn.defenses.optimizers import LangevinSampler
-from advbnn.errors import RunError
-from advbnn.files import read_json
+from advbnn.errors import CheckpointError, FileError, RunError
 from advbnn.training import checkpoint
 from advbnn.training.checkpoint import WEIGHTS, load_weights, notes_of
 from advbnn.training.config import Config
-from advbnn.training.run_folder import CHECKPOINTS, CONFIG, FACTS, LAST, MODEL, MODES, NOISE_STD, stored_config
+from advbnn.training.run_folder import (
+    CHECKPOINTS,
+    CONFIG,
+    COPY,
+    FACTS,
+    LAST,
+    MODEL,
+    MODES,
+    NOISE_STD,
+    read_facts,
+    stored_config,
+    verify_weights,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +42,8 @@ class Trained:
 
     Attributes:
         finished: whether training is complete; if not, the weights are from the last checkpoint.
+        classes: the names of the classes in the order of the outputs; None if the run does not say.
+        step: the number of updates, if training is not complete.
         noise_std: the learned noise of a Gaussian likelihood, for `regress` and `score_regression`; else None.
     """
 
@@ -35,6 +52,25 @@ class Trained:
     folder: Path
     finished: bool
     noise_std: float | None
+    classes: tuple[str, ...] | None = None
+    step: int | None = None
+
+    def load_data(self) -> Splits[Any]:
+        """The data of the run, if it still has the classes that the network was trained on."""
+        splits = self.config.load_data()
+        self.check_classes(splits.train)
+        return splits
+
+    def check_classes(self, data: Examples) -> None:
+        """Refuse data whose classes have other names than in training, such as renamed class folders."""
+        if self.classes is None or self.classes == data.classes:
+            return
+        pairs = zip_longest(self.classes, data.classes, fillvalue="nothing")
+        number, (then, now) = next((i, pair) for i, pair in enumerate(pairs) if pair[0] != pair[1])
+        raise RunError(
+            f"{self.folder} was trained on {data.name} with other classes: class {number} was {then!r} and is now "
+            f"{now!r}; give the classes, or the class folders, their former names, or train again"
+        )
 
 
 def load_trained(
@@ -52,35 +88,33 @@ def load_trained(
     folder = Path(folder)
     if folder.is_file():
         raise RunError(f"{folder} is a file, not a run folder; give the folder that contains it, {folder.parent}")
-    for file in (CONFIG, FACTS):
-        if not (folder / file).exists():
-            raise RunError(f"{folder} is not a run folder: it has no {file}; give one that `advbnn train` or fit wrote")
+    if not (folder / CONFIG).exists():
+        raise RunError(f"{folder} is not a run folder: it has no {CONFIG}; give one that `advbnn train` or fit wrote")
     config = stored_config(folder)
     if config.modes.count > 1:
         return _load_modes(folder, config, net, device, last)
-    facts = read_json(folder / FACTS)
-    if net is None:
-        model = config.defense.build(classes=facts["data"]["classes"], shape=tuple(facts["data"]["shape"]))
-    else:
-        model = config.defense.wrap(net)
-        # another prior or noise than in training, which the weights do not show
-        trained, found = (_randomness(lines) for lines in (facts["model"].get("structure", []), structure_of(model)))
-        if trained != found:
-            raise RunError(
-                f"{folder} holds a network with {'; '.join(trained)}, but net has {'; '.join(found)}; pass the "
-                "network as it was passed to fit, such as bayesianize(net, prior=...)"
-            )
-    finished = (folder / MODEL).exists()
-    model = _posterior(model, config.defense, finished)
+    facts = _facts(folder)
+    data, defense = facts["data"], config.defense
+    model = defense.build(classes=data["classes"], shape=tuple(data["shape"])) if net is None else defense.wrap(net)
+    # another prior or noise than in training, which the weights do not show
+    trained, found = (_randomness(lines) for lines in (facts["model"].get("structure", []), structure_of(model)))
+    if trained != found:
+        given, remedy = "net has", "pass the network as it was passed to fit, such as bayesianize(net, prior=...)"
+        if net is None:
+            given, remedy = f"{CONFIG} says", f"{CONFIG} or {FACTS} was changed or damaged, restore them from a copy"
+        raise RunError(f"{folder} holds a network with {'; '.join(trained)}, but {given} {'; '.join(found)}; {remedy}")
+    finished, step = (folder / MODEL).exists(), None
+    model = _posterior(model, defense, finished)
     if finished:
-        weights = folder / (LAST if last and config.defense.early_stopping is not None else MODEL)
-        if not weights.exists():
+        name = LAST if last and config.defense.early_stopping is not None else MODEL
+        if not (folder / name).exists():
             raise RunError(f"{folder} has no {LAST}: it was removed; leave last out to load the best epoch")
+        weights = verify_weights(folder, name)
     else:
         newest = checkpoint.latest(folder / CHECKPOINTS)
         if newest is None:
             raise RunError(f"{folder} has no weights yet: the run stopped before its first checkpoint; resume it")
-        weights = newest.folder / WEIGHTS
+        weights, step = newest.folder / WEIGHTS, newest.step
     load_weights(model, weights)
     notes = notes_of(weights)
     return Trained(
@@ -88,20 +122,22 @@ def load_trained(
         config=config,
         folder=folder,
         finished=finished,
+        step=step,
+        classes=_class_names(data),
         noise_std=float(notes[NOISE_STD]) if NOISE_STD in notes else None,
     )
 
 
 def _load_modes(folder: Path, config: Config, net: nn.Module | None, device: torch.device | str, last: bool) -> Trained:
     """All modes of a run; of one that is not finished, those that are."""
-    finished, notes, defense = (folder / MODEL).exists(), {}, config.defense
+    finished, notes, defense, data = (folder / MODEL).exists(), {}, config.defense, _facts(folder)["data"]
     if finished and not (last and defense.early_stopping is not None):
-        data = read_json(folder / FACTS)["data"]
         kind = {"classes": data["classes"], "shape": tuple(data["shape"])}
         nets = [defense.build(**kind) if net is None else defense.wrap(copy.deepcopy(net)) for _ in config.modes.names]
         model = Modes(_posterior(one, defense, finished) for one in nets)
-        load_weights(model, folder / MODEL)
-        notes = notes_of(folder / MODEL)
+        weights = verify_weights(folder, MODEL)
+        load_weights(model, weights)
+        notes = notes_of(weights)
     else:
         ready = [folder / MODES / name for name in config.modes.names if (folder / MODES / name / MODEL).exists()]
         if not ready:
@@ -112,6 +148,7 @@ def _load_modes(folder: Path, config: Config, net: nn.Module | None, device: tor
         config=config,
         folder=folder,
         finished=finished,
+        classes=_class_names(data),
         noise_std=float(notes[NOISE_STD]) if NOISE_STD in notes else None,
     )
 
@@ -122,6 +159,22 @@ def _posterior(model: nn.Module, defense: Defense, finished: bool) -> nn.Module:
     if isinstance(defense.optimizer, LangevinSampler) or (swag is not None and finished and swag.statistics == "anew"):
         return SampleBank(model)
     return model if swag is None else SWAG(model, swag.rank, swag.scale)
+
+
+def _class_names(data: dict[str, Any]) -> tuple[str, ...] | None:
+    return tuple(data["class_names"]) if "class_names" in data else None
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    """run.json; if that is damaged, its copy in the last checkpoint."""
+    try:
+        return read_facts(folder)
+    except FileError as error:
+        with suppress(CheckpointError):
+            newest = checkpoint.latest(folder / CHECKPOINTS)
+            if newest is not None and COPY in newest.facts:
+                return dict(newest.facts[COPY])
+        raise RunError(f"{error}; without a checkpoint it cannot be written again") from error
 
 
 def _randomness(structure: Iterable[str]) -> list[str]:

@@ -1,5 +1,7 @@
 """Training: Algorithm 1 of the paper for every defence, on one process or several, with exact resumption."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,15 +13,17 @@ from advbnn import modules
 from advbnn.data import Splits
 from advbnn.defenses.defense import OWN, Defense, structure_of
 from advbnn.distributed import World, world
-from advbnn.errors import DivergedError, RunError
+from advbnn.errors import CheckpointError, DivergedError, FileError, RunError
+from advbnn.files import locked_folder
 from advbnn.progress import ProgressBar
 from advbnn.training import checkpoint
 from advbnn.training.checkpoint import Checkpoint
 from advbnn.training.config import Config
-from advbnn.training.interrupts import Interrupted, Interrupts
+from advbnn.training.interrupts import BROKEN_PIPE, Interrupted, Interrupts
 from advbnn.training.journal import Journal, describe
 from advbnn.training.mode_plan import ModePlan, mode_plan
-from advbnn.training.run_folder import CHECKPOINTS, RunFolder, provenance
+from advbnn.training.provenance import provenance
+from advbnn.training.run_folder import CHECKPOINTS, RunFolder
 from advbnn.training.state import TrainingState
 from advbnn.training.suitability import check_arguments
 
@@ -73,7 +77,7 @@ def fit(
 
     All randomness of a step (order, augmentation, attack, weights) depends on the seed, the epoch, the step and the
     process only. A run that is killed and resumed therefore gives the same result as without the interruption; on the
-    CPU, bit for bit.
+    CPU, with the same number of threads and the same kernels, bit for bit.
 
     Args:
         net: a plain network, which the defence makes noisy or Bayesian as needed, or one that is so already. Trained
@@ -96,7 +100,8 @@ def fit(
         tensorboard: also write TensorBoard events into `out`.
 
     Raises:
-        Interrupted: on Ctrl-C or SIGTERM, after the step is complete and the state is saved.
+        Interrupted: on Ctrl-C, SIGTERM, SIGHUP, or a closed pipe that progress is written to, after the step is
+            complete and the state is saved.
         DivergedError: the loss is NaN or infinite; the state is saved separately.
     """
     check_arguments(net, data, defense)
@@ -124,16 +129,14 @@ def fit(
     processes = world()
     device = torch.device(device) if device is not None else next(net.parameters()).device
     training = TrainingState(defense.wrap(net).to(device), data.to(device), defense, seed, engine, processes, precision)
-    run = None
-    if out is not None and processes.leads:
-        if config is None:
-            train = data.train
-            if not defense.has_built(training.model, classes=len(train.classes), shape=train.shape):
-                defense = replace(defense, architecture=OWN)
-            config = Config(data=train.name, seed=seed, engine=engine, precision=precision, defense=defense)
-        run = RunFolder(out, config, run_facts(training), resume=resume)
+    if out is not None and config is None:
+        train = data.train
+        if not defense.has_built(training.model, classes=len(train.classes), shape=train.shape):
+            defense = replace(defense, architecture=OWN)
+        config = Config(data=train.name, seed=seed, engine=engine, precision=precision, defense=defense)
 
     with (
+        _opened(training, config, out, resume) as run,
         ProgressBar("training" if progress and processes.leads else None) as bar,
         Journal(
             run,
@@ -151,7 +154,7 @@ def fit(
             run.publish()
             journal.say(f"{run.path} is finished: {training.total_steps} steps; nothing to do")
         else:
-            journal.say(_headline(training))
+            journal.start(training)
             _train(training, journal, interrupts, out)
     return FitResult(
         model=training.product,
@@ -174,11 +177,12 @@ def _train(training: TrainingState, journal: Journal, interrupts: Interrupts, ou
                     journal.say(f"running eagerly, which is slower: {training.why_eager}")
                 first = False
                 journal.after_step(training)
-                if training.world.any(interrupts.received is not None):
+                if training.world.any(interrupts.received is not None or journal.bar.broken):
                     journal.save(training)
                     where = f"stopped after step {training.total_steps} of {training.steps_in_all}"
                     saved = f"saved in {out}; continue with --resume (resume=True)"
-                    raise Interrupted(f"{where}, {saved if out else 'not saved, as out is None'}", interrupts.received)
+                    received = interrupts.received or (BROKEN_PIPE if journal.bar.broken else None)
+                    raise Interrupted(f"{where}, {saved if out else 'not saved, as out is None'}", received)
         training.finish()
         if training.best is not None:
             journal.keep_last(training)
@@ -186,6 +190,20 @@ def _train(training: TrainingState, journal: Journal, interrupts: Interrupts, ou
         journal.finish(training)
     except DivergedError as error:
         raise DivergedError(f"{error}; {journal.save_diverged(training)}") from error
+    except (FileError, CheckpointError) as error:  # a full disk
+        raise type(error)(f"{error}; {journal.kept(training)}") from error
+
+
+@contextmanager
+def _opened(
+    training: TrainingState, config: Config | None, out: Path | str | None, resume: bool
+) -> Iterator[RunFolder | None]:
+    """The run folder, locked, in the process that leads."""
+    if out is None or config is None or not training.world.leads:
+        yield None
+        return
+    with locked_folder(Path(out)):
+        yield RunFolder(out, config, run_facts(training), resume=resume)
 
 
 def fit_config(
@@ -216,10 +234,11 @@ def run_facts(training: TrainingState) -> dict[str, Any]:
     """The contents of run.json."""
     train, model = training.data.train, training.model
     data = {"name": train.name, "examples": len(train), "classes": len(train.classes), "shape": list(train.shape)}
+    data["class_names"] = list(train.classes)
     size = sum(p.numel() for p in model.parameters())
     network = {"kind": type(model).__name__, "parameters": size, "structure": structure_of(model)}
     more = {"data": {**data, "sha256": train.fingerprint()}, "model": network, "processes": training.world.size}
-    return provenance(training.seed, **more)
+    return provenance(training.seed, train.device, **more)
 
 
 def _last_checkpoint(run: RunFolder | None, out: Path | str | None, processes: World) -> Checkpoint | None:
@@ -232,13 +251,3 @@ def _last_checkpoint(run: RunFolder | None, out: Path | str | None, processes: W
     if processes.any(step != round(float(processes.sum(torch.tensor(float(step)))) / processes.size)):
         raise RunError(f"the processes see different checkpoints in {out}; use a folder that all can read and write")
     return found
-
-
-def _headline(training: TrainingState) -> str:
-    defense, train = training.defense, training.data.train
-    changed = f", changed: {', '.join(defense.changed)}" if defense.changed else ""
-    done = f"; resumed after step {training.total_steps}" if training.total_steps else ""
-    return (
-        f"{defense.name}, profile {defense.profile!r}{changed}: {len(train):,} examples of {train.name}, "
-        f"{training.steps_in_all:,} steps on {train.device}{done}"
-    )

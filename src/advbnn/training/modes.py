@@ -11,8 +11,8 @@ by the next process that finds it.
 """
 
 import copy
-import json
 import math
+import os
 import pickle
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ from advbnn.data import Splits
 from advbnn.defenses.defense import OWN, Defense
 from advbnn.distributed import ALONE, world
 from advbnn.errors import ArgumentError, RunError
-from advbnn.files import locked_folder
+from advbnn.files import explain_file_errors, file_digest, locked_folder
 from advbnn.progress import ProgressBar
 from advbnn.randomness import seeded
 from advbnn.training.checkpoint import save_weights
@@ -41,7 +41,7 @@ from advbnn.training.interrupts import Interrupted
 from advbnn.training.loading import Trained, load_trained
 from advbnn.training.loop import FitResult, fit, run_facts
 from advbnn.training.mode_plan import TRUNK, ModePlan
-from advbnn.training.run_folder import METRICS, MODEL, MODES, NOISE_STD, RunFolder
+from advbnn.training.run_folder import METRICS, MODEL, MODES, NOISE_STD, RunFolder, read_metrics, write_sum
 from advbnn.training.state import TrainingState
 from advbnn.training.workers import Task, run_tasks
 
@@ -150,7 +150,7 @@ def fit_modes(
         _train_all(run, Path(out), resume, place)
         trained = run.load()
         model, noise_std = trained.model, trained.noise_std
-        histories = {name: _metrics(Path(out) / MODES / name) for name in plan.trainings}
+        histories = {name: read_metrics(Path(out) / MODES / name / METRICS) for name in plan.trainings}
     steps = {name: history[-1]["step"] if history else 0 for name, history in histories.items()}
     return FitResult(
         model=model.to(place).train(net.training),
@@ -247,8 +247,12 @@ def _train_task(device: str, pickled: bytes, name: str) -> None:
 def _write_all(run: ModesRun, out: Path) -> str:
     """Write all modes as one network; returns what their last metrics say on average."""
     modes, noise_std = _combined([run.load(name) for name in run.plan.names])
-    save_weights(modes, out / MODEL, {} if noise_std is None else {NOISE_STD: repr(noise_std)})
-    last = [_metrics(out / MODES / name)[-1] for name in run.plan.names]
+    temporary = out / f".{MODEL}.{os.getpid()}"
+    save_weights(modes, temporary, {} if noise_std is None else {NOISE_STD: repr(noise_std)})
+    write_sum(out, MODEL, file_digest(temporary))
+    with explain_file_errors(out / MODEL, "cannot be written", "change the permissions and resume the run"):
+        os.replace(temporary, out / MODEL)
+    last = [read_metrics(out / MODES / name / METRICS)[-1] for name in run.plan.names]
     scores = [key for key in last[0] if key.endswith("_accuracy")]
     return "".join(f", {key.partition('_')[0]} {100 * sum(m[key] for m in last) / len(last):.1f} %" for key in scores)
 
@@ -299,11 +303,6 @@ def _reset(net: nn.Module) -> nn.Module:
             )
         reset()
     return net
-
-
-def _metrics(folder: Path) -> list[dict[str, Any]]:
-    file = folder / METRICS
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
 
 
 def _say(run: ModesRun, opened: RunFolder | None, text: str) -> None:

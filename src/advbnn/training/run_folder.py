@@ -1,73 +1,105 @@
 """The folder of one run.
 
 config.toml         all settings; a run resumes only with those that decide its result unchanged
-run.json            versions, seed, data, git state of the working directory, command
+run.json            versions, seed, data, commit of the working directory, command
 metrics.jsonl       one line per logging interval
 log.txt             the same for people, with events in between
 checkpoints/        see `advbnn.training.checkpoint`
 model.safetensors   the trained network, once the run is finished
 last.safetensors    with early stopping, where the model is the best epoch: the last epoch
 modes/              of a run of several modes: a run folder for each, see `advbnn.training.modes`
+SHA256SUMS          of the two, for `load_trained` and for `sha256sum --check`
 """
 
 import json
-import platform
-import subprocess
-import sys
+import re
 import time
 from collections.abc import Mapping
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-import numpy
-import torch
-
-from advbnn.errors import ConfigError, RunError
-from advbnn.files import append_text, read_json, read_text, write_atomically
+from advbnn.errors import AdvbnnError, CheckpointError, ConfigError, FileError, RunError
+from advbnn.files import (
+    LOCK,
+    append_text,
+    check_name,
+    explain_file_errors,
+    file_digest,
+    leftovers,
+    read_json,
+    read_text,
+    write_atomically,
+)
 from advbnn.training import checkpoint
 from advbnn.training.checkpoint import WEIGHTS, Checkpoint
 from advbnn.training.config import CONFIG as CONFIG
 from advbnn.training.config import Config
+from advbnn.training.provenance import other_arithmetic
 
 FACTS, METRICS, LOG, CHECKPOINTS = "run.json", "metrics.jsonl", "log.txt", "checkpoints"
-MODEL, LAST = "model.safetensors", "last.safetensors"
+MODEL, LAST, SUMS = "model.safetensors", "last.safetensors", "SHA256SUMS"
 MODES = "modes"
 
 NOISE_STD = "advbnn.noise_std"
 """The note, in the file of the weights, with the learned noise of a Gaussian likelihood."""
 
 
+COPY, _SETTINGS = "run", "config"
+"""The facts in a checkpoint that repeat run.json and config.toml."""
+
+_ALWAYS = ("step", "epoch", "lr", "kl_weight", "loss", "nll", "kl", "examples_per_second")
+"""What every line of metrics has."""
+
+
 class RunFolder:
-    """A folder opened for a new run, or to resume one; without `resume`, an unfinished run is refused."""
+    """A folder opened for a new run, or to resume one; without `resume`, an unfinished run is refused.
+
+    Only one process may open it at a time, see `locked_folder`. What a killed process has left is removed, and
+    `run.json` and `metrics.jsonl` are repaired if they are damaged; `notes` says so.
+    """
 
     def __init__(self, path: Path | str, config: Config, facts: Mapping[str, Any], *, resume: bool) -> None:
         self.path = Path(path)
         self.checkpoint: Checkpoint | None = None
+        self.facts: dict[str, Any] = json.loads(json.dumps(dict(facts)))
+        self.notes: list[str] = []
+        self._settings = config.to_toml()
+        check_name(self.path, "out")
         if (self.path / CONFIG).exists():
-            self._reopen(config, facts, resume)
-        elif self.path.exists() and any(self.path.iterdir()):
+            self._reopen(config, resume)
+        elif _holds_something_else(self.path):
             raise RunError(f"{self.path} has files but no run; choose another folder, or an empty one")
         else:
-            write_atomically(self.path / FACTS, json.dumps(dict(facts), indent=1).encode())
-            write_atomically(self.path / CONFIG, config.to_toml().encode())  # last: it marks a complete run folder
+            self._write_facts()
+            write_atomically(self.path / CONFIG, self._settings.encode())  # last: it marks a complete run folder
+        for name in (FACTS, CONFIG, METRICS, MODEL, LAST, SUMS):
+            for leftover in leftovers(self.path / name):
+                leftover.unlink(missing_ok=True)
 
     @property
     def finished(self) -> bool:
         return self.checkpoint is not None and bool(self.checkpoint.facts.get("finished"))
 
-    def save(self, **parts: Any) -> None:
+    def save(self, *, facts: Mapping[str, Any], **parts: Any) -> None:
         """Write a checkpoint; arguments as for `checkpoint.save`."""
-        self.checkpoint = checkpoint.save(self.path / CHECKPOINTS, **parts)
+        copies = {COPY: self.facts, _SETTINGS: self._settings}
+        self.checkpoint = checkpoint.save(self.path / CHECKPOINTS, facts={**facts, **copies}, **parts)
 
     def metrics(self) -> list[dict[str, Any]]:
-        file = self.path / METRICS
-        return [json.loads(line) for line in read_text(file).splitlines()] if file.exists() else []
+        return read_metrics(self.path / METRICS)
 
     def publish(self, name: str = MODEL) -> None:
-        """Copy the weights of the last checkpoint into the run folder, unless the file exists."""
-        if self.checkpoint is not None and not (self.path / name).exists():
-            write_atomically(self.path / name, (self.checkpoint.folder / WEIGHTS).read_bytes())
+        """Copy the weights of the last checkpoint into the run folder, unless the file is there and sound."""
+        if self.checkpoint is None:
+            return
+        weights, sums = self.checkpoint.folder / WEIGHTS, _sums(self.path)
+        digest = file_digest(weights)
+        if sums.get(name) == digest and (self.path / name).exists() and file_digest(self.path / name) == digest:
+            return
+        lines = [f"{each}  {file}\n" for file, each in sorted((sums | {name: digest}).items())]
+        write_atomically(self.path / SUMS, "".join(lines).encode())  # first: weights never lack their checksum
+        write_atomically(self.path / name, weights.read_bytes())
 
     def write_metrics(self, line: Mapping[str, Any]) -> None:
         append_text(self.path / METRICS, json.dumps(line) + "\n")
@@ -76,17 +108,20 @@ class RunFolder:
         """Append a line, with the time, to `log.txt`."""
         append_text(self.path / LOG, f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
 
-    def _reopen(self, config: Config, facts: Mapping[str, Any], resume: bool) -> None:
-        if difference := stored_config(self.path).difference(config):
+    def _write_facts(self) -> None:
+        write_atomically(self.path / FACTS, json.dumps(self.facts, indent=1).encode())
+
+    def _reopen(self, config: Config, resume: bool) -> None:
+        self.checkpoint = checkpoint.recover(self.path / CHECKPOINTS)
+        if difference := self._stored_config(config).difference(config):
             raise RunError(f"{self.path} holds a run with other settings: {difference}; choose another folder")
-        before = read_json(self.path / FACTS)
+        facts, before = self.facts, self._stored_facts()
         if before["data"] != facts["data"]:
-            raise RunError(f"{self.path} holds a run on other data: {before['data']}, now {facts['data']}")
+            raise RunError(f"{self.path} holds a run on other data: {_difference(before['data'], facts['data'])}")
         old, new = (some["model"].get("structure", []) for some in (before, facts))
         if old != new:
             there, now = next(pair for pair in zip_longest(old, new, fillvalue="nothing") if pair[0] != pair[1])
             raise RunError(f"{self.path} holds a run of another network: {there.strip()} there, {now.strip()} now")
-        self.checkpoint = checkpoint.latest(self.path / CHECKPOINTS)
         if not self.finished and before["processes"] != facts["processes"]:
             raise RunError(
                 f"{self.path} holds a run with {before['processes']} processes, now there are {facts['processes']}; "
@@ -95,12 +130,137 @@ class RunFolder:
         step = self.checkpoint.step if self.checkpoint else 0
         if not resume and not self.finished:
             raise RunError(f"{self.path} holds this run, stopped after step {step}; use --resume or resume=True")
-        # drop the lines that the run will write again, and a last line that was cut off by a kill
-        if (self.path / METRICS).exists():
-            lines = read_text(self.path / METRICS).splitlines(keepends=True)
-            kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
-            if kept != lines:
-                write_atomically(self.path / METRICS, "".join(kept).encode())
+        if not self.finished and (note := other_arithmetic(before, facts)):
+            self.notes.append(note)
+        self.facts = before
+        self._repair_metrics(step)
+
+    def _stored_config(self, now: Config) -> Config:
+        """The settings in config.toml; if they are not as they were, the copy in the checkpoint is written again."""
+        copy = self.checkpoint.facts.get(_SETTINGS) if self.checkpoint else None
+        try:
+            written = stored_config(self.path)
+            if copy is None or not written.difference(now):
+                return written
+        except AdvbnnError:
+            if copy is None:
+                raise
+        before = Config.from_run(copy)
+        self._settings = copy
+        if not before.difference(now):
+            write_atomically(self.path / CONFIG, copy.encode())
+            self.notes.append(f"{CONFIG} was damaged and is written again")
+        return before
+
+    def _stored_facts(self) -> dict[str, Any]:
+        """What run.json said when the run began; the checkpoint has a copy of it."""
+        try:
+            written: dict[str, Any] | None = read_facts(self.path)
+        except AdvbnnError:
+            written = None
+        copy = self.checkpoint.facts.get(COPY) if self.checkpoint else None
+        # without a copy nothing has been trained, or by a version without copies
+        before: dict[str, Any] = copy or written or self.facts
+        if written != before:
+            self.facts = before
+            self._write_facts()
+            self.notes.append(f"{FACTS} was damaged and is written again")
+        return before
+
+    def _repair_metrics(self, step: int) -> None:
+        """Drop damaged lines, and those that the run will write again."""
+        file = self.path / METRICS
+        if not file.exists():
+            return
+        with explain_file_errors(file, "cannot be read", "check its permissions"):
+            lines = file.read_bytes().splitlines(keepends=True)
+        parsed = [(line, _metrics_of(line)) for line in lines]
+        kept = [line for line, found in parsed if found is not None and found["step"] <= step]
+        # a last line that was cut off by a kill is not worth a note
+        if damaged := sum(found is None and line.endswith(b"\n") for line, found in parsed):
+            self.notes.append(f"{METRICS}: damaged lines are left out, {damaged} of {len(lines)}")
+        if kept != lines:
+            write_atomically(file, b"".join(kept))
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """The contents of run.json, if they are complete."""
+    facts = read_json(folder / FACTS)
+    try:
+        data, network = facts["data"], facts["model"]
+        shape, names = data["shape"], data.get("class_names", [])
+        complete = isinstance(data["classes"], int) and isinstance(facts["processes"], int)
+        complete &= all(isinstance(size, int) for size in shape) and isinstance(names, list)
+        complete &= all(isinstance(line, str) for line in network.get("structure", []))
+    except (KeyError, TypeError, AttributeError):
+        complete = False
+    if not complete:
+        raise FileError(f"{folder / FACTS} is damaged, something is missing in it; restore it from a copy")
+    return facts  # type: ignore[no-any-return]
+
+
+def read_metrics(file: Path) -> list[dict[str, Any]]:
+    """The lines of a metrics.jsonl, without damaged ones."""
+    if not file.exists():
+        return []
+    with explain_file_errors(file, "cannot be read", "check its permissions"):
+        lines = file.read_bytes().splitlines(keepends=True)
+    return [found for line in lines if (found := _metrics_of(line)) is not None]
+
+
+def verify_weights(folder: Path, name: str) -> Path:
+    """The path of a file of weights, if it has its checksum; a folder without checksums is accepted."""
+    if (folder / SUMS).exists() and _sums(folder).get(name) != file_digest(folder / name):
+        raise CheckpointError(
+            f"{folder / name} is damaged, or {SUMS} beside it: its checksum differs; restore both from a copy"
+            + (f", or resume the run, which writes them again: {resume_command(folder)}" if name == MODEL else "")
+        )
+    return folder / name
+
+
+def resume_command(folder: Path) -> str:
+    """How to resume the run in a folder from the shell."""
+    return f"advbnn train {folder / CONFIG} --out {folder} --resume"
+
+
+def _sums(folder: Path) -> dict[str, str]:
+    """The checksums in a folder, by file; lines that are damaged are left out."""
+    if not (folder / SUMS).exists():
+        return {}
+    with explain_file_errors(folder / SUMS, "cannot be read", "check its permissions"):
+        text = (folder / SUMS).read_text(encoding="utf-8", errors="replace")
+    return {name: digest for digest, name in re.findall(r"^([0-9a-f]{64})  (\S+)$", text, re.MULTILINE)}
+
+
+def _metrics_of(line: bytes) -> dict[str, Any] | None:
+    """The metrics in a line; None if it is incomplete or damaged."""
+    try:
+        found = json.loads(line) if line.endswith(b"\n") else None
+    except (ValueError, RecursionError):
+        return None
+    numbers = isinstance(found, dict) and all(isinstance(found.get(name), int | float) for name in _ALWAYS)
+    return found if numbers else None
+
+
+def _holds_something_else(folder: Path) -> bool:
+    """Whether a folder holds more than the beginnings of a run that was killed before its config.toml was written."""
+    if not folder.exists():
+        return False
+    begun = {each for name in (FACTS, CONFIG) for each in leftovers(folder / name)}
+    others = {each.name for each in folder.iterdir() if each not in begun} - {LOCK}
+    if others != {FACTS}:
+        return bool(others)
+    try:
+        read_facts(folder)  # somebody else's run.json is not replaced
+    except AdvbnnError:
+        return True
+    return False
+
+
+def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """The first differing value of two tables."""
+    name = next(name for name in (*before, *now) if before.get(name) != now.get(name))
+    return f"{name} = {before.get(name, 'not set')!r} there, {now.get(name, 'not set')!r} now"
 
 
 def stored_config(folder: Path) -> Config:
@@ -109,34 +269,6 @@ def stored_config(folder: Path) -> Config:
         return Config.from_run(read_text(folder / CONFIG))
     except ConfigError as error:
         raise RunError(
-            f"{folder / CONFIG} cannot be read: {error}; restore it, or use the version of advbnn that wrote it"
+            f"{folder / CONFIG} cannot be read: {error}; restore it from a copy, or use the version of advbnn that "
+            "wrote it"
         ) from error
-
-
-def provenance(seed: int, **further: Any) -> dict[str, Any]:
-    """Versions, machine, command and git state."""
-    from advbnn import __version__
-
-    packages = {"advbnn": __version__, "torch": torch.__version__, "numpy": numpy.__version__}
-    return {
-        "seed": seed,
-        **further,
-        "versions": {"python": platform.python_version(), **packages},
-        "machine": f"{platform.system()} {platform.machine()}",
-        "cuda": torch.version.cuda,
-        "command": sys.argv,
-        "git": _git_state(),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-    }
-
-
-def _git_state() -> dict[str, Any] | None:
-    """The commit of the working directory and the number of changed files; None outside a repository."""
-    try:
-        commit, changed = (
-            subprocess.run(["git", *arguments], capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-            for arguments in (("rev-parse", "HEAD"), ("status", "--porcelain"))
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return {"commit": commit, "changed_files": len(changed.splitlines())}

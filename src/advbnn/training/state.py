@@ -29,7 +29,7 @@ from advbnn.training.noise_share import PosteriorScale, posterior_scale
 from advbnn.training.objective import RobustLoss
 from advbnn.training.run_folder import NOISE_STD
 from advbnn.training.step import attacked, step_seed
-from advbnn.training.suitability import check_suitable
+from advbnn.training.suitability import check_last_batch, check_suitable
 from advbnn.training.tally import Tally
 
 STATISTICS_BATCHES = 100
@@ -76,6 +76,7 @@ class TrainingState:
             world=processes.size,
             cutmix=CutMix() if defense.augment == "cutmix" else None,
         )
+        check_last_batch(model, self.batches, defense)
         prior = GaussianPrior(std=optimizer.prior_std) if isinstance(optimizer, LangevinSampler) else None
         self.loss = RobustLoss(model, defense.objective, len(data.train), prior)
         self.tally = Tally(defense.objective.likelihood.score_name, robust=defense.attack is not None)
@@ -114,6 +115,12 @@ class TrainingState:
     def total_steps(self) -> int:
         """Steps done since the start of the run."""
         return self.epoch * len(self.batches) + self.step
+
+    @property
+    def examples_seen(self) -> int:
+        """Examples of these steps, in all processes."""
+        size, count = self.defense.batch_size, len(self.data.train)
+        return self.epoch * min(len(self.batches) * size, count) + min(self.step * size, count)
 
     @property
     def steps_in_all(self) -> int:

@@ -6,7 +6,7 @@ from torch import nn
 from advbnn.attacks.oracle import check_outputs
 from advbnn.bayes.likelihoods import Categorical
 from advbnn.bayes.protocol import gaussian_parameters
-from advbnn.data import Examples, Splits
+from advbnn.data import Batches, Examples, Splits
 from advbnn.data.augment import to_float
 from advbnn.defenses.defense import Defense
 from advbnn.defenses.optimizers import LangevinSampler
@@ -14,6 +14,7 @@ from advbnn.distributed import World
 from advbnn.errors import ArgumentError, ArgumentTypeError, InputError
 from advbnn.modules import dtype_of, evaluating, training
 from advbnn.randomness import seeded
+from advbnn.training.averaging import restored
 
 
 def check_arguments(net: object, data: object, defense: object) -> None:
@@ -52,6 +53,24 @@ def check_suitable(model: nn.Module, examples: Examples, defense: Defense, proce
             "regularizes them, set weight_decay to 0"
         )
     _check_forward(model, examples)
+
+
+def check_last_batch(model: nn.Module, batches: Batches, defense: Defense) -> None:
+    """Refuse a last batch of one example if a BatchNorm layer would have one value per channel, and no variance."""
+    together = 2 if defense.objective.trades is not None else 1  # TRADES sends clean and attacked images together
+    if together * (batches.size(len(batches) - 1) // batches.world) > 1:
+        return
+    ((x, _),) = batches.examples.gather([torch.zeros(1, dtype=torch.long)])
+    try:
+        with torch.no_grad(), training(model), restored(model.buffers()), seeded(0, x.device):
+            model(to_float(x))
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise ArgumentError(
+            f"batch_size={batches.batch_size} leaves one of {len(batches.examples)} examples in the last batch of an "
+            "epoch, too few for the BatchNorm of this network; set drop_last to true, or another batch_size"
+        ) from error
 
 
 def _check_forward(model: nn.Module, examples: Examples) -> None:
