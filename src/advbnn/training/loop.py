@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from advbnn import modules as modes
+from advbnn import modules
 from advbnn.data import Splits
 from advbnn.defenses.defense import OWN, Defense, structure_of
 from advbnn.distributed import World, world
@@ -115,7 +115,7 @@ def fit(
         ProgressBar("training" if progress and processes.leads else None) as bar,
         Journal(run, bar, log_every=log_every, save_every=save_every, tensorboard=tensorboard) as journal,
         Interrupts() as interrupts,
-        modes.training(training.model),
+        modules.training(training.model),
     ):
         training.load(_last_checkpoint(run, out, processes))
         if run is not None and run.finished:
@@ -167,7 +167,7 @@ def _opened(
         yield None
         return
     with locked_folder(Path(out)):
-        yield RunFolder(out, config, _facts(training), resume=resume)
+        yield RunFolder(out, config, run_facts(training), resume=resume)
 
 
 def fit_config(
@@ -193,7 +193,7 @@ def fit_config(
     )
 
 
-def _facts(training: TrainingState) -> dict[str, Any]:
+def run_facts(training: TrainingState) -> dict[str, Any]:
     """The contents of run.json."""
     train, model = training.data.train, training.model
     data = {"name": train.name, "examples": len(train), "classes": len(train.classes), "shape": list(train.shape)}
