@@ -97,8 +97,7 @@ class RunFolder:
         digest = file_digest(weights)
         if sums.get(name) == digest and (self.path / name).exists() and file_digest(self.path / name) == digest:
             return
-        lines = [f"{each}  {file}\n" for file, each in sorted((sums | {name: digest}).items())]
-        write_atomically(self.path / SUMS, "".join(lines).encode())  # first: weights never lack their checksum
+        write_sum(self.path, name, digest)
         write_atomically(self.path / name, weights.read_bytes())
 
     def write_metrics(self, line: Mapping[str, Any]) -> None:
@@ -206,6 +205,12 @@ def read_metrics(file: Path) -> list[dict[str, Any]]:
     with explain_file_errors(file, "cannot be read", "check its permissions"):
         lines = file.read_bytes().splitlines(keepends=True)
     return [found for line in lines if (found := _metrics_of(line)) is not None]
+
+
+def write_sum(folder: Path, name: str, digest: str) -> None:
+    """Note the SHA-256 of a file of weights, before it gets its name, so that it never lacks its checksum."""
+    lines = [f"{each}  {file}\n" for file, each in sorted((_sums(folder) | {name: digest}).items())]
+    write_atomically(folder / SUMS, "".join(lines).encode())
 
 
 def verify_weights(folder: Path, name: str) -> Path:
