@@ -1,5 +1,7 @@
 """What every published defence promises: when its randomness changes, what shares it, and that it can be wrapped."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -7,6 +9,7 @@ from torch import Tensor, nn
 from advbnn import models
 from advbnn.attacks import PGD
 from advbnn.attacks.threat import Threat
+from advbnn.defenses.profiles import defense
 from advbnn.defenses.published import BETWEEN, EVERY_PASS, AuthorsProtocol, Published, redraw
 from advbnn.defenses.registry import PUBLISHED
 from advbnn.randomness import seeded
@@ -71,6 +74,17 @@ def test_weights_load_into_a_new_network_and_learn(entry: Published) -> None:
     with seeded(0):
         model.train()(x).square().sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+@ALL
+def test_a_recipe_names_it_and_builds_it(entry: Published) -> None:
+    recipe = defense(entry.name, "cifar10")
+    baseline = defense("adv" if entry.trained else "none", "cifar10", "common")
+    assert replace(recipe, name=baseline.name, network=baseline.network) == baseline
+    assert recipe.network == entry.network
+    if entry.name != "resize_pad":  # the small network takes one size
+        model = defense(entry.name, "digits").build(classes=10, shape=(1, 8, 8))
+        assert model(torch.rand(2, 1, 8, 8)).shape == (2, 10)
 
 
 class Coin(nn.Module):

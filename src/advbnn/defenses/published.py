@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol as Interface
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,12 +12,6 @@ from advbnn.modules import evaluating, without_parameter_gradients
 from advbnn.randomness import derive_seed, seeded
 
 EVERY_PASS, BETWEEN, NEVER = "every forward pass", "between attack and score", "never"
-
-
-class Network(Interface):
-    """How a plain network becomes the defence."""
-
-    def wrap(self, net: nn.Module) -> nn.Module: ...
 
 
 @dataclass(frozen=True)
@@ -84,7 +78,7 @@ class Published:
     title: str
     paper: str
     code: str
-    network: Network
+    network: Any
     random: str
     redrawn: str
     shared: bool
