@@ -17,8 +17,8 @@ from small_nets import ConvNorm, skips_when_evaluated
     ("name", "size", "pairs", "with_relu"),
     [
         ("vgg16", 32, 13, 13),
-        ("resnet18", 32, 20, 1),
-        ("preact_resnet18", 32, 8, 0),
+        ("resnet18", 32, 20, 9),
+        ("preact_resnet18", 32, 8, 8),
         ("model_a", 96, 6, 6),
         ("mlp", 8, 0, 0),
     ],

@@ -20,6 +20,7 @@ from advbnn.data.augment import NAMED
 from advbnn.defenses.config_io import DERIVED
 from advbnn.defenses.objective import RobustELBO
 from advbnn.defenses.optimizers import AdamOptimizer, LangevinSampler, SGDOptimizer
+from advbnn.defenses.registry import Randomized
 from advbnn.defenses.rse import add_noise, noise_levels
 from advbnn.defenses.schedules import Constant, Cosine, OneCycle, Section, Stages
 from advbnn.errors import ArgumentError, positive_whole, unknown
@@ -168,7 +169,8 @@ class Defense:
         like: the dataset that the numbers are for.
         architecture: the network, for `models.build`; `"own"` in the run folder of a network that `build` did not make.
         norm_scales: BatchNorm scales start at `"ones"`, or `"uniform"` in (0, 1) as in PyTorch 0.4.
-        network: how the network becomes random: `Plain` (not at all), `Noisy` or `Variational`.
+        network: how the network becomes random: `Plain` (not at all), `Noisy`, `Variational`, or a published defence's;
+            see `advbnn.defenses.registry`.
         attack: perturbs every batch before the update; None trains on clean data.
         attack_mode: BatchNorm in the attack: `"eval"` uses running statistics, `"train"` batch statistics.
         objective: what the update minimises.
@@ -193,7 +195,7 @@ class Defense:
     like: str = "digits"
     architecture: str = "small_cnn"
     norm_scales: str = "ones"
-    network: Plain | Noisy | Variational = Plain()
+    network: Plain | Noisy | Variational | Randomized = Plain()
     attack: PGD | None = None
     attack_mode: str = "eval"
     objective: RobustELBO = field(default_factory=RobustELBO)

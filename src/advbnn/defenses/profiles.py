@@ -1,5 +1,7 @@
 """The numbers of the paper's five defences: from the paper, from its authors' code, and our own for the digits.
 
+The published defences of `advbnn.defenses.registry` share one recipe, so that they differ in their randomness alone.
+
 Where paper and code differ, both are here. `Defense.chosen_by_us` names what a source leaves open.
 """
 
@@ -12,10 +14,12 @@ from advbnn.defenses.config_io import to_table, updated
 from advbnn.defenses.defense import Defense, Noisy, Plain, Variational
 from advbnn.defenses.objective import RobustELBO
 from advbnn.defenses.optimizers import AdamOptimizer, SGDOptimizer
+from advbnn.defenses.registry import PUBLISHED, Randomized
 from advbnn.defenses.schedules import OneCycle, Stages
-from advbnn.errors import unknown
+from advbnn.errors import ArgumentError, unknown
 
 DEFENSES = ("none", "rse", "adv", "bnn", "adv_bnn")
+NAMES = (*DEFENSES, *PUBLISHED)
 DATASETS = ("cifar10", "stl10", "imagenet143", "digits")
 _ADVERSARIAL, _VARIATIONAL = ("adv", "adv_bnn"), ("bnn", "adv_bnn")
 
@@ -52,20 +56,25 @@ _OPEN_IN_THE_PAPER = (
 
 
 def defense(name: str, data: str = "digits", profile: str | None = None, **overrides: Any) -> Defense:
-    """One of the paper's five defences with the numbers of a profile.
+    """One of the paper's five defences, or of the published randomized ones, with the numbers of a profile.
 
     Args:
-        name: `"none"`, `"rse"`, `"adv"`, `"bnn"` or `"adv_bnn"`.
+        name: `"none"`, `"rse"`, `"adv"`, `"bnn"`, `"adv_bnn"`, or a name of `advbnn.defenses.registry.PUBLISHED`.
         data: the dataset of the experiment: `"cifar10"`, `"stl10"`, `"imagenet143"` or `"digits"`.
-        profile: `"paper"` or `"authors_code"` (the default); for digits `"ours"`.
+        profile: `"paper"` or `"authors_code"` (the default); for digits `"ours"`. `"common"` on CIFAR-10 is one recipe
+            for `"none"`, `"adv"` and the published defences (for these the default).
         overrides: other values of fields of `Defense`; a dict changes part of a field:
             `defense("adv_bnn", "cifar10", batch_size=256, objective={"alpha": 0.1})`.
     """
-    if name not in DEFENSES:
-        raise unknown("name", name, DEFENSES)
+    if name not in NAMES:
+        raise unknown("name", name, NAMES)
     if data not in DATASETS:
         raise unknown("data", data, DATASETS)
     makers = {"ours": _ours} if data == "digits" else {"authors_code": _authors_code, "paper": _paper}
+    if data == "cifar10" and name in (*PUBLISHED, "none", "adv"):
+        makers = {"common": _common_recipe} if name in PUBLISHED else {**makers, "common": _common_recipe}
+    elif name in PUBLISHED and data != "digits":
+        raise ArgumentError(f"data={data!r} has no recipe for {name!r}; use cifar10 or digits, or give all settings")
     profile = profile or next(iter(makers))
     if profile not in makers:
         raise unknown(f"profile for {data}", profile, makers)
@@ -116,6 +125,22 @@ def _common(name: str, data: str, values: _Values) -> Defense:
     )
 
 
+def _common_recipe(name: str, data: str) -> Defense:
+    """ResNet-18 with the recipe that most sources of randomized defences share (Madry et al., 2018; Rice et al., 2020):
+    PGD-10 at 8/255, SGD 0.1 with weight decay 5e-4, 200 epochs with drops at 100 and 150."""
+    attack = PGD(Threat("linf", 8 / 255), steps=10, step_size=2 / 255, random_start=True)
+    return Defense(
+        name=name,
+        profile="common",
+        like=data,
+        architecture="resnet18",
+        network=_network(name, Variational()),
+        attack=attack if _is_adversarial(name) else None,
+        optimizer=SGDOptimizer(lr=0.1, momentum=0.9, weight_decay=5e-4),
+        schedule=Stages(epochs=(100, 50, 50), fresh_optimizer=False),
+    )
+
+
 def _ours(name: str, data: str) -> Defense:
     """Small enough for a CPU: each defence trains in seconds, see results/digits."""
     return Defense(
@@ -123,8 +148,8 @@ def _ours(name: str, data: str) -> Defense:
         profile="ours",
         like=data,
         architecture="small_cnn",
-        network=_network(name, Variational(prior_std=0.05, init_std=0.02, norm_scale_mean=1.0)),
-        attack=PGD(Threat("linf", 0.15), steps=4, step_size=0.06) if name in _ADVERSARIAL else None,
+        network=_for_digits(_network(name, Variational(prior_std=0.05, init_std=0.02, norm_scale_mean=1.0))),
+        attack=PGD(Threat("linf", 0.15), steps=4, step_size=0.06) if _is_adversarial(name) else None,
         objective=RobustELBO(alpha=0.02) if name in _VARIATIONAL else RobustELBO(),
         optimizer=AdamOptimizer(lr=0.01),
         schedule=OneCycle(epochs=15),
@@ -133,7 +158,19 @@ def _ours(name: str, data: str) -> Defense:
     )
 
 
-def _network(name: str, variational: Variational) -> Plain | Noisy | Variational:
+def _for_digits(network: Any) -> Any:
+    """Noise that has the shape of the images gets that of the digits."""
+    return replace(network, channels=1, image_size=8) if hasattr(network, "image_size") else network
+
+
+def _is_adversarial(name: str) -> bool:
+    return PUBLISHED[name].trained if name in PUBLISHED else name in _ADVERSARIAL
+
+
+def _network(name: str, variational: Variational) -> Plain | Noisy | Variational | Randomized:
+    if name in PUBLISHED:
+        network: Randomized = PUBLISHED[name].network
+        return network
     return Noisy() if name == "rse" else variational if name in _VARIATIONAL else Plain()
 
 

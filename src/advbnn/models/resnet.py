@@ -1,6 +1,5 @@
 """ResNet-18 (He et al., 2016) for small images: a 3x3 stem, no pooling before the blocks."""
 
-import torch
 from torch import Tensor, nn
 
 from advbnn.models.plain import classify
@@ -32,10 +31,13 @@ class Residual(nn.Module):
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
             self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+        # modules, so that a defence can put something else in their place
+        self.relu1, self.relu2 = nn.ReLU(), nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
-        out = torch.relu(self.norm1(self.conv1(x)))
-        return torch.relu(self.norm2(self.conv2(out)) + self.shortcut(x))
+        out = self.relu1(self.norm1(self.conv1(x)))
+        result: Tensor = self.relu2(self.norm2(self.conv2(out)) + self.shortcut(x))
+        return result
 
 
 class PreActResidual(nn.Module):
@@ -48,11 +50,12 @@ class PreActResidual(nn.Module):
         self.norm2 = nn.BatchNorm2d(outputs)
         self.conv2 = _conv3x3(outputs, outputs)
         self.shortcut = nn.Conv2d(inputs, outputs, 1, stride, bias=False) if stride != 1 or inputs != outputs else None
+        self.relu1, self.relu2 = nn.ReLU(), nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
-        active = torch.relu(self.norm1(x))
+        active = self.relu1(self.norm1(x))
         shortcut = x if self.shortcut is None else self.shortcut(active)
-        out: Tensor = self.conv2(torch.relu(self.norm2(self.conv1(active))))
+        out: Tensor = self.conv2(self.relu2(self.norm2(self.conv1(active))))
         return out + shortcut
 
 

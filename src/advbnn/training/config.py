@@ -23,7 +23,7 @@ from advbnn import data
 from advbnn.data import Splits
 from advbnn.defenses import config_io
 from advbnn.defenses.defense import OWN, Defense
-from advbnn.defenses.profiles import DATASETS, DEFENSES, defense
+from advbnn.defenses.profiles import DATASETS, NAMES, defense
 from advbnn.errors import ConfigError, unknown
 from advbnn.files import check_name
 from advbnn.training.mode_plan import ModePlan
@@ -74,8 +74,8 @@ class Config:
             raise ConfigError('defense is missing: set it, for example defense = "adv_bnn"')
         if like not in DATASETS:
             raise ConfigError(f"data={config.data!r} has no hyper-parameters: set like to one of {', '.join(DATASETS)}")
-        if name not in DEFENSES:
-            raise ConfigError(str(unknown("defense", name, DEFENSES)))
+        if name not in NAMES:
+            raise ConfigError(str(unknown("defense", name, NAMES)))
         try:
             config = dataclasses.replace(config, defense=defense(name, like, profile, **parts))
             config.modes.check(config.defense)
@@ -90,7 +90,7 @@ class Config:
             table = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise ConfigError(str(error)) from error
-        if table.get("defense", DEFENSES[0]) in DEFENSES:
+        if table.get("defense", NAMES[0]) in NAMES:
             return cls.from_table(table)
         own, parts = _split(table)
         value = config_io.updated(Defense(), {"name": parts.pop("defense"), **parts})

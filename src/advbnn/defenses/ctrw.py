@@ -1,0 +1,79 @@
+"""Constrained trainable random weight (Ma et al., NeurIPS 2023): the input is multiplied by learned random weights."""
+
+import math
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from advbnn.attacks import PGD
+from advbnn.attacks.threat import Threat
+from advbnn.defenses.kept_draw import KeptDraw
+from advbnn.defenses.published import BETWEEN, AuthorsProtocol, Claim, Published
+from advbnn.errors import positive_whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomWeightInput:
+    """The network behind a `RandomWeight` on its input (position 0 of the source)."""
+
+    kind = "ctrw"
+    channels: int = 3
+    image_size: int = 32
+    bound: int = 2048
+
+    def __post_init__(self) -> None:
+        for name in ("channels", "image_size", "bound"):
+            positive_whole(name, getattr(self, name))
+
+    def wrap(self, net: nn.Module) -> nn.Module:
+        if any(isinstance(module, RandomWeight) for module in net.modules()):
+            return net
+        weight = RandomWeight((self.channels, self.image_size, self.image_size), self.bound).train(net.training)
+        return nn.Sequential(OrderedDict(random_weight=weight, net=net))
+
+
+class RandomWeight(KeptDraw):
+    """x * (mu + sigma * eps), eps ~ N(0, 1) of the shape of one image, one draw for the whole batch.
+
+    mu and sigma start at 1. Cross-entropy alone drives sigma to 0, so at each draw, where min sigma is below
+    b = bound / numel, (b - min sigma) is added to every sigma below b. The paper's upper bound is not in the authors'
+    code, and not here.
+    """
+
+    eps: Tensor
+
+    def __init__(self, shape: tuple[int, ...], bound: int = 2048) -> None:
+        super().__init__()
+        self.lowest = bound / math.prod(shape)
+        self.mu, self.sigma = (nn.Parameter(torch.ones(1, *shape)) for _ in range(2))
+        self.register_buffer("eps", torch.zeros(1, *shape), persistent=False)
+        self.resample()
+
+    def redraw(self) -> None:
+        lift = (self.lowest - self.sigma.amin()).clamp_min(0)
+        self.sigma.add_(torch.where(self.sigma < self.lowest, lift, torch.zeros_like(lift)))
+        self.eps.normal_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * (self.mu + self.sigma * self.eps)
+
+
+PUBLISHED = Published(
+    name="ctrw",
+    title="Constrained trainable random weight",
+    paper="Ma et al., Adversarial Robustness through Random Weight Sampling, NeurIPS 2023",
+    code="https://github.com/Xz-As/Constrained_Random_Adv",
+    network=RandomWeightInput(),
+    random="weights that multiply the pixels of the input",
+    redrawn=BETWEEN,
+    shared=True,
+    trained=True,
+    protocol=AuthorsProtocol(PGD(Threat("linf", 8 / 255), steps=20, step_size=2 / 255, random_start=True), BETWEEN),
+    claims=(
+        Claim("PGD-20", 68.7, 83.5, "ResNet-18", "log in the repository, commit 8625b86"),
+        Claim("AutoAttack", 73.9, 83.5, "ResNet-18", "log in the repository, commit 8625b86"),
+    ),
+    differences=("the paper's upper bound on sigma is not in the source", "no normalisation of the input here"),
+)

@@ -1,0 +1,51 @@
+"""Monte Carlo dropout (Gal & Ghahramani, ICML 2016): dropout stays on in prediction."""
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from advbnn.attacks import PGD
+from advbnn.attacks.threat import Threat
+from advbnn.defenses.published import EVERY_PASS, AuthorsProtocol, Published
+from advbnn.defenses.surgery import last_linear, replaced
+from advbnn.errors import ArgumentError
+
+
+@dataclass(frozen=True, kw_only=True)
+class MonteCarloDropout:
+    """Dropout before the classifier, in training and prediction."""
+
+    kind = "mc_dropout"
+    rate: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate < 1:
+            raise ArgumentError(f"rate must be the fraction of units that are dropped, in (0, 1); got {self.rate}")
+
+    def wrap(self, net: nn.Module) -> nn.Module:
+        if any(isinstance(module, AlwaysDropout) for module in net.modules()):
+            return net
+        return replaced(net, nn.Linear, lambda _, layer: nn.Sequential(AlwaysDropout(self.rate), layer), last_linear)
+
+
+class AlwaysDropout(nn.Dropout):
+    """x * Bernoulli(1 - p) / (1 - p), fresh for every example and pass, also in evaluation mode."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.dropout(input, self.p, training=True)
+
+
+PUBLISHED = Published(
+    name="mc_dropout",
+    title="Monte Carlo dropout",
+    paper="Gal & Ghahramani, Dropout as a Bayesian Approximation, ICML 2016",
+    code="",
+    network=MonteCarloDropout(),
+    random="which units before the classifier are dropped",
+    redrawn=EVERY_PASS,
+    shared=False,
+    trained=False,
+    protocol=AuthorsProtocol(PGD(Threat("linf", 8 / 255), steps=20, step_size=2 / 255, random_start=True), passes=20),
+    differences=("no source evaluates it as a defence; the protocol is the usual one",),
+)

@@ -1,0 +1,100 @@
+"""Learn2Perturb (Jeddi et al., CVPR 2020): learned Gaussian noise on feature maps, kept from vanishing by a penalty."""
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from advbnn.attacks import PGD
+from advbnn.attacks.threat import Threat
+from advbnn.defenses.published import EVERY_PASS, AuthorsProtocol, Published
+from advbnn.defenses.surgery import replaced
+from advbnn.errors import ArgumentError, positive_whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerturbedFeatures:
+    """Noise before the first ReLU and before the last ReLU of every residual block; see `FeatureNoise`.
+
+    In a network without residual blocks it is added before every ReLU. The noise has one scale for each element of the
+    feature map, so the size of the images must be known.
+    """
+
+    kind = "learn2perturb"
+    channels: int = 3
+    image_size: int = 32
+    init: float = 0.25
+    lowest: float = 0.01
+    gamma: float = 1e-4
+
+    def __post_init__(self) -> None:
+        for name in ("channels", "image_size"):
+            positive_whole(name, getattr(self, name))
+        for name in ("init", "lowest"):
+            if not getattr(self, name) > 0:
+                raise ArgumentError(f"{name} must be a positive standard deviation, got {getattr(self, name)}")
+
+    def wrap(self, net: nn.Module) -> nn.Module:
+        if any(isinstance(module, FeatureNoise) for module in net.modules()):
+            return net
+        shapes = _relu_shapes(net, torch.zeros(1, self.channels, self.image_size, self.image_size))
+
+        def chosen(layers: list[tuple[str, nn.ReLU]]) -> list[tuple[str, nn.ReLU]]:
+            last = [(name, relu) for name, relu in layers if name.endswith("relu2")]
+            return [*layers[:1], *last] if last else layers
+
+        def make(name: str, relu: nn.ReLU) -> nn.Module:
+            return nn.Sequential(FeatureNoise(shapes[name], self.init, self.lowest, self.gamma), relu)
+
+        return replaced(net, nn.ReLU, make, chosen)
+
+
+class FeatureNoise(nn.Module):
+    """h + max(sigma, lowest) * N(0, 1), sigma of the shape of one feature map, one draw for the whole batch and pass.
+
+    `penalty` is -gamma * sum sqrt(sigma): it makes sigma grow, against the loss. The source divides gamma by a harmonic
+    number that grows with the epochs and takes a step of its own for it; here it is a term of the objective.
+    """
+
+    def __init__(self, shape: tuple[int, ...], init: float = 0.25, lowest: float = 0.01, gamma: float = 1e-4) -> None:
+        super().__init__()
+        self.sigma = nn.Parameter(torch.full(shape, init))
+        self.lowest, self.gamma = lowest, gamma
+
+    def forward(self, h: Tensor) -> Tensor:
+        sigma = self.sigma.clamp_min(self.lowest)
+        return h + sigma * torch.randn(sigma.shape, device=h.device, dtype=h.dtype)
+
+    def penalty(self) -> Tensor:
+        """-gamma * sum sqrt(sigma), a term of the training objective."""
+        return -self.gamma * self.sigma.clamp_min(self.lowest).sqrt().sum()
+
+
+@torch.no_grad()
+def _relu_shapes(net: nn.Module, x: Tensor) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {}
+    trial = copy.deepcopy(net).eval()
+    for name, module in trial.named_modules():
+        if type(module) is nn.ReLU:
+            module.register_forward_pre_hook(lambda _, args, name=name: shapes.update({name: tuple(args[0].shape[1:])}))
+    trial(x.to(next(trial.parameters())))
+    return shapes
+
+
+PUBLISHED = Published(
+    name="learn2perturb",
+    title="Learn2Perturb",
+    paper="Jeddi et al., Learn2Perturb: an End-to-end Feature Perturbation Learning, CVPR 2020",
+    code="https://github.com/Ahmadreza-Jeddi/Learn2Perturb",
+    network=PerturbedFeatures(),
+    random="Gaussian noise on feature maps, of learned scales",
+    redrawn=EVERY_PASS,
+    shared=True,
+    trained=True,
+    protocol=AuthorsProtocol(PGD(Threat("linf", 8 / 255), steps=7, step_size=0.01, random_start=True)),
+    differences=(
+        "the step for the scales is a term of the objective here",
+        "the source attacks the predicted label in training; its EOT of 30 copies shares one draw",
+    ),
+)

@@ -1,0 +1,85 @@
+"""Stochastic local winner-takes-all (Panousis et al., 2021): units of a block compete at random, without ReLU."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from advbnn.attacks import PGD
+from advbnn.attacks.threat import Threat
+from advbnn.defenses.published import EVERY_PASS, AuthorsProtocol, Claim, Published
+from advbnn.defenses.surgery import replaced
+from advbnn.errors import ArgumentError, positive_whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class WinnerTakesAll:
+    """Every ReLU replaced by a `StochasticLWTA`."""
+
+    kind = "lwta"
+    block: int = 2
+    temperature: float = 0.67
+    sharp: float = 0.01
+
+    def __post_init__(self) -> None:
+        positive_whole("block", self.block)
+        for name in ("temperature", "sharp"):
+            if not getattr(self, name) > 0:
+                raise ArgumentError(f"{name} must be positive, got {getattr(self, name)}")
+
+    def wrap(self, net: nn.Module) -> nn.Module:
+        if any(isinstance(module, StochasticLWTA) for module in net.modules()):
+            return net
+        return replaced(net, nn.ReLU, lambda *_: StochasticLWTA(self.block, self.temperature, self.sharp))
+
+
+class StochasticLWTA(nn.Module):
+    """x * softmax((x + g) / T) within blocks of channels, g from the Gumbel distribution.
+
+    The softmax is a sample of the winner, softened. T = `temperature` in training and `sharp` in evaluation, where
+    nearly one unit of a block remains and gradients vanish: an attack needs the soft form in its backward pass. Fresh
+    for every example, position and pass.
+    """
+
+    def __init__(self, block: int = 2, temperature: float = 0.67, sharp: float = 0.01) -> None:
+        super().__init__()
+        self.block, self.temperature, self.sharp = block, temperature, sharp
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._competition(x, self.temperature if self.training else self.sharp)
+
+    def straight_through(self, x: Tensor) -> Tensor:
+        """The form whose gradient an attack uses: the temperature of training."""
+        return self._competition(x, self.temperature)
+
+    def _competition(self, x: Tensor, temperature: float) -> Tensor:
+        if x.shape[1] % self.block:
+            raise ArgumentError(f"block={self.block} must divide the number of channels, {x.shape[1]}")
+        blocks = x.unflatten(1, (-1, self.block))
+        uniform = torch.rand(blocks.shape, device=x.device).clamp(1e-10, 1 - 1e-7)
+        gumbel = -torch.log(-torch.log(uniform)).to(x.dtype)
+        winners = ((blocks + gumbel) / temperature).softmax(2)
+        result: Tensor = (blocks * winners).flatten(1, 2)
+        return result
+
+    def extra_repr(self) -> str:
+        return f"block={self.block}, temperature={self.temperature}, sharp={self.sharp}"
+
+
+PUBLISHED = Published(
+    name="lwta",
+    title="Stochastic local winner-takes-all",
+    paper="Panousis et al., Stochastic Local Winner-Takes-All Networks Enable Profound Adversarial Robustness, 2021",
+    code="https://github.com/konpanousis/Adversarial-LWTA-AutoAttack",
+    network=WinnerTakesAll(),
+    random="which unit of each block passes its activation on",
+    redrawn=EVERY_PASS,
+    shared=False,
+    trained=True,
+    protocol=AuthorsProtocol(PGD(Threat("linf", 0.031), steps=20, step_size=0.003, random_start=True)),
+    claims=(
+        Claim("APGD-CE of AutoAttack standard", 87.9, 90.9, "WRN-34-5", "log in the repository"),
+        Claim("APGD-CE and DLR of AutoAttack rand", 76.1, 86.6, "WRN-34-5", "log in the repository"),
+    ),
+    differences=("the source evaluates with AutoAttack alone; PGD-20 is ours", "WRN-34 there"),
+)

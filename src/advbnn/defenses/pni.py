@@ -1,0 +1,77 @@
+"""Parametric noise injection (He et al., CVPR 2019): weights with Gaussian noise whose scale is learned."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from advbnn.attacks import PGD
+from advbnn.attacks.threat import Threat
+from advbnn.defenses.published import EVERY_PASS, AuthorsProtocol, Claim, Published
+from advbnn.defenses.surgery import last_linear, layers_of, replaced
+from advbnn.errors import unknown
+
+SHARING = ("layer", "channel", "element")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParametricNoise:
+    """Noise on the weights of every convolution and of the classifier; see `WeightNoise`."""
+
+    kind = "pni"
+    sharing: str = "layer"
+    init: float = 0.25
+
+    def __post_init__(self) -> None:
+        if self.sharing not in SHARING:
+            raise unknown("sharing", self.sharing, SHARING)
+
+    def wrap(self, net: nn.Module) -> nn.Module:
+        if any(isinstance(module, WeightNoise) for module in net.modules()):
+            return net
+        noisy = replaced(net, nn.Conv2d, self._noisy)
+        return replaced(noisy, nn.Linear, self._noisy, last_linear) if layers_of(noisy, nn.Linear) else noisy
+
+    def _noisy(self, _: str, layer: nn.Conv2d | nn.Linear) -> nn.Module:
+        noise = WeightNoise(layer.weight, self.sharing, self.init)
+        parametrize.register_parametrization(layer, "weight", noise)
+        return layer
+
+
+class WeightNoise(nn.Module):
+    """w + alpha * std(w) * N(0, 1), fresh in every forward pass, the same for the whole batch.
+
+    std(w), over the whole tensor, gets no gradient. alpha is learned: one number, one per output channel, or one per
+    weight. Nothing keeps it from 0.
+    """
+
+    def __init__(self, weight: Tensor, sharing: str = "layer", init: float = 0.25) -> None:
+        super().__init__()
+        channels = (len(weight), *[1] * (weight.dim() - 1))
+        shape = {"layer": (1,), "channel": channels, "element": tuple(weight.shape)}[sharing]
+        self.alpha = nn.Parameter(torch.full(shape, init, device=weight.device, dtype=weight.dtype))
+
+    def forward(self, weight: Tensor) -> Tensor:
+        noise = torch.randn(weight.shape, device=weight.device, dtype=weight.dtype)
+        return weight + self.alpha * weight.detach().std() * noise
+
+
+PUBLISHED = Published(
+    name="pni",
+    title="Parametric noise injection",
+    paper="He, Rakin & Fan, Parametric Noise Injection, CVPR 2019",
+    code="https://github.com/elliothe/CVPR_2019_PNI",
+    network=ParametricNoise(),
+    random="Gaussian noise on all weights, of a learned scale",
+    redrawn=EVERY_PASS,
+    shared=True,
+    trained=True,
+    protocol=AuthorsProtocol(PGD(Threat("linf", 0.031), steps=7, step_size=0.01, random_start=True)),
+    claims=(
+        Claim("PGD-7", 45.9, 84.9, "ResNet-20", "README, one scale per layer"),
+        Claim("PGD-7", 48.4, 85.2, "ResNet-20", "README, one scale per channel"),
+        Claim("PGD-7", 49.1, 80.7, "ResNet-20", "README, one scale per weight"),
+    ),
+    differences=("the source attacks the predicted label in training", "its loss is half clean, half perturbed"),
+)

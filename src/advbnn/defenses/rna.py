@@ -1,0 +1,76 @@
+"""Random normalization aggregation (Dong et al., NeurIPS 2022): each norm layer chooses one of two norms at random."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from advbnn.attacks import PGD
+from advbnn.attacks.threat import Threat
+from advbnn.defenses.kept_draw import KeptDraw
+from advbnn.defenses.published import BETWEEN, AuthorsProtocol, Published
+from advbnn.defenses.surgery import replaced
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomNorms:
+    """Every BatchNorm beside a GroupNorm of one channel a group; see `RandomNorm2d`."""
+
+    kind = "rna"
+
+    def wrap(self, net: nn.Module) -> nn.Module:
+        if any(isinstance(module, RandomNorm2d) for module in net.modules()):
+            return net
+        return replaced(net, nn.BatchNorm2d, lambda _, norm: RandomNorm2d(norm))
+
+
+class RandomNorm2d(KeptDraw):
+    """BatchNorm or GroupNorm with C groups, each with probability 1/2, kept until the next draw, for the whole batch.
+
+    The layers choose independently: L of them make 2^L paths. Each norm has its own scale and shift, and only BatchNorm
+    has running statistics; they move where it is chosen. Both norms are computed and one is taken, so that a captured
+    graph follows the draw.
+    """
+
+    use_batch: Tensor
+
+    def __init__(self, norm: nn.BatchNorm2d) -> None:
+        super().__init__()
+        self.batch, self.group = norm, nn.GroupNorm(norm.num_features, norm.num_features, eps=norm.eps)
+        self.register_buffer("use_batch", torch.ones((), dtype=torch.bool), persistent=False)
+        self.resample()
+
+    def redraw(self) -> None:
+        self.use_batch.copy_(torch.rand((), device=self.use_batch.device) < 0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.where(self.use_batch, self._batch_norm(x), self.group(x))
+
+    def _batch_norm(self, x: Tensor) -> Tensor:
+        norm = self.batch
+        mean, var = norm.running_mean, norm.running_var
+        if not self.training or mean is None or var is None:
+            outputs: Tensor = norm(x)
+            return outputs
+        moved = (mean.clone(), var.clone())
+        outputs = functional.batch_norm(x, *moved, norm.weight, norm.bias, True, norm.momentum or 0.0, norm.eps)
+        with torch.no_grad():
+            for statistic, new in zip((mean, var), moved, strict=True):
+                statistic.copy_(torch.where(self.use_batch, new, statistic))
+        return outputs
+
+
+PUBLISHED = Published(
+    name="rna",
+    title="Random normalization aggregation",
+    paper="Dong et al., Random Normalization Aggregation for Adversarial Defense, NeurIPS 2022",
+    code="https://github.com/UniSerj/Random-Norm-Aggregation",
+    network=RandomNorms(),
+    random="BatchNorm or GroupNorm in every norm layer",
+    redrawn=BETWEEN,
+    shared=True,
+    trained=True,
+    protocol=AuthorsProtocol(PGD(Threat("linf", 8 / 255), steps=20, step_size=2 / 255, random_start=True), BETWEEN),
+    differences=("the training command of the source's README lacks its flag for adversarial training",),
+)

@@ -1,0 +1,82 @@
+"""Random projection filters (Dong & Xu, CVPR 2023): most filters of the first convolution are random, never learned."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from advbnn.attacks import PGD
+from advbnn.attacks.threat import Threat
+from advbnn.defenses.kept_draw import KeptDraw
+from advbnn.defenses.published import BETWEEN, AuthorsProtocol, Published
+from advbnn.defenses.surgery import replaced
+from advbnn.errors import ArgumentError
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomProjection:
+    """The first convolution with `1 - learned` of its filters random; see `RandomProjectionConv2d`."""
+
+    kind = "rpf"
+    learned: float = 0.25
+
+    def __post_init__(self) -> None:
+        if not 0 < self.learned < 1:
+            raise ArgumentError(f"learned must be a fraction of the filters in (0, 1), got {self.learned}")
+
+    def wrap(self, net: nn.Module) -> nn.Module:
+        if any(isinstance(module, RandomProjectionConv2d) for module in net.modules()):
+            return net
+        return replaced(
+            net, nn.Conv2d, lambda _, conv: RandomProjectionConv2d(conv, self.learned), lambda found: found[:1]
+        )
+
+
+class RandomProjectionConv2d(KeptDraw):
+    """A convolution whose last filters are N(0, 1/k^2) for a k x k kernel, one draw for the whole batch.
+
+    A learned filter w is used as w / ((std(w) + 1e-5) k): both kinds have the same scale (the authors' code). Learned
+    filters start as those of the given convolution.
+    """
+
+    random: Tensor
+
+    def __init__(self, conv: nn.Conv2d, learned: float = 0.25) -> None:
+        super().__init__()
+        count = round(learned * conv.out_channels)
+        if not 0 < count < conv.out_channels:
+            raise ArgumentError(f"learned={learned} means {count} of {conv.out_channels} filters; keep some of both")
+        self.stride, self.padding, self.dilation, self.groups = conv.stride, conv.padding, conv.dilation, conv.groups
+        self.weight = nn.Parameter(conv.weight.detach()[:count].clone())
+        self.bias = None if conv.bias is None else nn.Parameter(conv.bias.detach().clone())
+        self.register_buffer("random", torch.empty_like(conv.weight.detach()[count:]), persistent=False)
+        self.size = math.sqrt(math.prod(conv.kernel_size))
+        self.resample()
+
+    def redraw(self) -> None:
+        self.random.normal_(std=1 / self.size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        std = self.weight.flatten(1).std(1).view(-1, 1, 1, 1)
+        filters = torch.cat([self.weight / ((std + 1e-5) * self.size), self.random])
+        return functional.conv2d(x, filters, self.bias, self.stride, self.padding, self.dilation, self.groups)
+
+    def extra_repr(self) -> str:
+        return f"learned={len(self.weight)}, random={len(self.random)}"
+
+
+PUBLISHED = Published(
+    name="rpf",
+    title="Random projection filters",
+    paper="Dong & Xu, Adversarial Robustness via Random Projection Filters, CVPR 2023",
+    code="https://github.com/UniSerj/Random-Projection-Filters",
+    network=RandomProjection(),
+    random="three quarters of the filters of the first convolution",
+    redrawn=BETWEEN,
+    shared=True,
+    trained=True,
+    protocol=AuthorsProtocol(PGD(Threat("linf", 8 / 255), steps=20, step_size=2 / 255, random_start=True), BETWEEN),
+    differences=("the source's weight decay of 1e-2 on learned filters is 5e-4 here, as for all other weights",),
+)

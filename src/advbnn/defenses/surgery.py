@@ -1,0 +1,53 @@
+"""A copy of a network with some of its layers replaced: how a published defence is put into any architecture."""
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from torch import nn
+
+from advbnn.errors import ArgumentError
+
+Layer = TypeVar("Layer", bound=nn.Module)
+Kinds = type[Layer] | tuple[type[Layer], ...]
+
+
+def layers_of(net: nn.Module, kinds: Kinds[Layer]) -> list[tuple[str, Layer]]:
+    """The layers of these exact types with their names, in the order of registration; a shared layer once.
+
+    A subclass is not among them: a layer that a defence has made random is left alone by the next one.
+    """
+    exact = kinds if isinstance(kinds, tuple) else (kinds,)
+    return [(name, module) for name, module in net.named_modules() if type(module) in exact]
+
+
+def replaced(
+    net: nn.Module,
+    kinds: Kinds[Layer],
+    make: Callable[[str, Layer], nn.Module],
+    only: Callable[[list[tuple[str, Layer]]], Iterable[tuple[str, Layer]]] | None = None,
+) -> nn.Module:
+    """A copy of `net` in which `make(name, layer)` takes the place of the layers of these types.
+
+    `only` chooses among them, such as `lambda layers: layers[:1]`. Where a layer is used in several places, so is its
+    replacement.
+    """
+    result = copy.deepcopy(net)
+    found = layers_of(result, kinds)
+    chosen = list(found if only is None else only(found))
+    if not chosen:
+        names = ", ".join(kind.__name__ for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))
+        raise ArgumentError(f"net has no layer of {names} that this defence could make random; use another network")
+    new = {id(layer): make(name, layer).train(layer.training) for name, layer in chosen}
+    if id(result) in new:
+        return new[id(result)]
+    for parent in list(result.modules()):
+        for name, child in parent._modules.items():
+            if child is not None and id(child) in new:
+                parent._modules[name] = new[id(child)]
+    return result
+
+
+def last_linear(layers: list[tuple[str, nn.Linear]]) -> list[tuple[str, nn.Linear]]:
+    """For `only`: the classifier, taken to be the linear layer that was registered last."""
+    return layers[-1:]

@@ -1,0 +1,69 @@
+"""Weight-covariance alignment (WCA-Net, ICML 2021): learned, correlated noise before the classifier."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from advbnn.attacks import PGD
+from advbnn.attacks.threat import Threat
+from advbnn.defenses.published import EVERY_PASS, AuthorsProtocol, Claim, Published
+from advbnn.defenses.surgery import last_linear, replaced
+from advbnn.errors import positive_whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlignedNoise:
+    """The classifier replaced by an `AlignedClassifier`."""
+
+    kind = "wca"
+    width: int = 32
+
+    def __post_init__(self) -> None:
+        positive_whole("width", self.width)
+
+    def wrap(self, net: nn.Module) -> nn.Module:
+        if any(isinstance(module, AlignedClassifier) for module in net.modules()):
+            return net
+        return replaced(net, nn.Linear, lambda _, layer: AlignedClassifier(layer, self.width), last_linear)
+
+
+class AlignedClassifier(nn.Module):
+    """W (relu(V h) + L eps) + b with eps ~ N(0, I), L lower triangular, one draw for the whole batch and pass.
+
+    `penalty` is -log tr(W L L^T W^T): the noise is aligned with the classifier's weights and does not vanish. L starts
+    from U(0, 1). All convolutions lie before the noise, so it hardly hides their gradients.
+    """
+
+    def __init__(self, classifier: nn.Linear, width: int = 32) -> None:
+        super().__init__()
+        self.project = nn.Linear(classifier.in_features, width)
+        self.classify = nn.Linear(width, classifier.out_features)
+        self.factor = nn.Parameter(torch.rand(width, width).tril())
+        self.to(classifier.weight.device, classifier.weight.dtype)
+
+    def forward(self, h: Tensor) -> Tensor:
+        features = self.project(h).relu()
+        noise = self.factor.tril() @ torch.randn(len(self.factor), device=h.device, dtype=h.dtype)
+        outputs: Tensor = self.classify(features + noise)
+        return outputs
+
+    def penalty(self) -> Tensor:
+        """-log tr(W L L^T W^T), a term of the training objective."""
+        return -(self.classify.weight @ self.factor.tril()).square().sum().log()
+
+
+PUBLISHED = Published(
+    name="wca",
+    title="Weight-covariance alignment",
+    paper="Eustratiadis et al., Weight-Covariance Alignment for Adversarially Robust Neural Networks, ICML 2021",
+    code="https://github.com/peustr/WCA-net",
+    network=AlignedNoise(),
+    random="correlated Gaussian noise on the 32 features before the classifier",
+    redrawn=EVERY_PASS,
+    shared=True,
+    trained=True,
+    protocol=AuthorsProtocol(PGD(Threat("linf", 0.03), steps=10, step_size=0.01, random_start=True)),
+    claims=(Claim("PGD", 71.4, 93.2, "ResNet-18", "without adversarial training, as quoted by Margin-SNN"),),
+    differences=("the source's best numbers are without adversarial training",),
+)

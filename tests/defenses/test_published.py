@@ -1,0 +1,114 @@
+"""What every published defence promises: when its randomness changes, what shares it, and that it can be wrapped."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from advbnn import models
+from advbnn.attacks import PGD
+from advbnn.attacks.threat import Threat
+from advbnn.defenses.profiles import defense
+from advbnn.defenses.published import BETWEEN, EVERY_PASS, AuthorsProtocol, Published, redraw
+from advbnn.defenses.registry import PUBLISHED
+from advbnn.randomness import seeded
+
+ALL = pytest.mark.parametrize("entry", PUBLISHED.values(), ids=list(PUBLISHED))
+
+
+def wrapped(entry: Published) -> nn.Module:
+    with seeded(0):
+        net = models.build("resnet18", classes=10, image_size=32, channels=3)
+        model = entry.network.wrap(net)
+        model.train()
+        model(torch.rand(4, 3, 32, 32))  # running statistics and quantisation ranges
+    return model.eval()
+
+
+def passes(model: nn.Module, x: Tensor, times: int = 2) -> list[Tensor]:
+    with torch.no_grad(), seeded(1):
+        return [model(x) for _ in range(times)]
+
+
+@ALL
+def test_randomness_changes_when_the_entry_says(entry: Published) -> None:
+    model, x = wrapped(entry), torch.rand(2, 3, 32, 32)
+    fresh_draws = []
+    for seed in range(6):  # two choices of few may be equal
+        redraw(model, seed)
+        fresh_draws.append(passes(model, x, 1)[0])
+    repeated = passes(model, x, 6)
+    assert any(not torch.equal(repeated[0], one) for one in repeated[1:]) == (entry.redrawn == EVERY_PASS)
+    assert any(not torch.equal(fresh_draws[0], one) for one in fresh_draws[1:]) == (entry.redrawn == BETWEEN)
+    redraw(model, 0)
+    torch.testing.assert_close(passes(model, x, 1)[0], fresh_draws[0])
+
+
+@ALL
+def test_a_batch_shares_one_draw_where_the_entry_says(entry: Published) -> None:
+    model, image = wrapped(entry), torch.rand(1, 3, 32, 32)
+    (outputs,) = passes(model, image.expand(3, -1, -1, -1), 1)
+    # batched kernels may round rows differently; noise is far larger
+    scale = outputs.abs().max()
+    assert ((outputs - outputs[:1]).abs().max() < 1e-4 * scale) == entry.shared
+
+
+@ALL
+def test_wrapping_keeps_the_network_and_is_done_once(entry: Published) -> None:
+    net = models.build("resnet18", classes=10, image_size=32, channels=3)
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    model = entry.network.wrap(net)
+    assert entry.network.wrap(model) is model
+    assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
+
+
+@ALL
+def test_weights_load_into_a_new_network_and_learn(entry: Published) -> None:
+    model = wrapped(entry)
+    other = entry.network.wrap(models.build("resnet18", classes=10, image_size=32, channels=3)).eval()
+    other.load_state_dict(model.state_dict())
+    x = torch.rand(2, 3, 32, 32)
+    redraw(model, 3), redraw(other, 3)
+    torch.testing.assert_close(passes(other, x, 1), passes(model, x, 1))
+    with seeded(0):
+        model.train()(x).square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+@ALL
+def test_a_recipe_names_it_and_builds_it(entry: Published) -> None:
+    recipe = defense(entry.name, "cifar10")
+    baseline = defense("adv" if entry.trained else "none", "cifar10", "common")
+    assert replace(recipe, name=baseline.name, network=baseline.network) == baseline
+    assert recipe.network == entry.network
+    if entry.name != "resize_pad":  # the small network takes one size
+        model = defense(entry.name, "digits").build(classes=10, shape=(1, 8, 8))
+        assert model(torch.rand(2, 1, 8, 8)).shape == (2, 10)
+
+
+class Coin(nn.Module):
+    """Right on a kept heads, wrong on tails; its gradient moves the input only for the face it shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.face = 0
+
+    def resample(self, seed: int) -> None:
+        self.face = seed % 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = x.flatten(1)[:, self.face] - 0.5
+        return torch.stack([first, -first], 1)
+
+
+def test_a_kept_draw_is_attacked_and_another_one_scored() -> None:
+    x, y = torch.full((8, 1, 1, 2), 0.6), torch.zeros(8, dtype=torch.int64)
+    attack = PGD(Threat("linf", 0.2), steps=5, step_size=0.1)
+    right = {seed: AuthorsProtocol(attack, BETWEEN).correct(Coin(), x, y, seed).all().item() for seed in range(20)}
+    # robust exactly where the two draws differ
+    assert set(right.values()) == {True, False}
+    fresh = AuthorsProtocol(attack, EVERY_PASS, predicted_labels=True)
+    wrong_label = torch.ones(8, dtype=torch.int64)
+    # every prediction is wrong, and moving away from it makes the image right
+    assert fresh.correct(Coin(), x, wrong_label, 0).all() or fresh.correct(Coin(), x, wrong_label, 1).all()

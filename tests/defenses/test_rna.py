@@ -1,0 +1,35 @@
+import torch
+from torch import nn
+
+from advbnn.defenses.rna import RandomNorm2d
+
+
+def with_choice(layer: RandomNorm2d, batch: bool) -> RandomNorm2d:
+    layer.use_batch.fill_(batch)
+    return layer
+
+
+def test_it_is_one_of_the_two_norms() -> None:
+    norm, x = nn.BatchNorm2d(4), torch.randn(8, 4, 5, 5)
+    layer = RandomNorm2d(norm).train()
+    with torch.no_grad():
+        layer.group.weight.fill_(2.0)
+    torch.testing.assert_close(with_choice(layer, False)(x), 2 * nn.functional.instance_norm(x))
+    torch.testing.assert_close(with_choice(layer, True)(x), nn.functional.batch_norm(x, None, None, training=True))
+
+
+def test_running_statistics_move_only_where_batchnorm_is_chosen() -> None:
+    layer, x = RandomNorm2d(nn.BatchNorm2d(4)).train(), 3 + torch.randn(8, 4, 5, 5)
+    with_choice(layer, False)(x)
+    assert torch.equal(layer.batch.running_mean, torch.zeros(4))
+    with_choice(layer, True)(x)
+    torch.testing.assert_close(layer.batch.running_mean, 0.1 * x.mean((0, 2, 3)))
+
+
+def test_each_norm_is_chosen_half_of_the_time() -> None:
+    layer = RandomNorm2d(nn.BatchNorm2d(1))
+    chosen = []
+    for seed in range(400):
+        layer.resample(seed)
+        chosen.append(layer.use_batch.item())
+    assert abs(sum(chosen) - 200) < 5 * 10  # five standard deviations
