@@ -134,7 +134,7 @@ def test_a_method_that_may_draw_is_named() -> None:
 def test_a_change_long_after_the_first_passes_is_seen_over_the_attacks() -> None:
     model = attackable(Tired(net(), after=3), X)
     earlier = answers(model, X, seed=0)
-    assert (changed_since(earlier, model, X, seed=0) == 0).all()
+    assert (changed_since(earlier, model, X, seed=0) < 1e-3).all()
     answers(model, X, seed=0)
     assert (changed_since(earlier, model, X, seed=0) > 0.1).all()
 
