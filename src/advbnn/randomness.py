@@ -4,6 +4,7 @@ Crafting an attack and scoring it never share random numbers. A network that kee
 passes offers `resample(seed)`; `with_fresh_state` then draws a new state for every pass.
 """
 
+import functools
 import hashlib
 import inspect
 import random
@@ -84,15 +85,14 @@ def resample(model: nn.Module, seed: int) -> bool:
     """Draw a new state of a network that keeps its random state between passes; whether it offers that.
 
     Calls `resample(seed)` of every submodule that has such a method. Each gets a seed of its own, in [0, 2^32). Inner
-    modules come first, so that a module that coordinates its parts has the last word. During the call the default
-    generators of torch, NumPy and Python follow the seed, and are restored afterwards: the method may use any of them.
+    modules come first, so that a module that coordinates its parts has the last word. During the calls torch's default
+    generators follow the seed, so the methods may use them, too.
     """
-    modules = [module for module in reversed(list(model.modules())) if _offers_resample(module)]
-    for index, module in enumerate(modules):
-        own: Any = module
-        own_seed = derive_seed(seed, "resample", index) % 2**32
-        with seeded_globally(own_seed, _device_of(module)):
-            own.resample(own_seed)
+    modules: list[Any] = [module for module in reversed(list(model.modules())) if _offers_resample(module)]
+    if modules:
+        with seeded(seed, _device_of(model)):
+            for index, module in enumerate(modules):
+                module.resample(derive_seed(seed, "resample", index) % 2**32)
     return bool(modules)
 
 
@@ -151,12 +151,17 @@ def _keeps_state(module: nn.Module) -> bool:
 
 def _offers_resample(module: nn.Module) -> bool:
     method = getattr(module, "resample", None)
+    return callable(method) and _takes_seed(getattr(method, "__func__", method))
+
+
+@functools.lru_cache
+def _takes_seed(function: Callable[..., Any]) -> bool:
+    """A function of the right name without a seed does something else, and is not called."""
     try:
-        # a method of that name without a seed does something else, and is not called
-        return callable(method) and "seed" in inspect.signature(method).parameters
+        return "seed" in inspect.signature(function).parameters
     except (TypeError, ValueError):  # without a signature
         return False
 
 
-def _device_of(module: nn.Module) -> torch.device:
-    return next((tensor.device for tensor in chain(module.parameters(), module.buffers())), torch.device("cpu"))
+def _device_of(model: nn.Module) -> torch.device:
+    return next((tensor.device for tensor in chain(model.parameters(), model.buffers())), torch.device("cpu"))

@@ -134,7 +134,7 @@ def test_a_method_that_may_draw_is_named() -> None:
 def test_a_change_long_after_the_first_passes_is_seen_over_the_attacks() -> None:
     model = attackable(Tired(net(), after=3), X)
     earlier = answers(model, X, seed=0)
-    assert (changed_since(earlier, model, X, seed=0) == 0).all()
+    assert (changed_since(earlier, model, X, seed=0) < 1e-3).all()
     answers(model, X, seed=0)
     assert (changed_since(earlier, model, X, seed=0) > 0.1).all()
 
@@ -153,7 +153,7 @@ def test_random_numbers_that_depend_on_the_batch_size_hide_nothing() -> None:
 
     honest, alone = changes(with_dropout(True)), changes(Alone(net()))
     assert honest["alone"].nan_to_num().max() < 0.01
-    assert (alone["alone"][:16] > 0.3).float().mean() > 0.7 and alone["alone"][16:].isnan().all()
+    assert (alone["alone"][:8] > 0.3).float().mean() > 0.7 and alone["alone"][8:].isnan().all()
     assert alone["in_pairs"].nan_to_num().max() < 0.01
 
 

@@ -239,7 +239,7 @@ def test_the_running_attack_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: py
 
 def test_is_found_among_other_records_and_printed() -> None:
     found = tiny(Scaled(net()), label="cheat")
-    for words in ("cheat, 80 images", "linf 0.15: ", "95 % interval", FLAGS["gradients"].title):
+    for words in ("cheat, 80 images", "linf 0.15, quick: ", "95 % interval", FLAGS["gradients"].title):
         assert words in str(found)
     assert str(tiny(net(), Threat(eps=0.01))).endswith("No flag is raised.")
     others = evaluate(net(), images(), samples=1, seeds=1)

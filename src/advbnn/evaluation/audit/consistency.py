@@ -23,7 +23,7 @@ from advbnn.randomness import derive_seed, seeded
 CLEAR = 0.01
 """The total variation from which two predictions count as different; other kernels round in other ways."""
 
-_FEW_IMAGES = 16
+_FEW_IMAGES = 8
 """The images of a batch that are classified alone and in pairs."""
 
 _DRAWS = 16
