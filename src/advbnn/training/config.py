@@ -121,6 +121,7 @@ class Config:
 
     def load_data(self) -> Splits[Any]:
         """The dataset, checked before training."""
+        check_name(self.data, "data")  # config.toml holds it
         return data.load(self.data, self.root, size=self.size, cache=self.cache)
 
 
@@ -159,8 +160,7 @@ def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
 
 
 def check_data(data: str) -> None:
-    """Refuse data that is neither a known name nor a folder, or whose name config.toml cannot hold."""
-    check_name(data, "data")
+    """Refuse data that is neither a known name nor a folder."""
     if data not in DATASETS and not Path(data).is_dir():
         raise ConfigError(f"there is no folder {data}, and {unknown('data', data, DATASETS)}")
 
