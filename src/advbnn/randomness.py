@@ -88,7 +88,7 @@ def resample(model: nn.Module, seed: int) -> bool:
     modules come first, so that a module that coordinates its parts has the last word. During the calls torch's default
     generators follow the seed, so the methods may use them, too.
     """
-    modules: list[Any] = [module for module in reversed(list(model.modules())) if _offers_resample(module)]
+    modules: list[Any] = [module for module in reversed(list(model.modules())) if has_resample(module)]
     if modules:
         with seeded(seed, _device_of(model)):
             for index, module in enumerate(modules):
@@ -98,7 +98,7 @@ def resample(model: nn.Module, seed: int) -> bool:
 
 def offers_resample(model: nn.Module) -> bool:
     """Whether `resample` would draw a new state of a part of the network."""
-    return any(map(_offers_resample, model.modules()))
+    return any(map(has_resample, model.modules()))
 
 
 class Resampled(nn.Module):
@@ -146,10 +146,11 @@ def with_fresh_state(model: nn.Module) -> nn.Module:
 def _keeps_state(module: nn.Module) -> bool:
     if isinstance(module, Resampled):
         return False
-    return _offers_resample(module) or any(map(_keeps_state, module.children()))
+    return has_resample(module) or any(map(_keeps_state, module.children()))
 
 
-def _offers_resample(module: nn.Module) -> bool:
+def has_resample(module: nn.Module) -> bool:
+    """Whether a module itself has a method `resample(seed)`."""
     method = getattr(module, "resample", None)
     return callable(method) and _takes_seed(getattr(method, "__func__", method))
 

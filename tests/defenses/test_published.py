@@ -10,9 +10,9 @@ from advbnn import models
 from advbnn.attacks import PGD
 from advbnn.attacks.threat import Threat
 from advbnn.defenses.profiles import defense
-from advbnn.defenses.published import BETWEEN, EVERY_PASS, AuthorsProtocol, Published, redraw
+from advbnn.defenses.published import BETWEEN, EVERY_PASS, AuthorsProtocol, Published
 from advbnn.defenses.registry import PUBLISHED
-from advbnn.randomness import seeded
+from advbnn.randomness import resample, seeded
 
 ALL = pytest.mark.parametrize("entry", PUBLISHED.values(), ids=list(PUBLISHED))
 
@@ -36,12 +36,12 @@ def test_randomness_changes_when_the_entry_says(entry: Published) -> None:
     model, x = wrapped(entry), torch.rand(2, 3, 32, 32)
     fresh_draws = []
     for seed in range(6):  # two choices of few may be equal
-        redraw(model, seed)
+        resample(model, seed)
         fresh_draws.append(passes(model, x, 1)[0])
     repeated = passes(model, x, 6)
     assert any(not torch.equal(repeated[0], one) for one in repeated[1:]) == (entry.redrawn == EVERY_PASS)
     assert any(not torch.equal(fresh_draws[0], one) for one in fresh_draws[1:]) == (entry.redrawn == BETWEEN)
-    redraw(model, 0)
+    resample(model, 0)
     torch.testing.assert_close(passes(model, x, 1)[0], fresh_draws[0])
 
 
@@ -69,7 +69,7 @@ def test_weights_load_into_a_new_network_and_learn(entry: Published) -> None:
     other = entry.network.wrap(models.build("resnet18", classes=10, image_size=32, channels=3)).eval()
     other.load_state_dict(model.state_dict())
     x = torch.rand(2, 3, 32, 32)
-    redraw(model, 3), redraw(other, 3)
+    resample(model, 3), resample(other, 3)
     torch.testing.assert_close(passes(other, x, 1), passes(model, x, 1))
     with seeded(0):
         model.train()(x).square().sum().backward()

@@ -17,6 +17,7 @@ from advbnn.bayes.likelihoods import Categorical, Gaussian
 from advbnn.bayes.mean_field import Bayesian, bayesianize
 from advbnn.bayes.priors import GaussianPrior, ScaleMixturePrior
 from advbnn.defenses import defense as defenses
+from advbnn.defenses.kept_draw import KeptDraw
 from advbnn.defenses.objective import RobustELBO
 from advbnn.defenses.optimizers import LangevinSampler
 from advbnn.defenses.rse import add_noise
@@ -352,7 +353,7 @@ def with_history(net: nn.Module) -> nn.Module:
         (lambda net: nn.Sequential(bayesianize(net)), {}, "several random parts"),
         (lambda net: nn.Sequential(net, nn.BatchNorm1d(10, momentum=None)), {}, "without a momentum"),
         (with_history, {}, "cannot be copied"),
-        (Offering, {}, "resampled"),
+        (Offering, {}, "random state"),
     ],
 )
 def test_unsupported_steps_are_refused_with_the_reason(model, options: dict, reason: str) -> None:
@@ -528,3 +529,44 @@ def test_every_form_on_a_gpu_is_recorded_as_it_runs(what: str) -> None:
     for name, ours in results[0][0].items():
         torch.testing.assert_close(ours, results[1][0][name], rtol=1e-3, atol=1e-3, msg=name)
     torch.testing.assert_close(results[0][1].loss, results[1][1].loss, rtol=1e-3, atol=1e-3)
+
+
+class Gain(KeptDraw):
+    """x times a kept number; with a penalty, the draws of a test in their order."""
+
+    def __init__(self, draws: list[float]) -> None:
+        super().__init__()
+        self.draws, self.seen = iter(draws), []
+        self.scale = nn.Parameter(torch.tensor(0.5))
+        self.register_buffer("kept", torch.ones(()), persistent=False)
+
+    def redraw(self) -> None:
+        self.kept.fill_(next(self.draws))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen.append(self.kept.item())
+        return x * (self.scale + self.kept)
+
+    def penalty(self) -> torch.Tensor:
+        return -0.1 * self.scale.log()
+
+
+def test_a_kept_draw_lasts_for_the_attack_and_another_for_the_update() -> None:
+    x, y = batch()
+    results = []
+    for make in (eager, fast):
+        layer = Gain([0.3, 0.7])
+        model = nn.Sequential(layer, network()).train()
+        make(model, defenses.Defense(attack=ATTACK))(x, y, SEED)
+        results.append(model)
+        # the fast step runs a copy of the layer, with the buffers of this one
+        assert make is fast or layer.seen[-1] == pytest.approx(0.7)
+        assert make is fast or layer.seen[:-1] == pytest.approx([0.3] * (len(layer.seen) - 1))
+        assert layer.kept.item() == pytest.approx(0.7)
+    for (name, one), other in zip(results[0].named_parameters(), results[1].parameters(), strict=True):
+        torch.testing.assert_close(other, one, msg=lambda text, name=name: f"{name}: {text}", rtol=1e-4, atol=1e-5)
+    # the penalty is in the gradient: d/ds (-0.1 log s) = -0.2 at s = 0.5
+    unpenalised = nn.Sequential(Gain([0.3, 0.7]), network()).train()
+    unpenalised[0].penalty = None
+    eager(unpenalised, defenses.Defense(attack=ATTACK))(x, y, SEED)
+    assert (results[0][0].scale - unpenalised[0].scale).item() == pytest.approx(0.1 * 0.2, rel=1e-3)

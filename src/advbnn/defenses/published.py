@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from advbnn.attacks import PGD
 from advbnn.modules import evaluating, without_parameter_gradients
-from advbnn.randomness import derive_seed, seeded
+from advbnn.randomness import derive_seed, resample, seeded
 
 EVERY_PASS, BETWEEN, NEVER = "every forward pass", "between attack and score", "never"
 
@@ -46,7 +46,7 @@ class AuthorsProtocol:
     def correct(self, model: nn.Module, x: Tensor, y: Tensor, seed: int) -> Tensor:
         """Whether the prediction is right for each image, [n]."""
         with evaluating(model), without_parameter_gradients(model):
-            redraw(model, derive_seed(seed, "attacked draw"))
+            resample(model, derive_seed(seed, "attacked draw"))
             # hidden, so that the attack does not draw anew what the source keeps
             seen = OneDraw(model) if self.redrawn == BETWEEN else model
             labels = y
@@ -55,7 +55,7 @@ class AuthorsProtocol:
                     labels = model(x).argmax(1)
             x_adv = self.attack(seen, x, labels, seed)
             if self.redrawn != NEVER:
-                redraw(model, derive_seed(seed, "scored draw"))
+                resample(model, derive_seed(seed, "scored draw"))
             with torch.no_grad(), seeded(derive_seed(seed, "score"), x.device):
                 probs = [OneDraw(model)(x_adv).softmax(1) for _ in range(self.passes)]
         return torch.stack(probs).mean(0).argmax(1) == y
@@ -98,10 +98,3 @@ class OneDraw(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self._forward(x)
-
-
-def redraw(model: nn.Module, seed: int) -> None:
-    """Draw all kept randomness of `model` anew, each part from its own seed."""
-    for number, module in enumerate(model.modules()):
-        if callable(resample := getattr(module, "resample", None)):
-            resample(derive_seed(seed, "resample", number))

@@ -18,6 +18,7 @@ from advbnn.bayes.kl import kl_divergence, names_in_scope
 from advbnn.bayes.protocol import RandomNetwork, inner_network
 from advbnn.bayes.sgld import negative_log_prior
 from advbnn.defenses.defense import Defense
+from advbnn.defenses.kept_draw import KeptDraw
 from advbnn.distributed import ALONE, World
 from advbnn.errors import UnsupportedError
 from advbnn.fast.attack_weights import AttackWeights, UnfoldedWeights, attack_weights
@@ -87,6 +88,10 @@ class FastStep:
         if device.type == "cuda":
             _to_channels_last(model)
         self.weights, self._prior_term = _weights_of(loss, precision, compiled)
+        self._penalty = None
+        if loss.penalty() is not None:
+            self._penalty = PriorTerm(lambda: cast(Tensor, loss.penalty()), list(model.parameters()), 1.0)
+        self._kept_draws = [part for part in model.modules() if isinstance(part, KeptDraw)]
         self.buffers = dict(net.named_buffers())
         self.seed = torch.zeros(1, dtype=torch.int64, device=device)
         self.factor, self.share = (torch.ones((), device=device) for _ in range(2))
@@ -167,9 +172,11 @@ class FastStep:
     def _step(self, x: Tensor, y: Tensor, form: Form, passes: Passes | None = None) -> Tensor:
         """Lines 6 to 12 of Algorithm 1; returns total loss, data term, KL and score."""
         passes = self.passes if passes is None else passes
+        self._redraw()
         self.weights.refresh()
         self.attack_weights.refresh()
         inputs, stream = self._attacked(x, y, passes)
+        self._redraw()
         teacher = None if form.teacher is None else self._outputs_of(form.teacher, inputs[-len(x) :])
         update = partial(self._gradients, inputs, y, teacher, stream, passes)
         kept = self._climb(update) if form.perturbed else []
@@ -185,6 +192,12 @@ class FastStep:
         self.optimizer.step()
         total = nll + self.loss.objective.alpha / self.loss.examples * self.factor * kl
         return torch.stack([total, nll, kl, score])
+
+    @torch.no_grad()
+    def _redraw(self) -> None:
+        """One draw of kept randomness for the whole attack, another for the update; see `attacked`."""
+        for part in self._kept_draws:
+            part.redraw()
 
     def _attacked(self, x: Tensor, y: Tensor, passes: Passes) -> tuple[Tensor, int]:
         """The inputs of the update, and its first noise stream."""
@@ -225,6 +238,8 @@ class FastStep:
             arrived = dict(zip(weights, grads, strict=True))
             self.weights.backward(arrived, self.seed, stream + sample, self.factor, first=sample == 0)
             nll, score = nll + term.detach() / samples, score + correct / samples
+        if self._penalty is not None:
+            nll = nll + self._penalty.add_gradient(torch.ones_like(self.factor))
         kl = self.weights.kl() if self._prior_term is None else self._prior_term.add_gradient(self.factor)
         return nll, score, torch.zeros_like(nll) if kl is None else kl
 

@@ -8,10 +8,11 @@ from advbnn.attacks import PGD
 from advbnn.bayes.likelihoods import Categorical
 from advbnn.bayes.protocol import inner_network, random_parts
 from advbnn.defenses.defense import Defense
+from advbnn.defenses.kept_draw import KeptDraw
 from advbnn.defenses.optimizers import LangevinSampler
 from advbnn.errors import UnsupportedError
 from advbnn.modules import training
-from advbnn.randomness import offers_resample
+from advbnn.randomness import has_resample
 from advbnn.training.objective import RobustLoss
 
 
@@ -34,7 +35,9 @@ def check_supported(loss: RobustLoss, defense: Defense) -> None:
             isinstance(part, _BatchNorm) and part.momentum is None and part.track_running_stats
             for part in loss.modules()
         ),
-        "a random state that is resampled": offers_resample(loss.model),
+        "a random state that is not in buffers": any(
+            has_resample(part) and not isinstance(part, KeptDraw) for part in loss.model.modules()
+        ),
         "parts in evaluation mode": _has_frozen_parts(loss.model),
         "parameters that are not float32": any(p.dtype != torch.float32 for p in loss.parameters()),
     }

@@ -81,14 +81,22 @@ class RobustLoss(nn.Module):
             parts = [self._data_terms(x, x_adv, y, teacher, consistency) for _ in range(self.objective.samples)]
         nll = torch.stack([term for term, _ in parts]).mean()
         score = torch.stack([score for _, score in parts]).mean(0).sum()
+        penalty = self.penalty()
+        total = share * nll if penalty is None else share * nll + penalty
         if self.is_bayesian:
             kl = kl_divergence(self.model, self.objective.kl_scope)
         elif self.prior is not None:
             kl = negative_log_prior(self.model, self.prior)
         else:
-            return Loss(share * nll, nll.detach(), torch.zeros_like(nll), score)
-        total = share * nll + self.objective.alpha / self.examples * kl_factor * kl
+            return Loss(total, nll.detach(), torch.zeros_like(nll), score)
+        total = total + self.objective.alpha / self.examples * kl_factor * kl
         return Loss(total, nll.detach(), kl.detach(), score)
+
+    def penalty(self) -> Tensor | None:
+        """What layers add to the loss by a method `penalty()`, such as a term that keeps learned noise up."""
+        methods = [getattr(part, "penalty", None) for part in self.model.modules()]
+        terms = [method() for method in methods if callable(method)]
+        return torch.stack(terms).sum() if terms else None
 
     def _data_terms(
         self, x: Tensor, x_adv: Tensor, y: Tensor, teacher: Tensor | None, consistency: float

@@ -18,7 +18,7 @@ from advbnn.attacks.oracle import Oracle
 from advbnn.bayes.likelihoods import Categorical, Likelihood
 from advbnn.defenses.defense import Defense
 from advbnn.modules import evaluating, without_parameter_gradients
-from advbnn.randomness import derive_seed, seeded
+from advbnn.randomness import derive_seed, resample, seeded
 from advbnn.training.averaging import WeightAverage, restored
 from advbnn.training.awp import perturbed
 from advbnn.training.objective import Loss, RobustLoss
@@ -94,6 +94,7 @@ class EagerStep:
                 outputs = teacher.outputs(self.loss.learned, self.loss.model, x_adv)
             consistency = (outputs, self.defense.averaging.consistency)
         update_seed = derive_seed(seed, "update")
+        resample(self.loss.model, derive_seed(seed, "updated draw"))
         self.optimizer.zero_grad()  # an interrupted step, or the caller, may have left gradients
 
         def ascent_loss() -> Tensor:  # with the noise of the update
@@ -134,7 +135,8 @@ def attacked(model: nn.Module, defense: Defense, x: Tensor, y: Tensor, seed: int
     attack, objective = defense.attack, defense.objective
     if attack is None:
         return x
-    with _in_attack_mode(model, defense.attack_mode) as seen:
+    keeps_draw = resample(model, derive_seed(seed, "kept draw"))
+    with _in_attack_mode(model, defense.attack_mode, keeps_draw) as seen:
         if objective.trades is not None:
             with torch.no_grad(), evaluating(seen), seeded(derive_seed(seed, "trades"), x.device):
                 outputs = seen(x)
@@ -165,10 +167,17 @@ class _Hidden(nn.Module):
 
 
 @contextmanager
-def _in_attack_mode(model: nn.Module, mode: str) -> Iterator[nn.Module]:
-    """The model for the attack; in mode "train" it uses batch statistics, and its buffers are restored afterwards."""
+def _in_attack_mode(model: nn.Module, mode: str, keeps_draw: bool) -> Iterator[nn.Module]:
+    """The model for the attack; in mode "train" it uses batch statistics, and its buffers are restored afterwards.
+
+    Randomness that the network keeps is drawn once for all steps, as the defences that work so are trained.
+    """
     if mode == "eval":
-        yield model
+        if not keeps_draw:
+            yield model
+            return
+        with evaluating(model), without_parameter_gradients(model):
+            yield _Hidden(model)
         return
     with restored(model.buffers()), without_parameter_gradients(model):
         yield _Hidden(model)
