@@ -55,9 +55,9 @@ class Options(TypedDict, total=False):
     """The keyword arguments of every evaluation.
 
     Args:
-        samples: S, the number of weight samples of the classifier (eq. 18); 20 by default. A network with finite
-            support, and not too many members, is not sampled: `samples` in its records is the number of members, and
-            so is `members` in their details.
+        samples: S, the number of weight samples of the classifier (eq. 18); 20 by default. 1 is the random choice of a
+            single one. Otherwise a network with finite support, and not too many members, is not sampled: `samples` in
+            its records is the number of members, and so is `members` in their details.
         seeds: evaluation seeds, or how many: 0, 1, ...; 3 by default. Each crafts the attack again and scores it with
             its own S weight samples, the same for every batch and attack: each seed is one fixed ensemble.
         rule: how the outputs of the weight samples become a label, see `predict`; `"probability"` by default.
@@ -139,13 +139,13 @@ class Evaluation:
     @functools.cached_property
     def exact(self) -> bool:
         """Whether the classifier is the exact mean over the members of the network; see `predict`."""
-        if not members(self.model, at_most=EXACT_UP_TO):
+        if self.samples == 1 or not members(self.model, at_most=EXACT_UP_TO):
             return False
         stored, labels = next(iter(self.data.gather([torch.arange(1)])))
         x, _ = self.prepared(to_float(stored), labels)
         with self.explain_input_errors():
             # a member may be random itself, which only a pass shows
-            return predict(self.model, x, samples=1).exact
+            return predict(self.model, x).exact
 
     @functools.cached_property
     def plan(self) -> Plan:
