@@ -33,4 +33,5 @@ class FixedRandomness(PGD):
 
     def run(self, model: nn.Module, x: Tensor, y: Tensor, seed: int | None = None) -> AttackResult:
         """As calling the attack, with the number of queries, each to the whole ensemble."""
-        return super().run(Ensemble(model, self.samples, self.ensemble_seed), x, y, seed)
+        known = Ensemble(model, self.samples, self.ensemble_seed, exact_up_to=0)  # these samples, not all members
+        return super().run(known, x, y, seed)

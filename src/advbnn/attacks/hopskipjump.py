@@ -14,6 +14,7 @@ from advbnn.randomness import seeded
 _STARTS = 25
 _HALVINGS = 10
 _FIRST_WIDTH = 0.1
+_ROWS = 64  # of a pass, where the chunk is smaller
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,29 +114,38 @@ class _Walk:
 
     def normal(self, count: int, width: Tensor) -> Tensor:
         """The estimated normal of the boundary at the active points, of norm 1."""
-        oracle, rows, shape = self._oracle, self._active, self._x.shape[1:]
+        oracle, rows = self._oracle, self._active
         at, reach = self._point[rows].to(self._wide), like_rows(width[rows], self._x).to(self._wide)
-        answers, total, weighted = [], torch.zeros_like(at), torch.zeros_like(at)
+        total, weighted, answers = torch.zeros_like(at), torch.zeros_like(at), at.new_zeros(len(rows))
+        # one weight sample for each direction; a deterministic network takes several directions at a time
+        together = 1 if oracle.random else max(1, max(len(self._x), _ROWS) // len(rows))
         # from the current stream, so that a seeded attack stays reproducible
         seed = int(torch.randint(2**62, ()).item())
         with seeded(seed, at.device):
-            for _ in range(count):
-                u = (oracle.randn(*shape) if self._threat.norm == "l2" else 2 * oracle.rand(*shape) - 1)[rows]
-                u = u / like_rows(u.flatten(1).norm(dim=1), u).clamp_min(torch.finfo(u.dtype).tiny)
+            for first in range(0, count, together):
+                u = torch.stack([self._direction()[rows] for _ in range(min(together, count - first))])
                 probed = (at + reach * u).clamp(*self._threat.bounds).to(self._x.dtype)
                 used = (probed.to(self._wide) - at) / reach
-                phi = 2 * oracle.votes(probed, self._y[rows], self._attack.eot, rows).to(self._wide) - 1
-                answers.append(phi)
-                total += used
-                weighted += like_rows(phi, used) * used
+                y = self._y[rows].repeat(len(u))
+                votes = oracle.votes(probed.flatten(0, 1), y, self._attack.eot, rows, len(u)).view(len(u), -1)
+                phi = 2 * votes.to(self._wide) - 1
+                answers += phi.sum(0)
+                total += used.sum(0)
+                weighted += (phi.view(*phi.shape, *[1] * (used.ndim - 2)) * used).sum(0)
         self._left[rows] -= count
-        mean = torch.stack(answers).mean(0)
+        mean = answers / count
         # equal answers say nothing beyond the mean direction
         mean = torch.where(mean.abs() == 1, 0, mean)
         normal = weighted - like_rows(mean, total) * total
         if self._threat.norm == "linf":
             return normal.sign()
         return normal / like_rows(normal.flatten(1).norm(dim=1), normal).clamp_min(torch.finfo(normal.dtype).tiny)
+
+    def _direction(self) -> Tensor:
+        """A random direction of length 1 for every example."""
+        shape = self._x.shape[1:]
+        u = self._oracle.randn(*shape) if self._threat.norm == "l2" else 2 * self._oracle.rand(*shape) - 1
+        return u / like_rows(u.flatten(1).norm(dim=1), u).clamp_min(torch.finfo(u.dtype).tiny)
 
     def jump(self, normal: Tensor, turn: int) -> None:
         """Move along the normal, by a step that is halved until the label is wrong."""

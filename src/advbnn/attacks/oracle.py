@@ -165,10 +165,13 @@ class Oracle:
         return self.score(prediction.exp(), y) > 2 / math.sqrt(samples + 4)
 
     @torch.no_grad()
-    def votes(self, x: Tensor, y: Tensor, samples: int, active: Tensor | None = None) -> Tensor:
-        """The share of the weight samples whose label is what the attack aims at: not y, or y if targeted, [n]."""
+    def votes(self, x: Tensor, y: Tensor, samples: int, active: Tensor | None = None, points: int = 1) -> Tensor:
+        """The share of the weight samples whose label is what the attack aims at: not y, or y if targeted, [n].
+
+        `x` may hold several `points` of each example, the examples in the same order every time.
+        """
         networks, weights = self._passes(samples)
-        self._count(len(networks), active)
+        self._count(points * len(networks), active)
         shares = [1 / len(networks)] * len(networks) if weights is None else weights
         total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
         for share, network in zip(shares, networks, strict=True):

@@ -144,23 +144,29 @@ class Ensemble(nn.Module):
     Its output can be used as logits (its softmax is the mean probability), so libraries that know nothing of random
     networks can attack or evaluate the classifier that is really deployed. With a seed the weight samples are the
     same at every call and the module is a deterministic function of its input; with `seed=None` they are fresh. A
-    network with finite support, and at most `exact_up_to` members, is not sampled: the mean is over its members. A
-    gradient through it keeps the activations of all samples.
+    network with finite support, and at most `exact_up_to` members, is not sampled: the mean is over its members. With
+    `samples=None` it is so for any number of members. A gradient through it keeps the activations of all samples.
     """
 
     def __init__(
-        self, model: nn.Module, samples: int = 20, seed: int | None = 0, exact_up_to: int = EXACT_UP_TO
+        self, model: nn.Module, samples: int | None = 20, seed: int | None = 0, exact_up_to: int = EXACT_UP_TO
     ) -> None:
         super().__init__()
-        self.model, self.samples, self.seed = with_fresh_state(model), positive_whole("samples", samples), seed
-        self.exact_up_to = exact_up_to
+        if samples is None and not members(model):
+            kind = type(model).__name__
+            raise ArgumentError(
+                f"samples=None needs a posterior with finite support, and {kind} has none; give a number"
+            )
+        self.samples = None if samples is None else positive_whole("samples", samples)
+        self.model, self.seed = with_fresh_state(model), seed
+        self.exact_up_to = len(members(model)) if samples is None else exact_up_to
         self.training = model.training
         self._checked = False
 
     def forward(self, x: Tensor) -> Tensor:
         """log (1/m) sum_k p(y | x, w_k), [n, classes]."""
         with seeded(self.seed, x.device):
-            outputs, weights = _all_logits(self.model, x, self.samples, self.exact_up_to)
+            outputs, weights = _all_logits(self.model, x, self.samples or 1, self.exact_up_to)
         # only once: a check waits for the device, and a compiler cannot trace it
         if not self._checked and not torch.compiler.is_compiling():
             _refuse_probabilities(bool(are_probabilities(outputs[0])))

@@ -148,7 +148,7 @@ class Evaluation:
         x, _ = self.prepared(to_float(stored), labels)
         with self.explain_input_errors():
             # a member may be random itself, which only a pass shows
-            return predict(self.model, x, samples=1).exact
+            return predict(self.model, x).exact
 
     @functools.cached_property
     def plan(self) -> Plan:
