@@ -8,7 +8,10 @@ from torch import nn
 from advbnn import data, models
 from advbnn.bayes.mean_field import Bayesian, bayesianize
 from advbnn.data import ImageSet, to_float
+from advbnn.defenses.profiles import defense
+from advbnn.defenses.schedules import OneCycle
 from advbnn.randomness import seeded
+from advbnn.training.loop import fit
 
 
 @functools.cache
@@ -31,6 +34,13 @@ def net() -> nn.Module:
             nn.functional.cross_entropy(model(x[rows]), y[rows]).backward()
             optimizer.step()
     return model.eval()
+
+
+@functools.cache
+def defended(name: str) -> nn.Module:
+    """A short training of a defence."""
+    method = defense(name, "digits", schedule=OneCycle(epochs=6))
+    return fit(method.build(classes=10, shape=(1, 8, 8), seed=0), data.load("digits"), method).model.eval()
 
 
 @functools.cache

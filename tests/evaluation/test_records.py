@@ -54,6 +54,20 @@ def test_outcomes_say_which_images_are_right() -> None:
         RECORD.right  # noqa: B018
 
 
+def test_several_ensembles_of_each_seed() -> None:
+    """Two seeds of three ensembles: image i is right under the first i % 4 of them."""
+    counts = torch.arange(200) % 4
+    plan = replace(PLAN, seeds=(0, 1))
+    record = Record.of(plan, correct=(150, 100, 50) * 2, outcomes=(pack(counts, 3),) * 2)
+    assert (record.ensembles, record.accuracy) == (3, 0.5)
+    assert torch.allclose(record.right, counts.double() / 3)
+    # the draws have variance (0.25^2 / 3) / 2, as two seeds are averaged; an effective sample size of 21.4
+    assert record.interval == (clopper_pearson(10, 21)[0], clopper_pearson(11, 21)[1])
+    assert Record.from_dict(json.loads(json.dumps(record.to_dict()))) == record
+    with pytest.raises(ValueError, match="correct must hold"):
+        replace(record, correct=(150, 100, 50), outcomes=())
+
+
 def test_survives_json_exactly() -> None:
     unbounded = replace(RECORD, threat=Threat("l2", math.inf))
     for record in (RECORD, WITH_OUTCOMES, NO_ACCURACY, unbounded, replace(RECORD, attack=None)):

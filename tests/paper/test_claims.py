@@ -138,11 +138,11 @@ def test_a_gain_at_some_of_the_radii_alone_is_partial() -> None:
     assert verdict("better_worst", evidence(one)) == PARTLY
 
 
-def test_the_evidence_names_the_share_of_inconclusive_images() -> None:
+def test_the_evidence_names_what_the_old_rule_leaves_open() -> None:
     few, more = (audits(P, as_in_the_paper, inconclusive=share * N // 1000) for share in (20, 65))
     mixed = evidence([pair[place % 2] for place, pair in enumerate(zip(few, more, strict=True))])
-    assert "2.0 to 6.5 %" in made_up.claim("better_worst", mixed).evidence
-    assert "inconclusive" not in made_up.claim("better_worst", audited(shifted())).evidence
+    assert "2.0 to 6.5 points" in made_up.claim("better_worst", mixed).evidence
+    assert "infinite" not in made_up.claim("better_worst", audited(shifted())).evidence
 
 
 def on(images: int, found: Evidence) -> Evidence:

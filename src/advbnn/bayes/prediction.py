@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from advbnn.bayes.protocol import members
 from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole, unknown
 from advbnn.modules import all_finite, evaluating, explain_input_errors, not_finite_error
 from advbnn.randomness import seeded
@@ -101,18 +102,30 @@ class Ensemble(nn.Module):
 
     Its output can be used as logits (its softmax is the mean probability), so libraries that know nothing of random
     networks can attack or evaluate the classifier that is really deployed. With a seed the weight samples are the
-    same at every call and the module is a deterministic function of its input; with `seed=None` they are fresh. A
-    gradient through it keeps the activations of all samples.
+    same at every call and the module is a deterministic function of its input; with `seed=None` they are fresh. With
+    `samples=None` it is the exact mean over the members of a posterior with finite support. A gradient through it keeps
+    the activations of all samples.
     """
 
-    def __init__(self, model: nn.Module, samples: int = 20, seed: int | None = 0) -> None:
+    def __init__(self, model: nn.Module, samples: int | None = 20, seed: int | None = 0) -> None:
         super().__init__()
-        self.model, self.samples, self.seed = model, positive_whole("samples", samples), seed
+        if samples is None and not members(model):
+            kind = type(model).__name__
+            raise ArgumentError(
+                f"samples=None needs a posterior with finite support, and {kind} has none; give a number"
+            )
+        self.samples = None if samples is None else positive_whole("samples", samples)
+        self.model, self.seed = model, seed
         self.training = model.training
         self._checked = False
 
     def forward(self, x: Tensor) -> Tensor:
         """log (1/m) sum_k p(y | x, w_k), [n, classes]."""
+        if self.samples is None:
+            parts = [(one.weight, one.net.train(self.training)) for one in members(self.model)]
+            return torch.stack([_logits(net, x).log_softmax(-1) + math.log(weight) for weight, net in parts]).logsumexp(
+                0
+            )
         with seeded(self.seed, x.device):
             outputs = [_logits(self.model, x) for _ in range(self.samples)]
         # only once: a check waits for the device, and a compiler cannot trace it

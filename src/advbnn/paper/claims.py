@@ -125,7 +125,7 @@ def _better_worst(evidence: Evidence) -> Verdict:
     shares = [slack(eps) for eps, _, _ in _ours_and_theirs(evidence, evidence.worst)]
     if any(shares):
         span = " to ".join(dict.fromkeys(percent_at_most(end / 100) for end in (min(shares), max(shares))))
-        words += f" Of Adv-BNN these are the images {OLD_RULE}; {span} % more were inconclusive."
+        words += f" Of Adv-BNN these are the images {OLD_RULE}; {span} points more are possible."
     return verdict, words
 
 

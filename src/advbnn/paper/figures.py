@@ -54,11 +54,12 @@ def _table1(evidence: Evidence) -> Draw | None:
         lines += _line(name, worst, style="stars", band=False, light=INK[1])
         panels.append(Panel(title=_LOOKS[name].title, x_label=_RADIUS, lines=lines))
     drawn = {line.style for panel in panels for line in panel.lines}
+    ranges = any(evidence.worst(name, eps) != evidence.worst_at_most(name, eps) for name in shown for eps in radii)
     titles = {
         "outlined": "the paper, its attack",
         "solid": "its attack, here" if "outlined" in drawn else "the paper's attack",
         "dotted": "averaged gradients",
-        "stars": "worst case",
+        "stars": "worst case, its certain part" if ranges else "worst case",
     }
     legend = [_key(title, style) for style, title in titles.items() if style in drawn or style == "solid"]
     return partial(lines_png, panels=panels, legend=legend)

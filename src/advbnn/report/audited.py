@@ -15,11 +15,16 @@ def worst_cases(records: Records) -> Records:
 
 
 def at_most(worst: Record) -> Record | None:
-    """An audit by the old rule with its inconclusive images counted as correct, an upper bound; None by the new one."""
+    """An upper bound on the accuracy of an audit by the old rule, as a record; None by the new rule.
+
+    The inconclusive images count as correct, unless a single attack on all images leaves fewer.
+    """
     if not by_old_rule(worst) or not any(worst.details["inconclusive"]):
         return None
-    counts = zip(worst.correct, worst.details["inconclusive"], strict=True)
-    return replace(worst, correct=tuple(map(sum, counts)), outcomes=())
+    single = [entry["correct"] for entry in worst.details["attacks"] if entry["on"] == "all"]
+    not_broken = [sum(counts) for counts in zip(worst.correct, worst.details["inconclusive"], strict=True)]
+    bounds = zip(worst.correct, map(min, zip(not_broken, *single, strict=True)), strict=True)
+    return replace(worst, correct=tuple(map(max, bounds)), outcomes=())
 
 
 def accuracy_in(worst: Record, role: str) -> Record | None:

@@ -28,7 +28,7 @@ FLAGS = ("gradients", "cosine", "hidden_randomness", "discontinuity", "mode", "b
 
 
 def flags(*, random: bool = True, probabilities: bool = False, **changes: Tensor) -> dict[str, Decision]:
-    unused = {"entries": (), "right": torch.empty(N, 0), "not_broken": torch.empty(N), "large_eps": None}
+    unused = {"entries": (), "right": torch.empty(N, 0), "worst": torch.empty(N), "large_eps": None}
     found = Findings(probes=SOUND | changes, random=random, probabilities=probabilities, **unused)
     return {name: getattr(probe_flags, name)(found) for name in FLAGS}
 

@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from advbnn import data
 from advbnn.attacks import PGD
 from advbnn.attacks.identity import settings_of
 from advbnn.attacks.losses import margin
@@ -21,8 +20,6 @@ from advbnn.attacks.transfer import Transfer
 from advbnn.bayes.mean_field import bayesianize
 from advbnn.bayes.prediction import predict
 from advbnn.data import ImageSet, to_float
-from advbnn.defenses.profiles import defense
-from advbnn.defenses.schedules import OneCycle
 from advbnn.evaluation.accuracy import Evaluation, SmallSampleWarning, evaluate
 from advbnn.evaluation.audit.attack_suite import LEVELS
 from advbnn.evaluation.audit.flags import FLAGS
@@ -30,9 +27,8 @@ from advbnn.evaluation.audit.worst_case import Audit, audit
 from advbnn.evaluation.identity import ModelIdentity
 from advbnn.evaluation.records import Records
 from advbnn.report.audited import accuracy_in
-from advbnn.training.loop import fit
 from cheats import Counting, Exploding, Hashing, Jittered, Normalising, Reseeding, Rounded, Scaled, Softened
-from trained_nets import bnn, digits, net
+from trained_nets import bnn, defended, digits, net
 
 pytestmark = pytest.mark.filterwarnings("ignore::advbnn.evaluation.accuracy.SmallSampleWarning")
 
@@ -72,9 +68,7 @@ def raised(found: Audit) -> set[str]:
 
 @pytest.mark.parametrize("name", ["adv", "adv_bnn"])
 def test_a_well_trained_network_raises_no_flag(name: str) -> None:
-    method = defense(name, "digits", schedule=OneCycle(epochs=6))
-    model = fit(method.build(classes=10, shape=(1, 8, 8), seed=0), data.load("digits"), method).model
-    found = quick(model, rows=range(48))
+    found = quick(defended(name), rows=range(48))
     assert raised(found) == set(), str(found)
     (record,) = found.records
     assert 0.4 < record.accuracy < 0.9 < under(found, "noise")
@@ -243,7 +237,7 @@ def test_the_running_attack_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: py
 
 def test_is_found_among_other_records_and_printed() -> None:
     found = tiny(Scaled(net()), label="cheat")
-    for words in ("cheat, 80 images", "linf 0.15: ", "95 % interval", FLAGS["gradients"].title):
+    for words in ("cheat, 80 images", "linf 0.15, quick: ", "95 % interval", FLAGS["gradients"].title):
         assert words in str(found)
     assert str(tiny(net(), Threat(eps=0.01))).endswith("No flag is raised.")
     others = evaluate(net(), images(), samples=1, seeds=1)

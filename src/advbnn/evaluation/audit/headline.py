@@ -10,12 +10,13 @@ OLD_RULE = "certain for the infinite ensemble"
 """What the accuracy of an older audit of a random network is; see `by_old_rule`."""
 
 RANGE = (
-    f"A worst case that is a range is from an older audit: from the images {OLD_RULE} to these and the inconclusive."
+    f"A worst case that is a range is from an older audit: at least the images {OLD_RULE}, at most what its "
+    "inconclusive images and its single attacks allow."
 )
 """How reports show such an audit."""
 
-TAKEN_OFF = {"quick": 0.0}
-"""How many points the next level takes off at most, in the records under `results/levels`, by level."""
+TAKEN_OFF = {"quick": (0.0, 1.0)}
+"""How many points the next level takes off, the least and the most in the records under `results/levels`."""
 
 
 class Band(NamedTuple):
@@ -56,9 +57,11 @@ def headline(record: Record) -> str:
 
 
 def next_level(level: str) -> str:
-    """What the level is, and what the next one usually takes off, in a sentence."""
+    """The level of an audit, and what the next one usually takes off, in a sentence."""
     later = AUDIT_LEVELS[AUDIT_LEVELS.index(level) + 1 :] if level in AUDIT_LEVELS else ()
     if not later:
-        return "No level is higher than thorough; an attack made for this defence may still find less."
-    measured = f"; on digits it took off up to {TAKEN_OFF[level]:.1f} points" if level in TAKEN_OFF else ""
-    return f"This is the level {level}: {later[0]} attacks longer and can only find less{measured}."
+        return f"Level {level}: an attack made for this defence may find less."
+    taken = "may find less"
+    if level in TAKEN_OFF:
+        taken = "took off {:.1f} to {:.1f} points where we ran both".format(*TAKEN_OFF[level])
+    return f"Level {level}: {later[0]} attacks longer and {taken}."

@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from advbnn.attacks import PGD, GradientMaskingWarning
 from advbnn.attacks.oracle import is_random
 from advbnn.attacks.threat import Threat
-from advbnn.bayes.prediction import prediction_of
+from advbnn.bayes.prediction import prediction_of, sampled_log_probs
+from advbnn.bayes.protocol import members
 from advbnn.data.augment import to_float
 from advbnn.data.imageset import row_numbers
 from advbnn.distributed import world
 from advbnn.evaluation.accuracy import CLEAN, Evaluation, Options, Perturbation, SmallSampleWarning, attack_settings
-from advbnn.evaluation.attackable import attackable
+from advbnn.evaluation.attackable import Attackable, attackable
 from advbnn.evaluation.audit.attack_suite import ALL, Level, attack_suite, even_change
 from advbnn.evaluation.audit.estimate import audit_passes, pass_seconds
 from advbnn.evaluation.audit.flags import Findings, all_flags
@@ -78,6 +79,9 @@ class AuditRunner:
         self.tested = not random or evaluation.rule in BOUNDED
         more = max(1, 20 // evaluation.samples)  # a small ensemble varies more, and costs less
         self.ensembles = min(level.ensembles * more, _MOST_ENSEMBLES) if random else 1
+        self.members = members(evaluation.model) if random else ()
+        if self.members:
+            self.ensembles = _MOST_ENSEMBLES
         suite = functools.partial(
             attack_suite,
             model=model,
@@ -205,7 +209,18 @@ class AuditRunner:
         return chance_correct(log_probs, y[rows], self.evaluation.samples, self.evaluation.rule)
 
     def _score(self, points: Tensor, y: Tensor, seed: int) -> Tensor:
-        """Whether each of R ensembles, of weight samples that nothing was chosen by, is correct, [n, R]."""
+        """Whether each of R ensembles, of weight samples that nothing was chosen by, is correct, [n, R].
+
+        The samples of a posterior with finite support are picked from its members, which run once.
+        """
+        if self.members:
+            nets = [Attackable(one.net, self.model.returns_probabilities) for one in self.members]
+            log_probs = torch.cat([sampled_log_probs(net, points, 1, seed) for net in nets])
+            weights, generator = torch.tensor([one.weight for one in self.members]), torch.Generator()
+            generator.manual_seed(derive_seed(seed, "headline"))
+            picks = weights.multinomial(self.ensembles * self.evaluation.samples, True, generator=generator)
+            ensembles = [log_probs[picked] for picked in picks.view(self.ensembles, -1)]
+            return torch.stack([prediction_of(one, self.evaluation.rule).label == y for one in ensembles], 1)
         seeds = [derive_seed(seed, "headline", number) for number in range(self.ensembles)]
         return torch.stack([self.evaluation.classify(points, one).label == y for one in seeds], 1)
 

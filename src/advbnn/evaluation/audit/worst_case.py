@@ -169,7 +169,8 @@ class Audit:
 
     def __str__(self) -> str:
         first = self.records[0]
-        lines = [f"{first.model.label}, {first.n:,} images of {first.data.name}, {first.samples} weight samples"]
+        classifier = f"{first.samples} weight samples" if first.details["random"] else "deterministic"
+        lines = [f"{first.model.label}, {first.n:,} images of {first.data.name}, {classifier}"]
         lines += [*map(headline, self.records), next_level(first.name)]
         lines += [f"{flag.title}. {flag.evidence}" for flag in self.raised] or ["No flag is raised."]
         return "\n".join(lines)

@@ -46,8 +46,8 @@ def chance_correct(log_probs: Tensor, y: Tensor, size: int, rule: str = "probabi
 def _resampled(samples: int, size: int) -> Tensor:
     """The weight of each sample in each resampled ensemble, [ensembles, samples]; the same at every call."""
     every = torch.arange(samples).repeat(size * math.ceil(_RESAMPLES / samples))
-    shuffled = every[torch.randperm(len(every), generator=torch.Generator().manual_seed(0))]
-    return functional.one_hot(shuffled.view(-1, size), samples).sum(1) / size
+    members = every[torch.randperm(len(every), generator=torch.Generator().manual_seed(0))].view(-1, size)
+    return torch.zeros(len(members), samples).scatter_add_(1, members, torch.ones(members.shape)) / size
 
 
 class WorstPoints:
