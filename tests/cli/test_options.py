@@ -67,6 +67,10 @@ def test_an_unwritable_place_is_refused_before_anything_is_loaded(
     assert "give --out" in advbnn(*command, "--out", tmp_path / "file" / "within", status=2)
 
 
+def test_a_file_of_points_that_cannot_be_written_is_refused_by_its_own_name(tmp_path: Path, advbnn: Command) -> None:
+    assert "give --save-points a file" in advbnn("audit", "RUN", "--save-points", tmp_path, status=2)
+
+
 def test_unwritable_places(tmp_path: Path) -> None:
     file, folder, link = tmp_path / "file", tmp_path / "folder", tmp_path / "link"
     file.touch()

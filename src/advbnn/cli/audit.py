@@ -44,7 +44,7 @@ def audit(
         typer.Option(help="A safetensors file of adversarial images that compete with ours. May be repeated."),
     ] = None,
     save_points: Annotated[
-        Path | None, typer.Option(callback=options.file_to_write, help="Keep all adversarial images in this file.")
+        Path | None, typer.Option(callback=options.points_to_write, help="Keep all adversarial images in this file.")
     ] = None,
     how: AuditMeasurement,
 ) -> None:

@@ -64,6 +64,15 @@ def file_to_write(path: Path | None) -> Path | None:
     return path
 
 
+def points_to_write(path: Path | None) -> Path | None:
+    """As `file_to_write`, for --save-points."""
+    try:
+        return file_to_write(path)
+    except typer.BadParameter as error:
+        message = error.message.replace("--out", "--save-points").replace("records.json", "points.safetensors")
+        raise typer.BadParameter(message) from None
+
+
 def folder_to_write(path: Path | None) -> Path | None:
     """Refuses a folder that cannot be written; it need not exist."""
     if path is not None:
