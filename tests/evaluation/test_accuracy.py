@@ -13,6 +13,7 @@ from advbnn import data
 from advbnn.attacks import PGD, Transfer
 from advbnn.attacks.identity import settings_of
 from advbnn.attacks.threat import Threat
+from advbnn.bayes.modes import Modes
 from advbnn.bayes.prediction import predict
 from advbnn.data import to_float
 from advbnn.evaluation.accuracy import Evaluation, evaluate, store_of
@@ -235,3 +236,17 @@ def test_an_attack_that_writes_into_its_inputs_is_checked_against_the_clean_ones
     x_adv = (to_float(digits().images) + 0.2).clamp(0, 1)
     expected = int((net()(x_adv).argmax(1) == digits().labels).sum())
     assert evaluate(net(), digits(), allowed, samples=1, seeds=1)[0].correct == (expected,)
+
+
+def test_few_members_are_scored_by_their_exact_mean(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    others = [nn.Sequential(nn.Flatten(), nn.Linear(64, 10)) for _ in range(2)]
+    modes, images = Modes([net(), *others], weights=[2, 1, 1]).eval(), digits()
+    records = evaluate(modes, images, {"clean": None, "pgd": ATTACK}, seeds=2, out=tmp_path / "records.json")
+    assert [(record.samples, record.details["members"]) for record in records] == [(3, 3), (3, 3)]
+    right = int((predict(modes, to_float(images.images)).label == images.labels).sum())
+    assert records[0].correct == (right, right)  # nothing is left to the seed
+    sampled = evaluate(Modes([net(), bnn()]).eval(), images, seeds=1, samples=4)
+    assert sampled[0].samples == 4 and "members" not in sampled[0].details
+    noisy = Modes([net(), Recording()]).eval()  # only a pass shows that it is random
+    assert not Evaluation(noisy, images, samples=4).exact and Evaluation(noisy, images, samples=4).plan.samples == 4
