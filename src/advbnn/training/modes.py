@@ -188,8 +188,7 @@ def _train_all(run: ModesRun, out: Path, resume: bool, device: torch.device) -> 
     """Train, or wait for, all modes of a run folder, and write them as one network."""
     processes, plan = world(), run.plan
     opened = _opened(run, out, resume) if processes.leads else None
-    processes.any(False)  # wait until the leading process has checked the folder
-    if opened is not None and opened.finished:
+    if processes.any(opened is not None and opened.finished):  # all wait until the first has checked the folder
         _say(run, None, f"{out} is finished: {plan.count} modes; nothing to do")
         return
     if opened is not None:
