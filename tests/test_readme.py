@@ -50,6 +50,16 @@ def test_the_examples_for_own_attacks_run_as_written(capsys: pytest.CaptureFixtu
     exec(theirs, scope | peers)
 
 
+def test_the_examples_of_modes_run_as_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    scope: dict[str, Any] = {}
+    exec("\n".join(python_blocks(ROOT / "docs" / "modes.md")), scope)
+    assert capsys.readouterr().out == "True 3\n"
+    assert scope["modes"].weights == (0.5, 0.3, 0.2)
+
+
 def test_the_example_of_a_regression_runs_as_written(capsys: pytest.CaptureFixture[str]) -> None:
     (example,) = [block for block in python_blocks(ROOT / "docs" / "training.md") if "score_regression" in block]
     torch.manual_seed(0)

@@ -129,6 +129,8 @@ def modes_together(rank: int, size: int, folder: Path) -> None:
     net = value.build(classes=10, shape=(1, 8, 8), seed=0)
     plan = ModePlan(count=2, how="snapshots")
     model = fit(net, digits(91), value, modes=plan, out=folder / "run", engine="eager").model
+    again = fit(net, digits(91), value, modes=plan, out=folder / "run", engine="eager").model  # finished, for both
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(model.parameters(), again.parameters(), strict=True))
     torch.save(model.state_dict(), folder / f"{rank}.pt")
     dist.destroy_process_group()
 

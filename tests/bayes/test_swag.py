@@ -1,5 +1,6 @@
 """SWAG: its moments against the closed form, and what it stores."""
 
+import itertools
 import math
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import torch
 from safetensors.torch import load_model, save_model
 from torch import nn
 
+from advbnn import data
 from advbnn.bayes.protocol import members
 from advbnn.bayes.swag import SWAG
 from advbnn.errors import ArgumentError
@@ -109,3 +111,30 @@ def test_bad_arguments_are_refused() -> None:
     with pytest.raises(ArgumentError, match="collect"):
         swag.load_mean()
     assert swag.posterior_mean is None
+
+
+def test_samples_need_running_statistics_of_their_own() -> None:
+    """Four BatchNorm layers on digits: with the statistics of the mean weights, samples are much worse."""
+    torch.manual_seed(0)
+    splits = data.load("digits")
+    (x, y), (x_test, y_test) = ((part.images / 255, part.labels) for part in (splits.train, splits.test))
+    widths = (64, 32, 32, 32, 32)
+    layers = [(nn.Linear(a, b, bias=False), nn.BatchNorm1d(b), nn.ReLU()) for a, b in itertools.pairwise(widths)]
+    net = nn.Sequential(nn.Flatten(), *itertools.chain(*layers), nn.Linear(32, 10))
+    swag, optimizer = SWAG(net, rank=10, scale=4.0), torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    for step in range(200):
+        rows = torch.randint(len(x), (64,))
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x[rows]), y[rows]).backward()
+        optimizer.step()
+        if step >= 100 and step % 5 == 4:
+            swag.collect()
+    swag.load_mean()
+    refresh_batchnorm(net, [x])
+    swag.eval()
+
+    def mean_loss(refresh) -> float:
+        losses = [nn.functional.cross_entropy(one.net(x_test), y_test) for one in members(swag.bank(10, refresh))]
+        return sum(losses).item() / len(losses)
+
+    assert mean_loss(None) > 1.5 * mean_loss(lambda sample: refresh_batchnorm(sample, [x]))

@@ -43,8 +43,8 @@ def test_tables_change_parts_and_a_kind_starts_from_defaults() -> None:
 
 def test_a_kind_is_a_key_where_there_is_a_choice() -> None:
     kinds = {key.removesuffix(".kind") for key in keys_of(Defense) if key.endswith(".kind")}
-    several = {"network", "objective.likelihood", "optimizer", "schedule"}
-    assert kinds == several | {"attack", "averaging", "early_stopping"}  # or none
+    several = {"network", "objective.likelihood", "optimizer", "schedule", "schedule.whole"}
+    assert kinds == several | {"attack", "averaging", "swag", "early_stopping"}  # or none
 
 
 @pytest.mark.parametrize(

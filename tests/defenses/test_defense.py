@@ -11,7 +11,7 @@ from torch import nn
 from advbnn.bayes.kl import kl_divergence
 from advbnn.bayes.likelihoods import Gaussian
 from advbnn.bayes.mean_field import Bayesian, bayesianize
-from advbnn.defenses.defense import Averaging, EarlyStopping, Variational
+from advbnn.defenses.defense import Averaging, EarlyStopping, Swag, Variational
 from advbnn.defenses.optimizers import LangevinSampler
 from advbnn.defenses.profiles import DEFENSES, defense
 from advbnn.defenses.rse import noise_levels
@@ -77,6 +77,10 @@ def test_the_prior_mean_of_normalisation_scales() -> None:
         (lambda: defense("adv", optimizer=LangevinSampler(), early_stopping=EarlyStopping()), "early_stopping"),
         (lambda: defense("adv", optimizer=LangevinSampler(), averaging=Averaging()), "averaging"),
         (lambda: defense("adv", averaging=Averaging(start=15)), "averaging.start=15 .*at most 14"),
+        (lambda: defense("adv", swag=Swag(start=14)), "swag.start=14.*two"),
+        (lambda: defense("adv", swag=Swag(), averaging=Averaging()), "averaging"),
+        (lambda: defense("adv_bnn", swag=Swag()), "Plain"),
+        (lambda: defense("adv", swag={"kind": "swag", "statistics": "new"}), "statistics.*anew"),
         (lambda: defense("adv", averaging=Averaging(decay=None), early_stopping=EarlyStopping()), "averaging.decay"),
         (lambda: defense("adv").build(classes=10, shape=(3, 8, 9)), "square images"),
         (lambda: defense("adv", architecture="own").build(classes=10, shape=SHAPE), "architecture='own'.*net="),

@@ -15,6 +15,7 @@ from advbnn import data
 from advbnn.attacks import PGD, Transfer
 from advbnn.attacks.identity import settings_of
 from advbnn.attacks.threat import Threat
+from advbnn.bayes.modes import Modes
 from advbnn.bayes.prediction import predict
 from advbnn.data import to_float
 from advbnn.evaluation.accuracy import Evaluation, evaluate, store_of
@@ -251,3 +252,17 @@ def test_the_global_generators_follow_the_seed_around_an_attack_of_ones_own(tmp_
     assert drawn[:4] == drawn[4:] and len(set(drawn)) == 4  # two batches under two seeds
     assert torch.equal(torch.get_rng_state(), before[0]) and random.getstate() == before[2]
     assert (np.random.get_state()[1] == before[1]).all()
+
+
+def test_few_members_are_scored_by_their_exact_mean(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    others = [nn.Sequential(nn.Flatten(), nn.Linear(64, 10)) for _ in range(2)]
+    modes, images = Modes([net(), *others], weights=[2, 1, 1]).eval(), digits()
+    records = evaluate(modes, images, {"clean": None, "pgd": ATTACK}, seeds=2, out=tmp_path / "records.json")
+    assert [(record.samples, record.details["members"]) for record in records] == [(3, 3), (3, 3)]
+    right = int((predict(modes, to_float(images.images)).label == images.labels).sum())
+    assert records[0].correct == (right, right)  # nothing is left to the seed
+    sampled = evaluate(Modes([net(), bnn()]).eval(), images, seeds=1, samples=4)
+    assert sampled[0].samples == 4 and "members" not in sampled[0].details
+    noisy = Modes([net(), Recording()]).eval()  # only a pass shows that it is random
+    assert not Evaluation(noisy, images, samples=4).exact and Evaluation(noisy, images, samples=4).plan.samples == 4

@@ -120,3 +120,19 @@ def test_uniform_norm_scales_changes_batchnorm_scales_only() -> None:
     scales = net[1].weight.detach()
     assert scales.min() >= 0 and scales.max() <= 1
     assert abs(scales.mean() - 0.5) < 5 * 12**-0.5 / n**0.5  # the mean of U(0, 1), within five standard errors
+
+
+def test_fresh_weights_are_those_of_a_new_network() -> None:
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.LSTM(3, 2))
+
+    with seeded(1):
+        expected = make()
+    net = make()
+    net[1].running_mean.fill_(3)
+    with seeded(1):
+        assert models.reset_parameters_(net) is net
+    assert all(torch.equal(value, expected.state_dict()[name]) for name, value in net.state_dict().items())
+    attention = nn.MultiheadAttention(4, 2)
+    before = attention.in_proj_weight.clone()
+    assert not torch.equal(models.reset_parameters_(attention).in_proj_weight, before)

@@ -129,6 +129,8 @@ def unknown_key(key: str, keys: Iterable[str]) -> ConfigError:
     place, _, name = key.rpartition(".")
     same_name = [each for each in known if each.rpartition(".")[2] == name]
     meant = get_close_matches(key, same_name or known, n=1, cutoff=0.8) or same_name
+    # of several, those that are not inside another setting, such as the schedule of a section
+    meant = [each for each in meant if each.count(".") == min(other.count(".") for other in meant)]
     hint = f"; did you mean {' or '.join(map(repr, meant))}?" if meant else ""
     beside = [each for each in known if each.rpartition(".")[0] == place] or [each for each in known if "." not in each]
     return ConfigError(f"key={key!r} is unknown: expected one of {', '.join(map(repr, sorted(beside)))}{hint}")

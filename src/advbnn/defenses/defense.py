@@ -286,9 +286,7 @@ class Defense:
         if swag is None:
             return
         if isinstance(self.network, Variational):
-            raise ArgumentError(
-                "swag makes the weights of a plain network random, and network=Variational() has done so"
-            )
+            raise ArgumentError("swag makes the weights of a plain network random: use network=Plain(), or no swag")
         for name in ("averaging", "early_stopping"):
             if getattr(self, name) is not None:
                 raise ArgumentError(f"swag has a mean of its own, which {name} cannot use; leave one of them out")

@@ -7,14 +7,14 @@ pairs of convolution and BatchNorm in any network.
 
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch import nn
 
-from advbnn.errors import positive_whole, unknown
+from advbnn.errors import ArgumentError, positive_whole, unknown
 from advbnn.models import plain, resnet
 
-__all__ = ["build", "uniform_norm_scales_"]
+__all__ = ["build", "reset_parameters_", "uniform_norm_scales_"]
 
 Net = TypeVar("Net", bound=nn.Module)
 
@@ -50,4 +50,19 @@ def uniform_norm_scales_(net: Net) -> Net:
     for module in net.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.affine:
             nn.init.uniform_(module.weight)
+    return net
+
+
+def reset_parameters_(net: Net) -> Net:
+    """Give every layer of `net`, in place, fresh initial weights, and return `net`."""
+    for path, part in net.named_modules():
+        # layers of torch have the first, its attention the second
+        reset: Any = getattr(part, "reset_parameters", getattr(part, "_reset_parameters", None))
+        if reset is not None:
+            reset()
+        elif any(True for _ in part.parameters(recurse=False)):
+            raise ArgumentError(
+                f"net cannot get fresh weights: its part {path!r}, a {type(part).__name__}, has no reset_parameters(); "
+                "for several modes build a network for each, train each with fit, and combine them: Modes(networks)"
+            )
     return net

@@ -4,6 +4,7 @@ The call chain is `loop.fit -> state.TrainingState.advance -> step.EagerStep` (o
 `config` has the settings of a run, `run_folder` and `checkpoint` its files, and `loading` reads the result back.
 """
 
+from advbnn.training.checkpoint import load_weights as load_weights
 from advbnn.training.config import Config as Config
 from advbnn.training.config import load_config as load_config
 from advbnn.training.interrupts import Interrupted as Interrupted
@@ -12,3 +13,4 @@ from advbnn.training.loading import load_trained as load_trained
 from advbnn.training.loop import FitResult as FitResult
 from advbnn.training.loop import fit as fit
 from advbnn.training.loop import fit_config as fit_config
+from advbnn.training.mode_plan import ModePlan as ModePlan

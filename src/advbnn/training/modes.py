@@ -33,6 +33,7 @@ from advbnn.defenses.defense import OWN, Defense
 from advbnn.distributed import ALONE, world
 from advbnn.errors import ArgumentError, RunError
 from advbnn.files import explain_file_errors, file_digest, locked_folder
+from advbnn.models import reset_parameters_
 from advbnn.progress import ProgressBar
 from advbnn.randomness import seeded
 from advbnn.training.checkpoint import save_weights
@@ -78,14 +79,25 @@ class ModesRun:
 
     def train(self, name: str, device: torch.device | str, start: nn.Module | None = None) -> FitResult:
         """Train one mode, or resume its training; it starts from the weights of `start`, or else of their folder."""
-        seed, defense = self.plan.seed_of(name, self.seed), self.plan.defense_of(name, self.defense)
-        model, before = self._fresh(seed), self.plan.start_of(name)
+        plan, seed = self.plan, self.plan.seed_of(name, self.seed)
+        model, before = self._fresh(seed), plan.start_of(name)
         if before is not None:
             model.load_state_dict(_state_to_continue(self.load(before).model if start is None else start))
-        config = self.config and replace(self.config, defense=defense, seed=seed, modes=ModePlan())
-        shown = self.title(name) if self.progress else False
-        places: dict[str, Any] = {"out": self.folder(name), "resume": True, "device": device}
-        return fit(model, self.data, defense, seed=seed, config=config, progress=shown, **places, **self.options)
+        config = self.config
+        if config is not None:
+            config = replace(config, defense=plan.defense_of(name, config.defense), seed=seed, modes=ModePlan())
+        return fit(
+            model,
+            self.data,
+            plan.defense_of(name, self.defense),
+            seed=seed,
+            out=self.folder(name),
+            resume=True,
+            config=config,
+            device=device,
+            progress=self.title(name) if self.progress else False,
+            **self.options,
+        )
 
     def train_unless_taken(self, name: str, device: torch.device | str) -> bool:
         """Train one mode, unless it is finished, must wait, or another process trains it; whether it was trained."""
@@ -112,7 +124,9 @@ class ModesRun:
             model = self.defense.build(classes=len(train.classes), shape=train.shape, seed=seed)
             return model.train(self.net.training)
         with seeded(seed):
-            return self.defense.wrap(_reset(copy.deepcopy(self.net)))
+            model = copy.deepcopy(self.net)
+            reset_parameters_(inner_network(model))
+            return self.defense.wrap(model)
 
 
 def fit_modes(
@@ -174,8 +188,7 @@ def _train_all(run: ModesRun, out: Path, resume: bool, device: torch.device) -> 
     """Train, or wait for, all modes of a run folder, and write them as one network."""
     processes, plan = world(), run.plan
     opened = _opened(run, out, resume) if processes.leads else None
-    processes.any(False)  # wait until the leading process has checked the folder
-    if opened is not None and opened.finished:
+    if processes.any(opened is not None and opened.finished):  # all wait until the first has checked the folder
         _say(run, None, f"{out} is finished: {plan.count} modes; nothing to do")
         return
     if opened is not None:
@@ -288,21 +301,6 @@ def _config_of(run: ModesRun) -> Config:
 def _state_to_continue(model: nn.Module) -> dict[str, Any]:
     """The weights that a further training starts from: of samples or moments, those of the network inside."""
     return (model.net if isinstance(model, SampleBank | SWAG) else model).state_dict()
-
-
-def _reset(net: nn.Module) -> nn.Module:
-    """The network with fresh initial weights."""
-    for path, part in inner_network(net).named_modules():
-        if not any(True for _ in part.parameters(recurse=False)):
-            continue
-        reset: Any = getattr(part, "reset_parameters", None)
-        if reset is None:
-            raise ArgumentError(
-                f"net cannot get fresh weights for every mode: its part {path!r}, a {type(part).__name__}, has no "
-                "reset_parameters(); build a network for each mode, train each with fit, and combine them: Modes(nets)"
-            )
-        reset()
-    return net
 
 
 def _say(run: ModesRun, opened: RunFolder | None, text: str) -> None:
