@@ -23,6 +23,7 @@ def model(request):
     return net if request.param == "plain" else bayesianize(net)
 
 
+@pytest.mark.filterwarnings("ignore:eps=2 allows every point")
 @pytest.mark.parametrize("name", ATTACKS)
 @settings(max_examples=8, deadline=None)
 @given(

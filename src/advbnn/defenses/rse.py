@@ -5,13 +5,12 @@ network loads into the noisy one, and vice versa.
 """
 
 import copy
-import math
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
-from advbnn.errors import ArgumentError
+from advbnn.errors import ArgumentError, within
 
 CONVOLUTIONS: tuple[type[nn.Module], ...] = (
     *(nn.Conv1d, nn.Conv2d, nn.Conv3d),
@@ -35,9 +34,7 @@ def add_noise(
         inner: standard deviation before the others.
         before: the layer types.
     """
-    for argument, std in {"first": first, "inner": inner}.items():
-        if not (isinstance(std, int | float) and 0 <= std < math.inf):
-            raise ArgumentError(f"{argument} must be a finite standard deviation, zero or more; got {std!r}")
+    check_noise(first, inner)
     if noise_levels(net):
         raise ArgumentError("net has noise already, which a second call would raise; add noise to the plain network")
     noisy = copy.deepcopy(net)
@@ -51,6 +48,12 @@ def add_noise(
         # otherwise the next hook registered there could take it and silently replace the noise.
         noise.handle = layer.register_forward_pre_hook(noise, with_kwargs=True)
     return noisy
+
+
+def check_noise(first: float, inner: float) -> None:
+    """Refuse what are not standard deviations."""
+    for argument, std in {"first": first, "inner": inner}.items():
+        within(argument, std, "[0, 1e30]", "it is a standard deviation")
 
 
 def noise_levels(net: nn.Module) -> dict[str, float]:

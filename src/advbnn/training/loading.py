@@ -12,6 +12,7 @@ from advbnn.defenses.defense import structure_of
 from advbnn.defenses.optimizers import LangevinSampler
 from advbnn.errors import RunError
 from advbnn.files import read_json
+from advbnn.modules import usable_device
 from advbnn.training import checkpoint
 from advbnn.training.checkpoint import WEIGHTS, load_weights, notes_of
 from advbnn.training.config import Config
@@ -46,7 +47,7 @@ def load_trained(
         device: where to put the network.
         last: for a run with early stopping, the last epoch instead of the best.
     """
-    folder = Path(folder)
+    folder, device = Path(folder), usable_device(device)
     if folder.is_file():
         raise RunError(f"{folder} is a file, not a run folder; give the folder that contains it, {folder.parent}")
     for file in (CONFIG, FACTS):

@@ -96,17 +96,24 @@ def fit(
         DivergedError: the loss is NaN or infinite; the state is saved separately.
     """
     check_arguments(net, data, defense)
+    settings = config or Config(
+        data=data.train.name,
+        seed=seed,
+        engine=engine,
+        precision=precision,
+        log_every=log_every,
+        save_every=save_every,
+        defense=defense,
+    )
     processes = world()
-    device = torch.device(device) if device is not None else next(net.parameters()).device
+    device = modes.usable_device(device) if device is not None else next(net.parameters()).device
     training = TrainingState(defense.wrap(net).to(device), data.to(device), defense, seed, engine, processes, precision)
     run = None
     if out is not None and processes.leads:
-        if config is None:
-            train = data.train
-            if not defense.has_built(training.model, classes=len(train.classes), shape=train.shape):
-                defense = replace(defense, architecture=OWN)
-            config = Config(data=train.name, seed=seed, engine=engine, precision=precision, defense=defense)
-        run = RunFolder(out, config, _facts(training), resume=resume)
+        train = data.train
+        if config is None and not defense.has_built(training.model, classes=len(train.classes), shape=train.shape):
+            settings = replace(settings, defense=replace(defense, architecture=OWN))
+        run = RunFolder(out, settings, _facts(training), resume=resume)
 
     with (
         ProgressBar("training" if progress and processes.leads else None) as bar,
