@@ -10,7 +10,7 @@ import functools
 import types
 import typing
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from numbers import Real
 from operator import index
@@ -120,14 +120,14 @@ def within(argument: str, value: Any, interval: str, remedy: str = "") -> None:
 
 
 def check_types(settings: Any) -> None:
-    """Refuse flags that are not bool and names that are not text, of a dataclass, where `if` takes anything for true.
+    """Refuse flags that are not bool, names that are not text, and parts that are not of their class, of a dataclass.
 
-    Numbers have bounds, which `whole` and `within` check.
+    Numbers have bounds, which `whole` and `within` check; other types are left alone.
     """
-    for name, options in _flags_and_names(settings.__class__).items():
+    for name, options in _flags_names_and_parts(settings.__class__).items():
         value = getattr(settings, name)
         if not isinstance(value, options):
-            expected = " or ".join(_WORDS[option] for option in options)
+            expected = " or ".join(_WORDS.get(option, option.__name__) for option in options)
             raise ArgumentTypeError(f"{name} must be {expected}, got {shown(value)}")
 
 
@@ -144,7 +144,7 @@ _WORDS: dict[Any, str] = {bool: "True or False", str: "text", types.NoneType: "N
 
 
 @functools.cache
-def _flags_and_names(cls: type) -> dict[str, tuple[Any, ...]]:
+def _flags_names_and_parts(cls: type) -> dict[str, tuple[Any, ...]]:
     """The types of the fields that hold nothing else."""
     try:
         hints = typing.get_type_hints(cls)
@@ -156,7 +156,9 @@ def _flags_and_names(cls: type) -> dict[str, tuple[Any, ...]]:
         for field in fields(cls)
         for hint in (hints[field.name],)
     }
-    return {name: kinds for name, kinds in options.items() if all(kind in _WORDS for kind in kinds)}
+    return {
+        name: kinds for name, kinds in options.items() if all(kind in _WORDS or is_dataclass(kind) for kind in kinds)
+    }
 
 
 def _as_int(value: Any) -> int | None:

@@ -95,7 +95,7 @@ def explain_input_errors(
     """
     try:
         yield
-    except (RuntimeError, InputError) as error:
+    except (RuntimeError, IndexError, InputError) as error:
         reason = _mismatch(model, shape, dtype, device, str(error))
         if reason is None or isinstance(error, torch.OutOfMemoryError):
             raise

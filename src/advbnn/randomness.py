@@ -41,9 +41,9 @@ def seeded(seed: int | None, device: torch.device | str = "cpu") -> Iterator[Non
             generator.set_state(state)
 
 
-def check_seed(seed: int) -> int:
+def check_seed(seed: int, argument: str = "seed") -> int:
     """Refuse what torch does not take for a seed."""
-    return whole("seed", seed, -(2**63), 2**63 - 1)
+    return whole(argument, seed, -(2**63), 2**63 - 1)
 
 
 def derive_seed(seed: int, purpose: str, index: int = 0) -> int:

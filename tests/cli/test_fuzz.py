@@ -128,17 +128,27 @@ def option_cases() -> list[tuple[list[str], tuple[str, ...]]]:
 
 def key_cases() -> list[tuple[list[str], tuple[str, ...]]]:
     """Every key of a configuration with every wrong value."""
-    keys = {key: [] for key in ("defense", *config_io.field_names(Config))} | dict(_keys(Defense))
+    keys = [(key, []) for key in ("defense", *config_io.field_names(Config)) if key != "name"] + list(_keys(Defense))
     call = ["train", *COMMANDS["train"].split()]
     return [
         ([*call, *(word for one in kinds for word in ("--set", one)), "--set", f"{key}={value}"], names_of(key))
-        for key, kinds in keys.items()
+        for key, kinds in keys
         for value in WRONG
     ]
 
 
 def names_of(key: str) -> tuple[str, ...]:
-    return (key, key.rpartition(".")[2], key.partition(".")[0])
+    return (*key.split("."), "defence" if key == "defense" else key)
+
+
+_WITH = {
+    "noisy": ["architecture=small_cnn"],
+    "langevin": ["network.kind=plain"],
+    "stages": ["schedule.epochs=[1]"],
+    "cosine": ["schedule.epochs=1"],
+    "one_cycle": ["schedule.epochs=1"],
+}
+"""What a kind needs besides, for a short run."""
 
 
 def _keys(cls: Any, path: str = "", kinds: tuple[str, ...] = ()) -> Iterator[tuple[str, list[str]]]:
@@ -151,11 +161,7 @@ def _keys(cls: Any, path: str = "", kinds: tuple[str, ...] = ()) -> Iterator[tup
         for option in options:
             if dataclasses.is_dataclass(option):
                 chosen = (f"{key}.kind={config_io.kind_of(option)}",) if len(options) > 1 else ()
-                chosen += ("network.kind=plain",) if "langevin" in str(chosen) else ()
-                chosen += ("schedule.epochs=[1]" if "stages" in str(chosen) else "schedule.epochs=1",) * (
-                    name == "schedule"
-                )
-                yield from _keys(option, f"{key}.", (*kinds, *chosen))
+                yield from _keys(option, f"{key}.", (*kinds, *chosen, *_WITH.get(config_io.kind_of(option), ())))
 
 
 def test_small_calls_are_valid(place: Path) -> None:

@@ -54,7 +54,7 @@ def test_linear_warmup_ends_at_one() -> None:
         (lambda: Stages(epochs=(3, 0)), "epochs .*0"),
         (lambda: Stages(factor=0.0), "factor .*0.0"),
         (lambda: Constant(epochs=1.5), "epochs .*1.5"),
-        (lambda: Cosine(epochs=5, warmup=5.0), "warmup must lie in"),
+        (lambda: Cosine(epochs=5, warmup=5.0), "warmup .*epochs=5"),
         (lambda: Cosine(final=-1.0), "final .*-1"),
         (lambda: OneCycle(start=math.nan), "start .*nan"),
         (lambda: Constant(epochs=10**22), "epochs .*1,000,000"),

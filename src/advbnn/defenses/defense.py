@@ -68,8 +68,8 @@ class Variational:
     norm_scale_mean: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("prior_std", "init_std"):
-            within(name, getattr(self, name), "(0, 1e30]", "it is a standard deviation")
+        within("prior_std", self.prior_std, "(0, 1e30]", "it is a standard deviation")
+        within("init_std", self.init_std, "(0, 1e6]", "it is a standard deviation")
         within("norm_scale_mean", self.norm_scale_mean, "[-1e6, 1e6]")
 
     def wrap(self, net: nn.Module) -> nn.Module:
@@ -175,7 +175,7 @@ class Defense:
         positive_whole("batch_size", self.batch_size, most=MOST_EXAMPLES)
         for name in ("clip", "awp"):
             if getattr(self, name) is not None:
-                within(name, getattr(self, name), "(0, 1e30]", "or None to leave it out")
+                within(name, getattr(self, name), "(0, 1e6]", "or None to leave it out")
         if isinstance(self.optimizer, LangevinSampler):
             self._check_langevin()
         self._check_averaging()

@@ -41,7 +41,8 @@ def add_noise(
     layers = [module for module in noisy.modules() if isinstance(module, before)]
     if not layers:
         kinds = ", ".join(kind.__name__ for kind in before)
-        raise ArgumentError(f"net has no layer of {kinds}; give the layer types, such as before=(nn.Linear,)")
+        remedy = "take another architecture, or in Python give the layer types, such as before=(nn.Linear,)"
+        raise ArgumentError(f"net has no layer to add noise to, of {kinds}; {remedy}")
     for index, layer in enumerate(layers):
         noise = GaussianNoise(float(inner if index else first))
         # Hooks are stored under process-wide ids. The pickled handle makes the loading process skip this id;
@@ -53,7 +54,7 @@ def add_noise(
 def check_noise(first: float, inner: float) -> None:
     """Refuse what are not standard deviations."""
     for argument, std in {"first": first, "inner": inner}.items():
-        within(argument, std, "[0, 1e30]", "it is a standard deviation")
+        within(argument, std, "[0, 1e6]", "it is a standard deviation")
 
 
 def noise_levels(net: nn.Module) -> dict[str, float]:

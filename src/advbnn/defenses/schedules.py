@@ -5,7 +5,6 @@ epochs, which may be a fraction; and `restarts(epoch)`, whether that epoch begin
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from advbnn.errors import ArgumentError, check_types, positive_whole, shown, unknown, within
@@ -47,7 +46,7 @@ class Stages:
 
     def __post_init__(self) -> None:
         check_types(self)
-        if not isinstance(self.epochs, Sequence) or not self.epochs:
+        if not isinstance(self.epochs, list | tuple) or not self.epochs:
             got = shown(self.epochs)
             raise ArgumentError(f"epochs must hold the lengths of stages, such as (80, 60), at least one; got {got}")
         for length in self.epochs:
@@ -77,8 +76,7 @@ class Cosine(Constant):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.warmup < self.epochs:
-            raise ArgumentError(f"warmup must lie in [0, epochs), got {self.warmup} with epochs={self.epochs}")
+        within("warmup", self.warmup, f"[0, {self.epochs})", f"epochs={self.epochs}")
         within("final", self.final, "[0, 1]", "a share of the learning rate")
 
     def scale(self, epoch: float) -> float:

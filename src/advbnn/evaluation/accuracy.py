@@ -120,8 +120,9 @@ class Evaluation:
         if self.rule not in RULES:
             raise unknown("rule", self.rule, RULES)
         seeds = options.get("seeds", 3)
-        listed: Any = seeds if isinstance(seeds, Sequence | Tensor) else range(positive_whole("seeds", seeds))
-        self.seed_list = tuple(check_seed(seed) for seed in listed)
+        one_count = not isinstance(seeds, Sequence) and getattr(seeds, "ndim", 0) == 0
+        listed: Any = range(positive_whole("seeds", seeds)) if one_count else seeds
+        self.seed_list = tuple(check_seed(seed, "seeds") for seed in listed)
         if not self.seed_list or len(set(self.seed_list)) != len(self.seed_list):
             raise ArgumentError(f"seeds must be a positive count or a list of distinct seeds, got {shown(seeds)}")
         n = len(data) if self.rows is None else check_rows(self.rows, len(data))
