@@ -3,13 +3,13 @@
 Each gives one clear line or a run, never a traceback or a hang. A hundred are tried here, all of them by `make fuzz`.
 """
 
-import dataclasses
 import json
 import shutil
 import traceback
 import typing
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 from advbnn.cli.app import app
 from advbnn.defenses import config_io
 from advbnn.defenses.defense import Defense
+from advbnn.evaluation.audit.attack_suite import LEVELS, Level
 from advbnn.training.config import Config
 from fuzzing import WRONG, judge, printable, some
 from images import save
@@ -78,15 +79,25 @@ def place(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def working_in(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A working folder from which everything that a case wrote is removed, and no network."""
+    """A working folder, tiny audits, and no network."""
 
     def unreachable(*_: object, **__: object) -> None:
         raise OSError("no network in tests")
 
+    for name, level in LEVELS.items():
+        monkeypatch.setitem(LEVELS, name, replace(level, **{one.name: _few(level, one.name) for one in fields(level)}))
     monkeypatch.setattr(urllib.request, "urlopen", unreachable)
     monkeypatch.setattr("advbnn.data.download.time.sleep", lambda _: None)
     monkeypatch.chdir(place)
     yield
+
+
+def _few(level: Level, name: str) -> Any:
+    """A setting of an audit so small that its numbers mean little."""
+    value = getattr(level, name)
+    if isinstance(value, tuple):
+        return tuple(min(one, rank) for rank, one in enumerate(value, 1))
+    return min(value, 2 if name == "nes_directions" else 12) if isinstance(value, int) else value
 
 
 def outcome(arguments: list[str], named: tuple[str, ...]) -> tuple[str, str]:
@@ -159,7 +170,7 @@ def _keys(cls: Any, path: str = "", kinds: tuple[str, ...] = ()) -> Iterator[tup
         yield key, list(kinds)
         options = typing.get_args(hints[name]) or (hints[name],)
         for option in options:
-            if dataclasses.is_dataclass(option):
+            if is_dataclass(option):
                 chosen = (f"{key}.kind={config_io.kind_of(option)}",) if len(options) > 1 else ()
                 yield from _keys(option, f"{key}.", (*kinds, *chosen, *_WITH.get(config_io.kind_of(option), ())))
 

@@ -34,7 +34,7 @@ NAMES = ("digits", "cifar10", "stl10", "imagenet143")
 def check_source(source: str | Path, argument: str = "source") -> None:
     """Refuse what is neither the name of a dataset nor a folder; `argument` is the caller's name for it."""
     if source not in NAMES and not (isinstance(source, str | Path) and os.path.isdir(source)):
-        raise ArgumentError(f"{unknown(argument, str(source), NAMES)}, or the path of an image folder")
+        raise ArgumentError(f"{unknown(argument, str(source), NAMES)} (and there is no image folder of this name)")
 
 
 def load(
