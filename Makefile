@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 REQUIREMENTS := pyproject.toml constraints.txt
 
-.PHONY: venv demo test test-portable lint docs clean
+.PHONY: venv demo test test-portable fuzz lint docs clean
 
 venv: $(VENV)/.dev
 
@@ -26,6 +26,12 @@ test-portable: export MKL_CBWR = COMPATIBLE
 test-portable: export OMP_NUM_THREADS = 1
 test-portable: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 -m "not slow" tests/bayes tests/models tests/attacks tests/evaluation
+
+# Every wrong value for every option, key and setting, of which the tests try some: counts refusals, runs, tracebacks.
+fuzz: export ADVBNN_FUZZ = all
+fuzz: export OMP_NUM_THREADS = 1
+fuzz: $(VENV)/.dev
+	$(BIN)/python -m pytest -s tests/test_fuzz.py tests/cli/test_fuzz.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check

@@ -75,3 +75,24 @@ def test_a_bug_shows_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("advbnn.data.fetch", bug)
     result = runner.invoke(app, ["data", "download", "cifar10", "--root", "."])
     assert isinstance(result.exception, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["trian"], "Did you mean 'train'"),
+        (["evaluate"], "Missing argument"),
+        (["evaluate", "RUN", "--stesp", "3"], "--steps"),
+        (["evaluate", "RUN", "--eps", "8/0"], "'--eps'"),
+        (["predict", 5000 * "x", "image.png"], "'run'"),
+    ],
+)
+def test_wrong_usage_is_one_line_too(arguments: list[str], words: str) -> None:
+    result = runner.invoke(app, arguments)
+    assert result.exit_code == 2
+    (line,) = result.output.splitlines()
+    assert line.startswith("error: ") and words in line and "--help" in line
+
+
+def test_no_arguments_show_the_help() -> None:
+    assert "Usage" in runner.invoke(app, []).output

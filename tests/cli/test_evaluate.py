@@ -87,3 +87,9 @@ def test_warnings_are_one_line_and_empty_columns_are_left_out(runs: Path, advbnn
     assert shown.startswith("warning: 20 images: the 95 % interval")
     assert "varied" not in shown and "over seeds" not in shown  # there is one seed, and nothing varies
     assert "linf 0.05" in shown
+
+
+def test_an_attack_that_does_not_fit_is_refused_before_anything_is_measured(runs: Path, advbnn: Command) -> None:
+    arguments = ["evaluate", runs / "plain", "--attack", "clean", "--attack", "mean", "--eps", 0.1, *QUICK]
+    assert "use 'pgd'" in advbnn(*arguments, status=1)
+    assert not (runs / "plain" / "records.json").exists()

@@ -77,16 +77,18 @@ class Config:
         """The settings in a nested table, such as a parsed TOML file."""
         own, parts = _split(table)
         config = config_io.updated(cls(), own)
-        if "like" not in parts:
-            data.check_source(config.data, "data")
-        name, profile, like = parts.pop("defense", None), parts.pop("profile", None), parts.pop("like", config.data)
+        name, profile, like = parts.pop("defense", None), parts.pop("profile", None), parts.pop("like", None)
         if name is None:
             raise _missing("defense")
-        if like not in DATASETS:
-            raise ConfigError(f"data={config.data!r} has no hyper-parameters: set like to one of {', '.join(DATASETS)}")
         if name not in DEFENSES:
             raise ConfigError(str(unknown("defense", name, DEFENSES)))
         try:
+            if like is None:
+                data.check_source(config.data, "data")
+                like = config.data
+            if like not in DATASETS:
+                choices = ", ".join(DATASETS)
+                raise ConfigError(f"data={config.data!r} has no hyper-parameters: set like to one of {choices}")
             return dataclasses.replace(config, defense=defense(name, like, profile, **parts))
         except ValueError as error:
             raise ConfigError(str(error)) from error
@@ -142,9 +144,9 @@ def load_config(path: Path | str, settings: Iterable[str] = ()) -> Config:
     except (OSError, UnicodeDecodeError, ConfigError) as error:
         raise ConfigError(f"{path}: {error}") from error
     table = config_io.merged(table, config_io.nested(parse_settings(settings)))
+    config = Config.from_table(table)
     if "data" not in table:  # otherwise a forgotten line would train on the digits
         raise _missing("data")
-    config = Config.from_table(table)
     check_radius(config)
     return config
 
