@@ -18,7 +18,7 @@ class _Optimizer:
 
     def __post_init__(self) -> None:
         check_types(self)
-        within("lr", self.lr, "(0, 1e6]")
+        within("lr", self.lr, "(0, 1e30]")
         within("weight_decay", getattr(self, "weight_decay", 0.0), "[0, 1e6]")
 
 
