@@ -75,7 +75,8 @@ def usable_device(device: torch.device | str) -> torch.device:
         count, accelerator = torch.cuda.device_count(), torch.accelerator.current_accelerator()
         others = [] if accelerator is None or count else [accelerator.type]
         here = " or ".join(["cpu", *(f"cuda:{index}" for index in range(count)), *others])
-        raise ArgumentError(f"device={str(device)!r} is not usable: torch finds {here} here; use one") from None
+        problem = f"device={str(device)!r} is not usable: torch finds {here} here"
+        raise ArgumentError(f"{problem}; use one of these") from None
     return place
 
 

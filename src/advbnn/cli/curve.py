@@ -43,7 +43,8 @@ def curve(
         raise typer.BadParameter(f"a curve over {over} needs an attack, got 'clean'", param_hint="'--attack'")
     counts = [] if over == "radius" else [options.whole(f"{value:.17g}", "'--at'") for value in at or ()]
     refuse_impossible([] if attack == CLEAN else [attack], norm, steps, eot)
-    options.refuse_larger_than_images(norm, [*([] if eps is None else [eps]), *(at or () if over == "radius" else ())])
+    options.refuse_larger_than_images(norm, [] if eps is None else [eps])
+    options.refuse_larger_than_images(norm, at or () if over == "radius" else (), "--at")
     settings = {"seeds": seeds, "batch_size": batch_size, "engine": engine, "precision": precision}
     with open_run(run, device=device, limit=limit, out=out, last=last, **settings) as (trained, test, shared, leads):
         # a curve over radii replaces the radius of the attack

@@ -50,12 +50,12 @@ def whole(text: str | int, hint: str | None = None) -> int:
         raise typer.BadParameter(problem, param_hint=hint) from None
 
 
-def refuse_larger_than_images(norm: str, radii: Sequence[float]) -> None:
+def refuse_larger_than_images(norm: str, radii: Sequence[float], option: str = "--eps") -> None:
     """Refuses a finite linf radius above 1, which allows every image, as pixels lie in [0, 1]."""
     for radius in radii:
         if norm == "linf" and 1 < radius < math.inf:
             problem = f"a linf radius of {radius:g} puts every image inside the ball; did you mean {radius:g}/255?"
-            raise typer.BadParameter(problem, param_hint="'--eps'")
+            raise typer.BadParameter(problem, param_hint=f"'{option}'")
 
 
 def file_to_write(path: Path | None) -> Path | None:
