@@ -9,6 +9,8 @@ from contextlib import contextmanager
 
 import torch
 
+from advbnn.errors import whole
+
 
 def _default_generator(device: torch.device) -> torch.Generator:
     if device.type == "cuda":
@@ -27,6 +29,7 @@ def seeded(seed: int | None, device: torch.device | str = "cpu") -> Iterator[Non
     if seed is None:
         yield
         return
+    check_seed(seed)
     generators = {torch.default_generator, _default_generator(torch.device(device))}
     states = [(generator, generator.get_state()) for generator in generators]
     try:
@@ -36,6 +39,11 @@ def seeded(seed: int | None, device: torch.device | str = "cpu") -> Iterator[Non
     finally:
         for generator, state in states:
             generator.set_state(state)
+
+
+def check_seed(seed: int, argument: str = "seed") -> int:
+    """Refuse what torch does not take for a seed."""
+    return whole(argument, seed, -(2**63), 2**63 - 1)
 
 
 def derive_seed(seed: int, purpose: str, index: int = 0) -> int:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from advbnn.attacks.losses import Objective
 from advbnn.attacks.pgd import PGD
-from advbnn.errors import ArgumentError
+from advbnn.errors import within
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +44,7 @@ class EvasivePGD(PGD):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.weight >= 0:
-            raise ArgumentError(f"weight must be 0 or more, got {self.weight}")
+        within("weight", self.weight, "[0, 1e30]")
 
     @property
     def objective(self) -> Objective:

@@ -1,6 +1,7 @@
 """Prediction with a random network: the mean over weight samples, and its uncertainty (eq. 18 and 19)."""
 
 import math
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,8 @@ from advbnn.modules import all_finite, evaluating, explain_input_errors, not_fin
 from advbnn.randomness import seeded
 
 RULES = ("probability", "loss", "vote")
+_BYTES = 10  # images in [0, 1] stay below, whatever constant they are divided by
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 @dataclass(frozen=True)
@@ -54,14 +57,22 @@ def predict(
         raise ArgumentTypeError(f"x must be a tensor, got {type(x).__name__}; torch.as_tensor makes one of an array")
     with evaluating(model), seeded(seed, x.device), explain_input_errors(model, "x", x.shape, x.dtype, x.device):
         outputs = [_logits(model, x) for _ in range(samples)]
-    # checked after all passes are queued, and together, to wait for the device once
-    finite, probabilities = torch.stack([all_finite(x).to(outputs[0].device), are_probabilities(outputs[0])]).tolist()
-    if not finite:
-        raise not_finite_error(x)
-    _refuse_probabilities(probabilities)
     log_probs = torch.stack(outputs).log_softmax(-1)  # [samples, n, classes]
     log_mean = log_probs.logsumexp(0) - math.log(samples)
     probs = log_mean.exp()
+    # checked after all passes are queued, and together, to wait for the device once
+    checks = (all_finite(x), are_probabilities(outputs[0]), all_finite(probs), look_like_bytes(x))
+    finite, probabilities, defined, bytes_found = torch.stack([check.to(probs.device) for check in checks]).tolist()
+    if not finite:
+        raise not_finite_error(x)
+    _refuse_probabilities(probabilities)
+    if not defined:
+        raise ArgumentError("model returned NaN or infinite logits; check its weights and its precision")
+    if bytes_found:
+        remedy = "divide it by 255 if the network was trained on images in [0, 1]"
+        warnings.warn(
+            f"x has no value below 0 and some above {_BYTES}, like images of 0 to 255; {remedy}", stacklevel=3
+        )
     entropy, expected_entropy = _entropy(log_mean), _entropy(log_probs).mean(0)
     mutual_information = (entropy - expected_entropy).clamp_min(0)  # negative only by rounding
     return Prediction(probs, _label(log_probs, probs, rule), entropy, expected_entropy, mutual_information)
@@ -94,6 +105,14 @@ class Ensemble(nn.Module):
 
     def extra_repr(self) -> str:
         return f"samples={self.samples}, seed={self.seed}"
+
+
+def look_like_bytes(x: Tensor) -> Tensor:
+    """Whether floating-point images seem to be on the scale 0 to 255, one bool."""
+    if x.ndim != 4 or not x.numel() or x.layout != torch.strided or x.dtype not in _FLOATS:
+        return torch.zeros((), dtype=torch.bool, device=x.device)
+    low, high = x.aminmax()
+    return (low >= 0) & (high > _BYTES)
 
 
 def are_probabilities(outputs: Tensor) -> Tensor:

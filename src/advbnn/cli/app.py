@@ -8,6 +8,7 @@ from advbnn import __version__
 from advbnn.cli.audit import audit
 from advbnn.cli.curve import curve
 from advbnn.cli.download import download
+from advbnn.cli.errors import Command, Group
 from advbnn.cli.evaluate import evaluate
 from advbnn.cli.predict import predict
 from advbnn.cli.report import report
@@ -17,12 +18,12 @@ from advbnn.cli.train import train
 from advbnn.cli.transfer import transfer
 from advbnn.cli.uncertainty import uncertainty
 
-app = typer.Typer(name="advbnn", no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
+app = typer.Typer(name="advbnn", cls=Group, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
 for command in (train, evaluate, audit, curve, transfer, uncertainty, predict, report, tables, reproduce):
-    app.command()(command)
+    app.command(cls=Command)(command)
 
 data = typer.Typer(no_args_is_help=True, help="Download datasets from their publishers.")
-data.command()(download)
+data.command(cls=Command)(download)
 app.add_typer(data, name="data")
 
 

@@ -24,11 +24,11 @@ def audit(
     transfer_from: Annotated[
         list[Path] | None, typer.Option(help="Another run whose adversarial examples are tested too. May be repeated.")
     ] = None,
-    samples: Annotated[int, typer.Option(help="Weight samples for the accuracy under a single attack.")] = 20,
-    seeds: Annotated[int, typer.Option(help="Repetitions of the whole audit.")] = 1,
+    samples: Annotated[int, options.count("Weight samples for the accuracy under a single attack.")] = 20,
+    seeds: Annotated[int, options.count("Repetitions of the whole audit.")] = 1,
     limit: Annotated[
         int | None,
-        typer.Option(help=f"Use only the first LIMIT test images; by default {QUICK_IMAGES} at quick, else all."),
+        options.count(f"Use only the first N test images; by default {QUICK_IMAGES} at quick, else all."),
     ] = None,
     batch_size: options.BatchSize = 250,
     out: options.Out = None,

@@ -37,11 +37,15 @@ def evaluate(
     settings = {"samples": samples, "seeds": seeds, "batch_size": batch_size, "engine": engine, "precision": precision}
     with open_run(run, device=device, limit=limit, out=out, last=last, **settings) as (trained, test, shared, leads):
         radii = eps or ([training_radius(trained, norm)] if attacking else [])
+        # all are made before anything is measured, as some do not fit the network
+        chosen = [
+            (name, make_attack(name, trained.model, Threat(norm, radius), steps, eot))
+            for radius in radii
+            for name in attacking
+        ]
         evaluation = Evaluation(trained.model, test, **shared)
         records = evaluation.accuracy(CLEAN, None) if CLEAN in names else Records()
-        for radius in radii:
-            for name in attacking:
-                chosen = make_attack(name, trained.model, Threat(norm, radius), steps, eot)
-                records += evaluation.accuracy(title(name, chosen), chosen)
+        for name, one in chosen:
+            records += evaluation.accuracy(title(name, one), one)
         if leads:
             show(records)

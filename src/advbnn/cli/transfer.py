@@ -40,7 +40,8 @@ def transfer(
     refuse_impossible([attack], norm, steps, eot)
     options.refuse_larger_than_images(norm, [eps])
     if attack == "mean":
-        raise typer.BadParameter("--attack mean attacks the mean network of one run; use advbnn evaluate RUN")
+        problem = "mean attacks the mean network of one run; use advbnn evaluate RUN"
+        raise typer.BadParameter(problem, param_hint="'--attack'")
     settings: dict[str, Any] = {"samples": samples, "seeds": seeds, "batch_size": batch_size}
     settings |= {"engine": engine, "precision": precision}
     with evaluation_processes(device) as (world, place):

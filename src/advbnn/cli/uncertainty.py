@@ -40,22 +40,30 @@ def uncertainty(
     from advbnn.attacks.threat import Threat
     from advbnn.cli.attacks import make_attack, refuse_impossible, title
     from advbnn.cli.common import open_run, training_radius
-    from advbnn.data import NAMES, load
+    from advbnn.data import NAMES, check_source, load
     from advbnn.evaluation import uncertainty as measure
 
     names = attack or ["pgd", "evasive"]
     refuse_impossible(names, norm, steps, eot)
     options.refuse_larger_than_images(norm, eps or ())
     settings = {"samples": samples, "seeds": seeds, "batch_size": batch_size, "engine": engine, "precision": precision}
+    for source in foreign or ():
+        check_source(source, "foreign")
     with open_run(run, device=device, limit=limit, out=out, last=last, **settings) as (trained, test, shared, leads):
+        # all are loaded and made before anything is measured, as some do not fit the network
+        others = [load(source, size=None if source in NAMES else test.shape[-1]).test for source in foreign or ()]
+        measure.check_foreign(test, others)
+        chosen = [
+            {title(name, one): one}
+            for radius in eps or [training_radius(trained, norm)]
+            for name in names
+            for one in (make_attack(name, trained.model, Threat(norm, radius), steps, eot),)
+        ]
         records = measure.uncertainty(trained.model, test, **shared)
-        for radius in eps or [training_radius(trained, norm)]:
-            made = ((name, make_attack(name, trained.model, Threat(norm, radius), steps, eot)) for name in names)
-            chosen = {title(name, one): one for name, one in made}
-            records += measure.uncertainty(trained.model, test, chosen, **shared)
-        for source in foreign or ():
-            others = (load(source) if source in NAMES else load(source, size=test.shape[-1])).test
-            records += measure.ood_detection(trained.model, test, {others.name: others}, **shared)
+        for attacks in chosen:
+            records += measure.uncertainty(trained.model, test, attacks, **shared)
+        for one in others:
+            records += measure.ood_detection(trained.model, test, {one.name: one}, **shared)
         if leads:
             _show(records)
 

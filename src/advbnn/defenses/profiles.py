@@ -67,7 +67,7 @@ def defense(name: str, data: str = "digits", profile: str | None = None, **overr
         raise unknown("data", data, DATASETS)
     makers = {"ours": _ours} if data == "digits" else {"authors_code": _authors_code, "paper": _paper}
     profile = profile or next(iter(makers))
-    if profile not in makers:
+    if profile not in list(makers):  # a list takes any value
         raise unknown(f"profile for {data}", profile, makers)
     original = makers[profile](name, data)
     changed = updated(original, overrides)

@@ -24,7 +24,7 @@ from advbnn.attacks.transfer import Transfer
 from advbnn.bayes.prediction import RULES, Prediction, predict
 from advbnn.data.imageset import Examples
 from advbnn.distributed import world
-from advbnn.errors import ArgumentError, unknown
+from advbnn.errors import MOST_EXAMPLES, ArgumentError, positive_whole, shown, unknown
 from advbnn.evaluation.attackable import accelerated
 from advbnn.evaluation.batchwise import Batch, Work, batchwise, gather
 from advbnn.evaluation.checks import Perturbation as Perturbation
@@ -35,7 +35,7 @@ from advbnn.evaluation.records import Plan, Record, Records, check_same_settings
 from advbnn.fast.acceleration import computes_in_bf16, engine_of
 from advbnn.modules import device_of, dtype_of, evaluating, explain_input_errors, without_parameter_gradients
 from advbnn.progress import listening
-from advbnn.randomness import crafting_seed, scoring_seed
+from advbnn.randomness import check_seed, crafting_seed, scoring_seed
 
 CLEAN = "clean"
 
@@ -108,7 +108,8 @@ class Evaluation:
             raise unknown("option", extra[0], Options.__annotations__)
         check_classification(model, data)
         self.model, self.data = model, data
-        self.samples, self.batch_size = options.get("samples", 20), options.get("batch_size", 250)
+        self.samples = positive_whole("samples", options.get("samples", 20))
+        self.batch_size = positive_whole("batch_size", options.get("batch_size", 250), most=MOST_EXAMPLES)
         self.rule, self.rows = options.get("rule", "probability"), options.get("rows")
         self.out, self.progress = options.get("out"), options.get("progress", False)
         self._label, self._command = options.get("label"), options.get("command", "")
@@ -116,14 +117,14 @@ class Evaluation:
         # a source is accelerated once, not for every batch
         self._accelerated = functools.cache(lambda network: accelerated(network, engine, precision))
         self.fast, self.device = self._accelerated(model), device_of(model, data.device)
-        if min(self.samples, self.batch_size) < 1:
-            raise ArgumentError(f"samples={self.samples} and batch_size={self.batch_size} must be at least 1")
         if self.rule not in RULES:
             raise unknown("rule", self.rule, RULES)
         seeds = options.get("seeds", 3)
-        self.seed_list = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
+        one_count = not isinstance(seeds, Sequence) and getattr(seeds, "ndim", 0) == 0
+        listed: Any = range(positive_whole("seeds", seeds)) if one_count else seeds
+        self.seed_list = tuple(check_seed(seed, "seeds") for seed in listed)
         if not self.seed_list or len(set(self.seed_list)) != len(self.seed_list):
-            raise ArgumentError(f"seeds must be a positive count or a list of distinct seeds, got {seeds!r}")
+            raise ArgumentError(f"seeds must be a positive count or a list of distinct seeds, got {shown(seeds)}")
         n = len(data) if self.rows is None else check_rows(self.rows, len(data))
         if n < 100:
             width = f"{n} images: the 95 % interval of an accuracy spans up to {min(100, 200 / n**0.5):.0f} points"
@@ -187,8 +188,6 @@ class Evaluation:
     def classify(self, x: Tensor, seed: int) -> Prediction:
         """The prediction of the ensemble of an evaluation seed."""
         prediction = predict(self.fast, x, self.samples, scoring_seed(seed), self.rule)
-        if not prediction.probs.isfinite().all():
-            raise ArgumentError("model returned NaN or infinite logits; check its weights and its precision")
         classes, needed = prediction.probs.shape[1], len(self.data.classes)
         if classes < needed:
             raise ArgumentError(f"model has {classes} classes, {self.data.name!r} has {needed}; use data that fits it")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from advbnn import modules
 from advbnn.bayes.likelihoods import Gaussian
 from advbnn.data.imageset import Examples
-from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole
+from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole, within
 from advbnn.evaluation.batchwise import Batch, batchwise
 from advbnn.evaluation.checks import Perturbation, check_allowed, check_attack, check_model_and_examples
 from advbnn.evaluation.intervals import mean_interval
@@ -81,7 +81,7 @@ def regress(
     if not bool(modules.all_finite(x)):
         raise modules.not_finite_error(x)
     weights_std, mean = torch.std_mean(outputs, 0, correction=0)
-    noise = torch.full_like(mean, noise_std)
+    noise = torch.full_like(mean, float(noise_std))
     return Regression(mean, weights_std, noise, std=torch.hypot(weights_std, noise))
 
 
@@ -161,5 +161,4 @@ def _sampled_outputs(model: nn.Module, x: Tensor, samples: int, seed: int | None
 
 
 def _check_noise(noise_std: float) -> None:
-    if noise_std is None or not 0 <= noise_std < math.inf:
-        raise ArgumentError(f"noise_std must be 0 or more, got {noise_std}; a learned one is FitResult.noise_std")
+    within("noise_std", noise_std, "[0, 1e30]", "a learned one is FitResult.noise_std")

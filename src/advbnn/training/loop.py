@@ -101,17 +101,24 @@ def fit(
         DivergedError: the loss is NaN or infinite; the state is saved separately.
     """
     check_arguments(net, data, defense)
+    settings = config or Config(
+        data=data.train.name,
+        seed=seed,
+        engine=engine,
+        precision=precision,
+        log_every=log_every,
+        save_every=save_every,
+        defense=defense,
+    )
     processes = world()
-    device = torch.device(device) if device is not None else next(net.parameters()).device
+    device = modules.usable_device(device) if device is not None else next(net.parameters()).device
     training = TrainingState(defense.wrap(net).to(device), data.to(device), defense, seed, engine, processes, precision)
-    if out is not None and config is None:
-        train = data.train
-        if not defense.has_built(training.model, classes=len(train.classes), shape=train.shape):
-            defense = replace(defense, architecture=OWN)
-        config = Config(data=train.name, seed=seed, engine=engine, precision=precision, defense=defense)
+    train = data.train
+    if config is None and not defense.has_built(training.model, classes=len(train.classes), shape=train.shape):
+        settings = replace(settings, defense=replace(defense, architecture=OWN))
 
     with (
-        _opened(training, config, out, resume) as run,
+        _opened(training, settings, out, resume) as run,
         ProgressBar("training" if progress and processes.leads else None) as bar,
         Journal(run, bar, log_every=log_every, save_every=save_every, tensorboard=tensorboard) as journal,
         Interrupts() as interrupts,
@@ -160,10 +167,10 @@ def _train(training: TrainingState, journal: Journal, interrupts: Interrupts, ou
 
 @contextmanager
 def _opened(
-    training: TrainingState, config: Config | None, out: Path | str | None, resume: bool
+    training: TrainingState, config: Config, out: Path | str | None, resume: bool
 ) -> Iterator[RunFolder | None]:
     """The run folder, locked, in the process that leads."""
-    if out is None or config is None or not training.world.leads:
+    if out is None or not training.world.leads:
         yield None
         return
     with locked_folder(Path(out)):

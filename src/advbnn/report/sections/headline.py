@@ -20,7 +20,7 @@ _BOTH = (
 )
 _NO_AUDIT = (
     "There is no worst case because no audit was run. Accuracy under a single attack can be far too high; "
-    "`advbnn audit RUN` measures the worst case."
+    "the command advbnn audit RUN measures the worst case."
 )
 _INTERVALS = (
     "Brackets hold 95 % intervals over the choice of test images. Attacks never see the weight samples that score them."
