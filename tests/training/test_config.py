@@ -1,12 +1,13 @@
 """Settings of runs: the files in configs/, `--set`, and what is refused."""
 
+import os
 import tomllib
 from pathlib import Path
 
 import pytest
 
 from advbnn.defenses.profiles import DATASETS, DEFENSES, defense
-from advbnn.errors import ConfigError
+from advbnn.errors import ArgumentError, ConfigError
 from advbnn.paper.evidence import Evidence
 from advbnn.training.config import INDIFFERENT, Config, load_config, parse_settings
 
@@ -157,3 +158,8 @@ def test_settings_that_decide_the_result_and_those_that_do_not() -> None:
         assert config.difference(other) is not None
     changed = Config(defense=defense("adv", attack={"threat": {"eps": 0.5}}))
     assert config.difference(changed) == "attack.threat.eps = 0.15 there, 0.5 now"
+
+
+def test_data_whose_name_cannot_be_stored_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="data: .*rename"):
+        Config.from_table({"data": os.fsdecode(b"gr\xfc\xdf"), "like": "digits", "defense": "adv"}).load_data()
