@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import numpy as np
@@ -81,3 +82,13 @@ def test_one_error_names_all_unreadable_images(image_folder: Path) -> None:
         file.write_bytes(b"")
     with pytest.raises(DataError, match="and 1 more"):
         load_folder(image_folder)
+
+
+def test_file_names_need_not_be_utf8_but_class_names_do(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        save(tmp_path / split / "a" / "1.png")
+        os.rename(tmp_path / split / "a" / "1.png", os.fsencode(tmp_path / split / "a") + b"/\xff.png")
+    assert len(load_folder(tmp_path, size=4, cache=tmp_path / "cache").train) == 1
+    os.rename(tmp_path / "train" / "a", os.fsencode(tmp_path / "train") + b"/\xff")
+    with pytest.raises(DataError, match="is not UTF-8; rename it"):
+        load_folder(tmp_path)

@@ -36,7 +36,7 @@ class Listing:
         """What the decoded images depend on, for a cache: files, their sizes and times, and the resizing."""
         stats = [path.stat() for path in self.paths()]  # times, too, as a bitmap keeps its size whatever is drawn on it
         lines = [f"{file}\0{s.st_size}\0{s.st_mtime_ns}\n" for file, s in zip(self.files, stats, strict=True)]
-        listing = hashlib.sha256("".join(lines).encode()).hexdigest()
+        listing = hashlib.sha256(os.fsencode("".join(lines))).hexdigest()
         recipe = f"RGB, centre square, bilinear with antialiasing, {size}x{size}"
         return {"recipe": recipe, "images": len(self.files), "listing": listing}
 
@@ -46,7 +46,11 @@ def class_folders(folder: Path) -> tuple[str, ...]:
     if not folder.is_dir():
         raise data_error(folder, "there is no such folder", LAYOUT)
     with explain_file_errors(folder, "cannot be read", "check its permissions"):
-        return tuple(sorted(e.name for e in os.scandir(folder) if e.is_dir() and not e.name.startswith(".")))
+        names = sorted(e.name for e in os.scandir(folder) if e.is_dir() and not e.name.startswith("."))
+    for name in names:
+        if any("\ud800" <= letter <= "\udfff" for letter in name):  # how Python shows bytes that are not UTF-8
+            raise data_error(folder, f"the name of its folder {name!r} is not UTF-8", "rename it")
+    return tuple(names)
 
 
 def list_images(folder: Path, classes: Sequence[str] | None = None) -> Listing:
@@ -67,7 +71,7 @@ def list_images(folder: Path, classes: Sequence[str] | None = None) -> Listing:
             raise data_error(folder / name, problem, "add some or remove the folder")
         found += [(path.relative_to(folder).as_posix(), label) for path in images]
     # sorted by class, the first images would all be of one class
-    found.sort(key=lambda image: hashlib.sha256(image[0].encode()).digest())
+    found.sort(key=lambda image: hashlib.sha256(os.fsencode(image[0])).digest())
     files, labels = zip(*found, strict=True)
     return Listing(folder, classes, files, labels)
 
