@@ -23,7 +23,7 @@ WRONG = (
         "\x7f",
         "\udcff",
         "a\x1b[31m",
-        "../nowhere",
+        "nowhere/at/all",
         "/proc/nowhere",
     ),
 )

@@ -132,7 +132,16 @@ def option_cases() -> list[tuple[list[str], tuple[str, ...]]]:
                     arguments = [*call, f"{parameter.opts[0]}={value}"]
                 else:
                     arguments = [*call[:place_of], value, *call[place_of + 1 :]]
-                cases.append((arguments, (parameter.opts[0], parameter.name, printable(value))))
+                # a value of an argument that begins with a dash is an option, one of --set begins with a key
+                named = (
+                    parameter.opts[0],
+                    parameter.name,
+                    value[:10] or ".",
+                    printable(value),
+                    "No such option",
+                    "key=",
+                )
+                cases.append((arguments, named))
             place_of += parameter.param_type_name == "argument"
     return cases
 

@@ -63,11 +63,12 @@ class Command(TyperCommand):
 
 
 def _refuse_impossible(path: Path, parameter: Any, ctx: Any) -> None:
-    """Refuses a path that no file can have, such as one that is too long."""
+    """Refuses a path that no file can have, such as one that is too long, and one that no message can show."""
     try:
+        str(path).encode()
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         pass
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not a path"
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise typer.BadParameter(f"{shown(str(path))} cannot be used: {reason}", ctx=ctx, param=parameter) from None
