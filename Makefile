@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 REQUIREMENTS := pyproject.toml constraints.txt
 
-.PHONY: venv demo test test-portable kills lint docs clean
+.PHONY: venv demo test test-portable fuzz kills lint docs clean
 
 venv: $(VENV)/.dev
 
@@ -32,6 +32,12 @@ kills: export ADVBNN_FUZZ = all
 kills: export OMP_NUM_THREADS = 1
 kills: $(VENV)/.dev
 	$(BIN)/python -m pytest -s tests/training/test_kills.py
+
+# Every wrong value for every option, key and setting, of which the tests try some: counts refusals, runs, tracebacks.
+fuzz: export ADVBNN_FUZZ = all
+fuzz: export OMP_NUM_THREADS = 1
+fuzz: $(VENV)/.dev
+	$(BIN)/python -m pytest -s tests/test_fuzz.py tests/cli/test_fuzz.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check

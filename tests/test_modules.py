@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from advbnn import audit, bayesianize, evaluate, models, predict
 from advbnn.attacks.threat import Threat
 from advbnn.data import from_tensors
-from advbnn.errors import InputError
+from advbnn.errors import ArgumentError, InputError
 from advbnn.evaluation.accuracy import SmallSampleWarning
-from advbnn.modules import all_finite, evaluating, training, without_parameter_gradients
+from advbnn.modules import all_finite, evaluating, training, usable_device, without_parameter_gradients
 
 
 def modes(net: nn.Module) -> list[bool]:
@@ -106,3 +106,10 @@ def test_finite_inputs() -> None:
     for value in (math.nan, math.inf):
         x[1, 2] = value
         assert not bool(all_finite(x))
+
+
+@pytest.mark.parametrize("device", ["meta", "xla", "cuda:99", "tpu", "", 3.5])
+def test_a_device_that_is_not_there_is_refused_with_those_that_are(device: str) -> None:
+    with pytest.raises(ArgumentError, match="device=.*torch finds cpu.*here"):
+        usable_device(device)
+    assert usable_device("cpu") == torch.device("cpu")

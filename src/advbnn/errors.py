@@ -2,13 +2,26 @@
 
 Every error that a user can correct is an `AdvbnnError`, and the command line catches nothing else. Each is also the
 built-in error that a Python caller expects.
+
+Settings are checked here, too, with bounds: `positive_whole`, `within` and `check_types`.
 """
 
+import functools
+import types
+import typing
 from collections.abc import Iterable
+from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
+from numbers import Real
 from operator import index
 from pathlib import Path
 from typing import Any
+
+MOST = 1_000_000
+"""The largest count of steps, samples, epochs and the like: no machine finishes more."""
+
+MOST_EXAMPLES = 1_000_000_000
+"""The largest size of a batch or a dataset."""
 
 
 class AdvbnnError(Exception):
@@ -63,7 +76,8 @@ def unknown(argument: str, value: object, options: Iterable[str]) -> ArgumentErr
     """The error for an unknown name, with the names that exist and the closest of them."""
     known = sorted(options)
     expected = ", ".join(map(repr, known))
-    return ArgumentError(f"{argument}={value!r} is unknown: expected one of {expected}{did_you_mean(value, known)}")
+    hint = did_you_mean(value, known)
+    return ArgumentError(f"{argument}={shown(value)} is unknown: expected one of {expected}{hint}")
 
 
 def did_you_mean(value: object, options: Iterable[str]) -> str:
@@ -77,13 +91,81 @@ def data_error(path: Path | str, problem: str, remedy: str) -> DataError:
     return DataError(f"{path}: {problem}; {remedy}")
 
 
-def positive_whole(argument: str, value: Any) -> int:
-    """`value` as an int of at least 1, also from integers of numpy and torch; True and False are refused."""
-    is_bool = isinstance(value, bool) or str(getattr(value, "dtype", "")) in ("bool", "torch.bool")
-    try:
-        number = 0 if is_bool else index(value)
-    except TypeError:
-        number = 0
-    if number < 1:
-        raise ArgumentError(f"{argument} must be a positive whole number, got {value!r}")
+def positive_whole(argument: str, value: Any, most: int = MOST) -> int:
+    """`value` as an int from 1 to `most`, also from integers of numpy and torch; True and False are refused."""
+    return whole(argument, value, 1, most)
+
+
+def whole(argument: str, value: Any, least: int, most: int = MOST) -> int:
+    """`value` as an int from `least` to `most`, also from integers of numpy and torch; True and False are refused."""
+    number = _as_int(value)
+    if number is None or not least <= number <= most:
+        kind = "a positive whole number" if least == 1 else f"a whole number of at least {least:,}"
+        raise ArgumentError(f"{argument} must be {kind}, at most {most:,}, got {shown(value)}")
     return number
+
+
+def within(argument: str, value: Any, interval: str, remedy: str = "") -> None:
+    """Refuse what is not a number of the interval, such as `"(0, 1]"`, including NaN, True and False."""
+    low, high = map(float, interval[1:-1].split(","))
+    try:
+        number = float("nan") if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+    except OverflowError:  # an int that no float holds
+        number = float("nan")
+    above = low < number if interval[0] == "(" else low <= number
+    below = number < high if interval[-1] == ")" else number <= high
+    if not (above and below):
+        end = f"; {remedy}" if remedy else ""
+        raise ArgumentError(f"{argument} must be a number in {interval}, got {shown(value)}{end}")
+
+
+def check_types(settings: Any) -> None:
+    """Refuse flags that are not bool, names that are not text, and parts that are not of their class, of a dataclass.
+
+    Numbers have bounds, which `whole` and `within` check; other types are left alone.
+    """
+    for name, options in _flags_names_and_parts(settings.__class__).items():
+        value = getattr(settings, name)
+        if not isinstance(value, options):
+            expected = " or ".join(_WORDS.get(option, option.__name__) for option in options)
+            raise ArgumentTypeError(f"{name} must be {expected}, got {shown(value)}")
+
+
+def shown(value: object) -> str:
+    """The value for a message, cut if it is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # an int of more digits than Python converts
+        text = f"a number of more than {4300:,} digits"
+    return text if len(text) <= 100 else f"{text[:90]}... ({len(text):,} characters)"
+
+
+_WORDS: dict[Any, str] = {bool: "True or False", str: "text", types.NoneType: "None"}
+
+
+@functools.cache
+def _flags_names_and_parts(cls: type) -> dict[str, tuple[Any, ...]]:
+    """The types of the fields that hold nothing else."""
+    try:
+        hints = typing.get_type_hints(cls)
+    except NameError:  # a class of the user's whose annotations cannot be resolved here
+        return {}
+    union = (typing.Union, types.UnionType)
+    options = {
+        field.name: typing.get_args(hint) if typing.get_origin(hint) in union else (hint,)
+        for field in fields(cls)
+        for hint in (hints[field.name],)
+    }
+    return {
+        name: kinds for name, kinds in options.items() if all(kind in _WORDS or is_dataclass(kind) for kind in kinds)
+    }
+
+
+def _as_int(value: Any) -> int | None:
+    """An integer of Python, numpy or torch; None for everything else, and for True and False."""
+    if isinstance(value, bool) or str(getattr(value, "dtype", "")) in ("bool", "torch.bool"):
+        return None
+    try:
+        return index(value)
+    except TypeError:
+        return None

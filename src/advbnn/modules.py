@@ -66,6 +66,20 @@ def device_of(model: nn.Module, otherwise: torch.device) -> torch.device:
     return next((p.device for p in model.parameters()), otherwise)
 
 
+def usable_device(device: torch.device | str) -> torch.device:
+    """A device that torch has here."""
+    try:
+        place = torch.device(device)
+        torch.zeros((), device=place).item()
+    except Exception:  # each kind of device fails in its own way, the meta device when a value is read
+        count, accelerator = torch.cuda.device_count(), torch.accelerator.current_accelerator()
+        others = [] if accelerator is None or count else [accelerator.type]
+        here = " or ".join(["cpu", *(f"cuda:{index}" for index in range(count)), *others])
+        problem = f"device={str(device)!r} is not usable: torch finds {here} here"
+        raise ArgumentError(f"{problem}; use one of these") from None
+    return place
+
+
 def dtype_of(model: nn.Module) -> torch.dtype:
     """The dtype of the first floating-point weight; float32 for a network without any."""
     return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
@@ -82,7 +96,7 @@ def explain_input_errors(
     """
     try:
         yield
-    except (RuntimeError, InputError) as error:
+    except (RuntimeError, IndexError, InputError) as error:
         reason = _mismatch(model, shape, dtype, device, str(error))
         if reason is None or isinstance(error, torch.OutOfMemoryError):
             raise

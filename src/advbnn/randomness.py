@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from advbnn.errors import ArgumentError, ArgumentTypeError
+from advbnn.errors import ArgumentError, ArgumentTypeError, whole
 
 
 def _default_generator(device: torch.device) -> torch.Generator:
@@ -37,6 +37,7 @@ def seeded(seed: int | None, device: torch.device | str = "cpu") -> Iterator[Non
     if seed is None:
         yield
         return
+    check_seed(seed)
     generators = {torch.default_generator, _default_generator(torch.device(device))}
     states = [(generator, generator.get_state()) for generator in generators]
     try:
@@ -63,6 +64,11 @@ def seeded_globally(seed: int | None, device: torch.device | str = "cpu") -> Ite
     finally:
         random.setstate(states[0])
         np.random.set_state(states[1])
+
+
+def check_seed(seed: int, argument: str = "seed") -> int:
+    """Refuse what torch does not take for a seed."""
+    return whole(argument, seed, -(2**63), 2**63 - 1)
 
 
 def derive_seed(seed: int, purpose: str, index: int = 0) -> int:

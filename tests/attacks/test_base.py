@@ -37,6 +37,7 @@ def model(request):
     return net if request.param == "plain" else bayesianize(net)
 
 
+@pytest.mark.filterwarnings("ignore:eps=2 allows every point")
 @pytest.mark.parametrize("name", ATTACKS)
 @settings(max_examples=8, deadline=None)
 @given(
@@ -255,3 +256,11 @@ def test_a_threat_and_known_names_are_needed():
     ):
         with pytest.raises(ValueError, match=message):
             attacks.FGSM(LINF, **options)
+
+
+def test_a_radius_that_holds_every_image_is_questioned():
+    (x, y), net = images(2, (1, 4, 4)), small_net((1, 4, 4))
+    with pytest.warns(UserWarning, match="eps=8 .*8/255"):
+        attacks.FGSM(Threat("linf", 8))(net, x, y)
+    for threat in (Threat("linf", 1.0), Threat("l2", 8.0), Threat("linf", 8.0, bounds=(0.0, 255.0))):
+        attacks.FGSM(threat)(net, x, y)

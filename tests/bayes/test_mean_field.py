@@ -153,7 +153,7 @@ def test_one_network_may_have_parameters_of_several_precisions() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"init_std": 0.0}, "init_std.*positive"),
+        ({"init_std": 0.0}, "init_std .*0.0"),
         ({"init_std": {"wieght": 1.0}}, "init_std.*'wieght'.*'weight'"),
         ({"prior": GaussianPrior(mean={"wieght": 1.0})}, r"prior\.mean.*'wieght'.*'weight'"),
         ({"prior": ScaleMixturePrior(narrow_std={"bais": 1.0, "*": 0.1})}, r"prior\.narrow_std.*'bais'.*'bias'"),

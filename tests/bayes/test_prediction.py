@@ -110,6 +110,38 @@ def test_bad_arguments_are_refused(call: Callable[[], object], message: str) -> 
         call()
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_network_that_returns_nan_is_refused(value: float) -> None:
+    class Broken(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.new_zeros(len(x), 3).index_fill_(0, torch.tensor([1]), value)
+
+    with pytest.raises(ValueError, match="model returned NaN.*weights"):
+        predict(Broken(), X, samples=2)
+
+
+def test_a_class_may_be_impossible() -> None:
+    net = nn.Sequential(nn.Linear(4, 3), nn.Threshold(1e9, -math.inf))
+    masked = torch.tensor([0.0, 1.0, -math.inf])
+
+    class Masked(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return masked.expand(len(x), 3)
+
+    assert predict(Masked(), X, samples=2).probs[:, 2].eq(0).all()
+    with pytest.raises(ValueError, match="NaN"):  # no class is possible
+        predict(net, X, samples=1)
+
+
+def test_floating_point_images_of_0_to_255_are_questioned() -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+    images = torch.rand(2, 1, 2, 2)
+    with pytest.warns(UserWarning, match="x .*255"):
+        predict(net, 255 * images, samples=1)
+    for fine in (images, 20 * (images - 0.5), images / 0.229):  # also when it is normalised
+        predict(net, fine, samples=1)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_refuses_probabilities_whose_softmax_it_would_take(dtype: torch.dtype) -> None:
     model = nn.Sequential(bnn(), nn.Softmax(1)).to(dtype)

@@ -34,7 +34,7 @@ except SystemExit as ended:
 """
     ended = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
     assert ended.returncode == status, ended.stderr
-    assert "Usage" in ended.stdout + ended.stderr
+    assert "Usage" in ended.stdout or "did you mean 'train'" in ended.stderr.lower()
 
 
 def test_version() -> None:
@@ -55,8 +55,9 @@ def test_version() -> None:
         (["predict", "file", "nothing.png"], "no such file: nothing.png"),
         (["predict", "file", "."], "is a folder; give the files"),
         (["evaluate", "."], "not a run folder"),
-        (["evaluate", ".", "--device", "tpu"], "device='tpu' is unknown: expected cpu"),
-        (["evaluate", ".", "--device", "cuda:99"], "device='cuda:99' does not exist"),
+        (["evaluate", ".", "--device", "tpu"], "--device='tpu' is not usable: torch finds cpu"),
+        (["evaluate", ".", "--device", "meta"], "--device='meta' is not usable: torch finds cpu"),
+        (["evaluate", ".", "--device", "cuda:99"], "--device='cuda:99' is not usable: torch finds cpu"),
     ],
 )
 def test_errors_are_one_line(arguments: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,3 +79,24 @@ def test_a_bug_shows_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("advbnn.data.fetch", bug)
     result = runner.invoke(app, ["data", "download", "cifar10", "--root", "."])
     assert isinstance(result.exception, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["trian"], "Did you mean 'train'"),
+        (["evaluate"], "Missing argument"),
+        (["evaluate", "RUN", "--stesp", "3"], "--steps"),
+        (["evaluate", "RUN", "--eps", "8/0"], "'--eps'"),
+        (["predict", 5000 * "x", "image.png"], "'run'"),
+    ],
+)
+def test_wrong_usage_is_one_line_too(arguments: list[str], words: str) -> None:
+    result = runner.invoke(app, arguments)
+    assert result.exit_code == 2
+    (line,) = result.output.splitlines()
+    assert line.startswith("error: ") and words in line and "--help" in line
+
+
+def test_no_arguments_show_the_help() -> None:
+    assert "Usage" in runner.invoke(app, []).output

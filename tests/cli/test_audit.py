@@ -44,7 +44,7 @@ def test_quick_uses_two_hundred_images_for_each_radius(runs: Path, tmp_path: Pat
 
 def test_refusals(runs: Path, advbnn: Callable[..., str]) -> None:
     assert "give --eps" in advbnn("audit", runs / "plain", *QUICK, status=1)
-    assert "limit must be" in advbnn("audit", runs / "robust", *QUICK, "--limit", 0, status=1)
+    assert "'--limit': '0'" in advbnn("audit", runs / "robust", *QUICK, "--limit", 0, status=2)
 
 
 def test_keeps_points_and_takes_them(runs: Path, tmp_path: Path, advbnn: Callable[..., str]) -> None:

@@ -111,3 +111,9 @@ def test_renamed_class_folders_are_noticed(tmp_path: Path, advbnn: Command) -> N
     for command in (["evaluate", run], ["predict", run, image], ["audit", run, "--level", "quick"]):
         shown = advbnn(*command, "--device", "cpu", status=1)
         assert "class 0 was 'cat' and is now 'dog'" in shown and "former names" in shown
+
+
+def test_an_attack_that_does_not_fit_is_refused_before_anything_is_measured(runs: Path, advbnn: Command) -> None:
+    arguments = ["evaluate", runs / "plain", "--attack", "clean", "--attack", "mean", "--eps", 0.1, *QUICK]
+    assert "use 'pgd'" in advbnn(*arguments, status=1)
+    assert not (runs / "plain" / "records.json").exists()

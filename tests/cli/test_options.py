@@ -28,16 +28,16 @@ def test_numbers_are_decimal_or_fractions() -> None:
         (["evaluate", "RUN", "--attack", "pdg"], "'--attack': .*did you mean 'pgd'?"),
         (["audit", "RUN", "--level", "fast"], "'--level': .*'fast' is unknown"),
         (["curve", "RUN", "step"], "'over': .*did you mean 'steps'?"),
-        (["curve", "RUN", "steps", "--at", "2.5"], "whole numbers, got 2.5"),
+        (["curve", "RUN", "steps", "--at", "2.5"], "2.5.* whole number from 1"),
         (["curve", "RUN", "eot", "--attack", "clean"], "needs an attack, got 'clean'"),
         (["evaluate", "RUN", "--norm", "l2"], "'paper' .*'linf', got 'l2'; use 'pgd'"),
         (["evaluate", "RUN", "--attack", "cw", "--norm", "l1"], "got 'l1'"),
-        (["evaluate", "RUN", "--attack", "mean", "--steps", "0"], "steps must be .* got 0"),
-        (["evaluate", "RUN", "--attack", "pgd", "--eot", "0"], "eot must be .* got 0"),
+        (["evaluate", "RUN", "--attack", "mean", "--steps", "0"], "'--steps': .*0.* whole number from 1"),
+        (["evaluate", "RUN", "--attack", "pgd", "--eot", "0"], "'--eot': .*0.* whole number from 1"),
         (["evaluate", "RUN", "--eot", "20"], "use --attack pgd"),
-        (["evaluate", "RUN", "--attack", "square", "--steps", "5"], "--steps 5 would change nothing: square"),
+        (["evaluate", "RUN", "--attack", "square", "--steps", "5"], "'--steps': 5 would change nothing: square"),
         (["evaluate", "RUN", "--eps", "8"], "8/255"),
-        (["curve", "RUN", "radius", "--at", "8"], "8/255"),
+        (["curve", "RUN", "radius", "--at", "8"], "'--at': .*8/255"),
         (["transfer", "A", "B", "--out", "x.json", "--eps", "1", "--attack", "clean"], "'--attack': .*'clean' is"),
         (["transfer", "A", "B", "--out", "x.json", "--eps", "1", "--attack", "mean"], "use advbnn evaluate RUN"),
     ],
@@ -105,3 +105,13 @@ def test_an_unwritable_default_place_is_refused_too(
     for name, command in zip(("runs", "report", "reproduced"), TO_A_FOLDER, strict=True):
         (tmp_path / name).touch()
         assert "give --out" in advbnn(*command, status=2)
+
+
+def test_absurd_numbers_are_refused_with_a_bound(advbnn: Command) -> None:
+    for option in ("steps", "eot", "samples", "seeds", "limit", "batch-size"):
+        for value in (10**22, -1, "1e9", "inf"):
+            shown = advbnn("evaluate", "RUN", f"--{option}={value}", status=2)
+            assert f"'--{option}'" in shown and "1,000,000" in shown
+    for value in ("inf", "1e400", "1e22", "nan"):
+        assert "'--at'" in advbnn("curve", "RUN", "steps", "--at", value, status=2)
+    assert "'--eps'" in advbnn("evaluate", "RUN", "--eps", "1e308", status=2)

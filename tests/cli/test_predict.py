@@ -25,5 +25,5 @@ def test_prints_a_label_or_abstains(runs: Path, tmp_path: Path, advbnn: Callable
     assert "gr" in advbnn("predict", runs / "robust", strange, "--device", "cpu")
     strange.rename(tmp_path / "digit.png")
     assert " abstain" not in advbnn(*command[:3], "--coverage", 1, "--device", "cpu")
-    assert "coverage must be" in advbnn(*command, "--coverage", 2, "--device", "cpu", status=1)
-    assert "samples must be" in advbnn(*command, "--samples", 0, "--device", "cpu", status=1)
+    assert "--coverage must be" in advbnn(*command, "--coverage", 2, "--device", "cpu", status=1)
+    assert "'--samples': '0'" in advbnn(*command, "--samples", 0, "--device", "cpu", status=2)

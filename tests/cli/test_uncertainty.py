@@ -50,3 +50,10 @@ def test_refuses_what_it_cannot_measure(runs: Path, arguments: list[str], status
     refused = advbnn("uncertainty", runs / "plain", *arguments, *QUICK)
     assert refused.exit_code == status
     assert message in refused.output
+
+
+def test_an_unknown_data_set_is_refused_before_anything_is_measured(runs: Path, tmp_path: Path) -> None:
+    arguments = ["--eps", 0.1, "--foreign", "mnist", "--out", tmp_path / "records.json", *QUICK]
+    refused = advbnn("uncertainty", runs / "robust", *arguments)
+    assert refused.exit_code == 1 and "--foreign='mnist'" in refused.output
+    assert not any(tmp_path.glob("records*"))

@@ -27,6 +27,17 @@ def test_refuses_pixels_that_would_be_clipped_to_white(tmp_path: Path, mode: str
         decode(tmp_path / "deep.tif")
 
 
+def test_only_pictures_are_opened_whatever_the_name(tmp_path: Path) -> None:
+    """Pillow would give PostScript to Ghostscript, an interpreter of programs."""
+    for name, kind in (("eps.png", "EPS"), ("pdf.jpg", "PDF"), ("icon.png", "ICO")):
+        Image.fromarray(np.zeros((32, 32, 3), np.uint8)).save(tmp_path / name, kind)
+        with pytest.raises(DataError, match=f"{name}: is not a readable image"):
+            decode(tmp_path / name)
+    for kind in ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP"):
+        Image.fromarray(np.full((8, 8, 3), 200, np.uint8)).save(tmp_path / "x.png", kind)
+        assert np.abs(decode(tmp_path / "x.png").astype(int) - 200).max() <= 3  # some of them lose
+
+
 def test_takes_the_centred_square(tmp_path: Path) -> None:
     wide = np.zeros((4, 10, 3), np.uint8)
     wide[:, 3:7] = 200

@@ -121,7 +121,7 @@ class TestFromTensors:
             (torch.full((2, 3), float("nan")), LABELS, None, "inputs contain NaN"),
             (torch.zeros(2, 3), torch.tensor([0.0, float("inf")]), None, "targets contain NaN"),
             (torch.zeros(2, 3), LABELS, 1, "label 1 of example 1"),
-            (torch.zeros(2, 3), LABELS, 2.0, "mine: classes.* positive whole number, got 2.0"),
+            (torch.zeros(2, 3), LABELS, 2.0, "mine: classes.* whole number.* 2.0"),
             (torch.zeros(2, 3), torch.tensor([0.0, 1.0]), 2, r"targets\.long"),
             (torch.zeros(2, 3), [0, 1], None, r"targets .* got list; use torch\.as_tensor"),
             (torch.zeros(2, 3, dtype=torch.int64), LABELS, None, "inputs must be floating point"),

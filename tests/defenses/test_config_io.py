@@ -58,6 +58,8 @@ def test_a_kind_is_a_key_where_there_is_a_choice() -> None:
         ("averaging.momentum", ["attack.momentum", "optimizer.momentum"]),
         ("objective.xyzzy", []),
         ("xyzzy.xyzzy", []),
+        ("objective.draws", ["objective.samples"]),  # its former name
+        ("optimizer.learning_rate", ["optimizer.lr"]),
     ],
 )
 def test_an_unknown_key_is_refused_with_the_one_that_is_meant(key: str, meant: list[str]) -> None:

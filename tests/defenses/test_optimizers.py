@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -29,9 +31,20 @@ def test_a_learning_rate_in_a_tensor_is_changed_in_place() -> None:
 
 def test_bad_settings_are_refused() -> None:
     for settings, message in (
-        ({"lr": 0.0}, "lr must be positive"),
-        ({"prior_std": 0.0}, "prior_std must be positive"),
-        ({"burn_in": 0}, "burn_in and every"),
+        ({"lr": 0.0}, "lr .*0.0"),
+        ({"lr": 1e308}, "lr .*1e30.*1e.308"),
+        ({"prior_std": 0.0}, "prior_std .*0.0"),
+        ({"burn_in": 0}, "burn_in .*0"),
+        ({"temperature": math.nan}, "temperature .*nan"),
+        ({"preconditioned": "no"}, "preconditioned .*True or False"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=message):
+            LangevinSampler(**settings)
+    for make, message in (
+        (lambda: SGDOptimizer(nesterov=True), "nesterov .*momentum"),
+        (lambda: SGDOptimizer(momentum=math.inf), "momentum .*inf"),
+        (lambda: AdamOptimizer(betas=(0.9, 1.0)), "betas .*1.0"),
+        (lambda: AdamOptimizer(weight_decay=-1.0), "weight_decay .*-1"),
     ):
         with pytest.raises(ValueError, match=message):
-            LangevinSampler(**settings)
+            make()

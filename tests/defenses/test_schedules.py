@@ -50,12 +50,15 @@ def test_linear_warmup_ends_at_one() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Stages(epochs=()), "at least one stage"),
-        (lambda: Stages(epochs=(3, 0)), "epochs must be .*, got 0"),
-        (lambda: Stages(factor=0.0), "factor must be positive, got 0.0"),
-        (lambda: Constant(epochs=1.5), "epochs must be .*, got 1.5"),
-        (lambda: Cosine(epochs=5, warmup=5.0), "warmup must lie in"),
-        (lambda: OneCycle(rise=1.0), "rise must lie strictly between"),
+        (lambda: Stages(epochs=()), "stages.*at least one"),
+        (lambda: Stages(epochs=(3, 0)), "epochs .*0"),
+        (lambda: Stages(factor=0.0), "factor .*0.0"),
+        (lambda: Constant(epochs=1.5), "epochs .*1.5"),
+        (lambda: Cosine(epochs=5, warmup=5.0), "warmup .*epochs=5"),
+        (lambda: Cosine(final=-1.0), "final .*-1"),
+        (lambda: OneCycle(start=math.nan), "start .*nan"),
+        (lambda: Constant(epochs=10**22), "epochs .*1,000,000"),
+        (lambda: OneCycle(rise=1.0), "rise .*1.0"),
         (lambda: kl_factor("liner", epoch=0, step=0, steps=1), "did you mean 'linear'"),
     ],
 )

@@ -1,6 +1,6 @@
 """Tables and their markdown."""
 
-from advbnn.report.elements import NOTHING, Cell, Table, percent_at_most, percent_range, with_error
+from advbnn.report.elements import NOTHING, Cell, Table, escaped, percent_at_most, percent_range, with_error
 
 ROWS = [
     [Cell("a"), Cell("PGD", strong=True), Cell("45.4", "[43.1, 47.9]")],
@@ -38,6 +38,21 @@ def test_csv_and_latex() -> None:
         r"\end{tabular}",
     ]
     assert r"100 \% \& \textbackslash{}" in Table(name="t", caption="", columns=["100 % & \\"], rows=[]).latex()
+
+
+def test_plain_text_stays_plain_in_markdown() -> None:
+    for text, expected in {
+        "<script>": "&lt;script>",
+        "&lt;": "&amp;lt;",
+        "a & b": "a & b",
+        "**x** `y` _z_ ~~w~~": r"\*\*x\*\* \`y\` \_z\_ \~\~w\~\~",
+        "[a](http://x)": r"[a]\(http://x)",
+        "![a][b]": r"![a]\[b]",
+        "adv_bnn, [1.0, 2.0]": "adv_bnn, [1.0, 2.0]",
+        "# x": r"\# x",
+    }.items():
+        assert escaped(text) == expected
+    assert Table(name="t", caption="<b>", columns=["<i>"], rows=[[Cell("<a|b>")]]).markdown().count("<") == 0
 
 
 def test_rows_with_the_same_heading_are_a_group() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 import made_up_records as made_up
 from advbnn.attacks.threat import Threat
+from advbnn.evaluation.records import Records
 from advbnn.report import write_report
 from advbnn.report.compose import compose
 from advbnn.report.render import html, markdown
@@ -91,3 +92,14 @@ def test_tables_and_markdown_need_no_plotting_library(monkeypatch: pytest.Monkey
         contents.sections[1].figures[0].draw()
     with pytest.raises(ImportError, match=r"jinja2.*pip install 'advbnn\[report\]'"):
         html(contents, {})
+
+
+def test_labels_have_no_effect_in_markdown() -> None:
+    label = "<img src=x onerror=alert(1)> **bold** [link](http://x) ```"
+    named = [replace(r, model=replace(r.model, label=label), command=f"advbnn {label}") for r in made_up.everything()]
+    ours = [record for record in named if record.kind in ("clean", "attack", "worst_case")]
+    one = {(record.kind, record.name, str(record.threat), record.at): record for record in ours}
+    text = markdown(compose(Records(one.values())), {})
+    before, fence, _ = text.partition("````sh")
+    assert fence and "&lt;img src=x" in before
+    assert "<img" not in before and "**bold" not in before and "](http" not in before and "```" not in before

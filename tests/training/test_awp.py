@@ -111,12 +111,12 @@ def test_the_means_of_a_bayesian_network_move_and_the_standard_deviations_do_not
 
     begin, moving = loss().item(), [bnn.net[0].weight, bnn.net[4].weight]
     gradients = torch.autograd.grad(loss(), moving)
-    with perturbed(bnn, loss, rho=0.01):
+    with perturbed(bnn, loss, rho=0.001):
         assert same(bnn.log_std, before.log_std)
         moved = {name for name, mu, _ in bnn.posterior() if not torch.equal(mu, before.net.get_parameter(name))}
         assert moved == {"0.weight", "4.weight"}
-        predicted = 0.01 * sum(w.norm() * g.norm() for w, g in zip(moving, gradients, strict=True)).item()
-        assert loss().item() - begin == pytest.approx(predicted, rel=0.2)  # to first order in rho
+        predicted = 0.001 * sum(w.norm() * g.norm() for w, g in zip(moving, gradients, strict=True)).item()
+        assert loss().item() - begin == pytest.approx(predicted, rel=0.1)  # the next order is of size rho
         loss().backward()
     assert same(bnn, before)
     assert all(s.grad is not None for s in bnn.log_std.parameters())

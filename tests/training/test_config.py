@@ -55,6 +55,43 @@ def test_the_text_of_a_run_reads_back(name: str) -> None:
     assert again == config and again.defense.changed == config.defense.changed != ()
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('data = "digits"\ndefense = "adv"\n', encoding="utf-8-sig")
+    assert load_config(path).defense.name == "adv"
+
+
+def test_a_file_without_data_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, 'defense = "adv"\n')
+    with pytest.raises(ConfigError, match="data is missing.*data ="):
+        load_config(path)
+    assert load_config(path, ["data=digits"]).data == "digits"
+
+
+@pytest.mark.parametrize(
+    "deep", ["x = " + 5000 * "[" + 5000 * "]", ".".join(5000 * ["a"]) + " = 1", "x = " + 5000 * "9"]
+)
+def test_what_python_cannot_read_is_refused(tmp_path: Path, deep: str) -> None:
+    with pytest.raises(ConfigError, match="run.toml: "):
+        load_config(write(tmp_path, deep))
+    key, _, value = deep.partition(" = ")
+    with pytest.raises(ConfigError, match="is unknown"):
+        load_config(write(tmp_path, 'data = "digits"\ndefense = "adv"\n'), [f"{key}={value}"])
+
+
+def test_every_character_of_a_path_reads_back() -> None:
+    path = "".join(map(chr, [*range(1, 0x180), 0x2028, 0xFEFF, 0x1F600]))
+    config = Config.from_table({"data": "digits", "defense": "adv", "cache": path})
+    assert Config.from_run(config.to_toml()).cache == path
+    with pytest.raises(ConfigError, match="cache: .*not Unicode"):  # a file name that is not UTF-8
+        Config.from_table({"data": "digits", "defense": "adv", "cache": "\udcff"})
+
+
+def test_an_unknown_network_is_named_by_its_key() -> None:
+    with pytest.raises(ConfigError, match="architecture='vgg17'.*'vgg16'"):
+        Config.from_table({"data": "digits", "defense": "adv", "architecture": "vgg17"})
+
+
 def test_settings_on_the_command_line(tmp_path: Path) -> None:
     path = write(tmp_path, 'data = "cifar10"\ndefense = "adv_bnn"\nbatch_size = 64\n[attack]\nsteps = 7\n')
     settings = ["seed=4", "root=/d", "batch_size=16", "batch_size = 32", "attack.eot = 2", "schedule.epochs=[1, 2]"]
@@ -73,12 +110,12 @@ def test_settings_on_the_command_line(tmp_path: Path) -> None:
         ("", "defense is missing"),
         ('defense = "advbnn"', "defense='advbnn'.*'adv_bnn'"),
         ('defense = "adv"\nprofile = "paper"', "profile for digits"),
-        ('defense = "adv"\ndata = "cifar1O"', "no folder cifar1O.*'cifar10'"),
+        ('defense = "adv"\ndata = "cifar1O"', "data='cifar1O'.*'cifar10'"),
         ('defense = "adv"\ndata = "."', "data='.'.*set like"),
         ('defense = "adv"\nname = "x"', "key='name'"),
         ('defense = "adv"\nseed = "one"', "run.toml: seed: .*whole number"),
         ('defense = "adv"\n[attack]\n"threat.eps" = 0.1', "attack.threat.eps = ... without the quotes"),
-        ('defense = "adv"\nattack.threat.eps = 8', 'run.toml: attack.threat.eps: .*"8/255"'),
+        ('data = "digits"\ndefense = "adv"\nattack.threat.eps = 8', 'run.toml: attack.threat.eps: .*"8/255"'),
         ('defense = "adv', "run.toml: "),
     ],
 )
@@ -104,7 +141,7 @@ def test_own_data_starts_from_named_hyper_parameters() -> None:
 
 
 def test_a_radius_that_can_be_meant_is_taken_and_any_that_was_trained_with_stays_readable(tmp_path: Path) -> None:
-    path = write(tmp_path, 'defense = "adv"')
+    path = write(tmp_path, 'data = "digits"\ndefense = "adv"')
     for settings in (["attack.threat.eps=1"], ["attack.threat.eps=inf"], ["attack.threat={norm='l2', eps=8}"]):
         assert load_config(path, settings).defense.attack is not None
     config = Config.from_table({"defense": "adv", "attack": {"threat": {"eps": 8}}})

@@ -167,12 +167,12 @@ def test_adversarially_trained_regressor_resists() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: RobustELBO(alpha=1.5), "alpha must lie in"),
+        (lambda: RobustELBO(alpha=1.5), "alpha .*1.5"),
         (lambda: RobustELBO(kl_scope="clasifier"), "did you mean 'classifier'"),
         (lambda: RobustELBO(kl_warmup="linar"), "did you mean 'linear'"),
-        (lambda: RobustELBO(kl_warmup_epochs=0.0), "kl_warmup_epochs must be positive"),
+        (lambda: RobustELBO(kl_warmup_epochs=0.0), "kl_warmup_epochs .*0.0"),
         (lambda: RobustELBO(samples=0), "samples must be a positive"),
-        (lambda: RobustELBO(trades=-1.0), "trades must be a positive beta"),
+        (lambda: RobustELBO(trades=-1.0), "trades .*beta"),
     ],
 )
 def test_bad_settings_are_refused(make: Callable[[], object], message: str) -> None:

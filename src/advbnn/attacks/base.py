@@ -14,10 +14,10 @@ from advbnn.attacks.oracle import Oracle, draws, is_random
 from advbnn.attacks.straight_through import straight_through
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.protocol import Member, members
-from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole
+from advbnn.errors import MOST_EXAMPLES, ArgumentError, ArgumentTypeError, check_types, positive_whole
 from advbnn.modules import evaluating, without_parameter_gradients
 from advbnn.progress import Listener, reporting
-from advbnn.randomness import seeded, with_fresh_state
+from advbnn.randomness import check_seed, seeded, with_fresh_state
 
 
 class GradientMaskingWarning(UserWarning):
@@ -64,10 +64,11 @@ class Attack(ABC):
     def __post_init__(self) -> None:
         if not isinstance(self.threat, Threat):
             raise ArgumentTypeError(f"threat must be a Threat such as Threat('linf', 8/255), got {self.threat!r}")
+        check_types(self)
         positive_whole("eot", self.eot)
         positive_whole("selection_samples", self.selection_samples)
         if self.batch_size is not None:
-            positive_whole("batch_size", self.batch_size)
+            positive_whole("batch_size", self.batch_size, most=MOST_EXAMPLES)
         _ = self.objective  # refuses unknown names
 
     @property
@@ -102,7 +103,7 @@ class Attack(ABC):
 
     def _run_chunks(self, model: nn.Module, x: Tensor, y: Tensor, seed: int | None, report: Listener) -> AttackResult:
         n, x_adv, queries = len(x), x.clone(), torch.zeros(len(x), dtype=torch.int64, device=x.device)
-        generator = torch.Generator().manual_seed(secrets.randbits(62) if seed is None else seed)
+        generator = torch.Generator().manual_seed(secrets.randbits(62) if seed is None else check_seed(seed))
         weight_seed, *seeds = torch.randint(2**62, (3,), generator=generator).tolist()
         random = functools.cache(lambda: is_random(model, x[:2]))
         support = functools.cache(lambda at_most: _support(model, x[:2], at_most))
@@ -155,6 +156,9 @@ class Attack(ABC):
                 f"x lies in [{smallest:.6g}, {largest:.6g}], outside bounds {self.threat.bounds}; scale x into the "
                 "bounds, put the normalisation inside the model, or give Threat the bounds of your data"
             )
+        if self.threat.holds_everything:
+            eps, box = self.threat.eps, self.threat.bounds
+            warnings.warn(f"eps={eps:g} allows every point of the box {box}; did you mean {eps:g}/255?", stacklevel=4)
         if not isinstance(y, Tensor) or y.ndim == 0 or len(y) != len(x):
             came = f"shape {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
             raise ArgumentError(f"y must be a tensor with one label for each of the {len(x)} inputs, got {came}")

@@ -33,7 +33,7 @@ class BlackBox(Attack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive_whole("queries", self.queries)
+        positive_whole("queries", self.queries, most=1_000_000_000)
 
     def _perturb(self, oracle: Oracle, x: Tensor, y: Tensor) -> Tensor:
         search = Search(self, oracle, x, y)

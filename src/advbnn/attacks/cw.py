@@ -9,7 +9,7 @@ from torch import Tensor
 from advbnn.attacks.adam import AdamMoments
 from advbnn.attacks.base import Attack, like_rows
 from advbnn.attacks.oracle import Oracle
-from advbnn.errors import ArgumentError, positive_whole
+from advbnn.errors import ArgumentError, positive_whole, within
 
 _SHRINK = 0.9
 
@@ -38,8 +38,9 @@ class CW(Attack):
         super().__post_init__()
         positive_whole("steps", self.steps)
         positive_whole("search_steps", self.search_steps)
-        if not (self.first_c > 0 and self.learning_rate > 0):
-            raise ArgumentError(f"first_c and learning_rate must be positive, got {self.first_c}, {self.learning_rate}")
+        within("first_c", self.first_c, "(0, 1e30]")
+        within("learning_rate", self.learning_rate, "(0, 1e6]")
+        within("confidence", self.confidence, "[0, 1e30]")
         if self.threat.norm == "l1":
             raise ArgumentError("CW measures distance in norm 'l2' or 'linf', got 'l1'; use PGD or APGD")
         if not all(map(math.isfinite, self.threat.bounds)):

@@ -8,7 +8,7 @@ from torch import Tensor
 from advbnn.attacks.losses import Objective
 from advbnn.attacks.pgd import PGD
 from advbnn.attacks.uncertainty import entropy
-from advbnn.errors import ArgumentError
+from advbnn.errors import within
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +43,7 @@ class EvasivePGD(PGD):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.weight >= 0:
-            raise ArgumentError(f"weight must be 0 or more, got {self.weight}")
+        within("weight", self.weight, "[0, 1e30]")
 
     @property
     def objective(self) -> Objective:

@@ -1,6 +1,5 @@
 """NES, SPSA and ZOO: ascent along gradients that are estimated from queries by central differences."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -12,7 +11,7 @@ from advbnn.attacks.adam import AdamMoments
 from advbnn.attacks.base import like_rows
 from advbnn.attacks.blackbox import BlackBox, Search
 from advbnn.attacks.threat import Ball
-from advbnn.errors import ArgumentError, positive_whole
+from advbnn.errors import ArgumentError, positive_whole, within
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +35,10 @@ class FiniteDifferences(BlackBox):
     def __post_init__(self) -> None:
         super().__post_init__()
         positive_whole("directions", self.directions)
-        if not 0 < self.sigma < math.inf:
-            raise ArgumentError(f"sigma must be positive and finite, got {self.sigma}; for images in [0, 1] try 0.01")
-        if self.step_size is not None and not 0 < self.step_size < math.inf:
-            raise ArgumentError(f"step_size must be positive and finite, got {self.step_size}")
-        if not math.isfinite(self.step):
-            raise ArgumentError("step_size is required when eps is infinite")
+        within("sigma", self.sigma, "(0, 1e30]", "for images in [0, 1] try 0.01")
+        if self.step_size is not None:
+            within("step_size", self.step_size, "(0, 1e30]")
+        within("step_size", self.step, "[0, 1e30]", "an infinite eps needs a step_size")
 
     @property
     def step(self) -> float:
@@ -98,8 +95,7 @@ class NES(FiniteDifferences):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.momentum < 1:
-            raise ArgumentError(f"momentum must lie in [0, 1), got {self.momentum}")
+        within("momentum", self.momentum, "[0, 1)")
 
     def _search(self, search: Search) -> None:
         point, ball = search.x, self.threat.around(search.x)

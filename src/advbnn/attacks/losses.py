@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from advbnn.errors import ArgumentError, unknown
+from advbnn.errors import ArgumentError, check_types, unknown
 
 AVERAGES = ("loss", "probability", "logits")
 
@@ -71,6 +71,7 @@ class Objective:
     targeted: bool = False
 
     def __post_init__(self) -> None:
+        check_types(self)
         if self.loss not in LOSSES:
             raise unknown("loss", self.loss, LOSSES)
         if self.average not in AVERAGES:

@@ -10,7 +10,7 @@ from torch import Tensor
 from advbnn.attacks.base import Attack, BestPoints, like_rows
 from advbnn.attacks.oracle import Oracle
 from advbnn.attacks.threat import Ball, Threat
-from advbnn.errors import ArgumentError, positive_whole, unknown
+from advbnn.errors import ArgumentError, positive_whole, unknown, within
 
 SCHEDULES: dict[str, Callable[[float], float]] = {
     "constant": lambda progress: 1.0,
@@ -57,13 +57,10 @@ class PGD(Attack):
         if self.step_size is not None and self.relative_step_size is not None:
             raise ArgumentError("give step_size (absolute) or relative_step_size (a fraction of eps), not both")
         for name in ("step_size", "relative_step_size"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ArgumentError(f"{name} must be positive, got {value}")
-        if not self.momentum >= 0:
-            raise ArgumentError(f"momentum must be 0 or more, got {self.momentum}")
-        if not math.isfinite(self.first_step):
-            raise ArgumentError("step_size is required when eps is infinite")
+            if getattr(self, name) is not None:
+                within(name, getattr(self, name), "(0, 1e30]")
+        within("momentum", self.momentum, "[0, 1e6]")
+        within("step_size", self.first_step, "[0, 1e30]", "an infinite eps needs a step_size")
 
     @property
     def first_step(self) -> float:

@@ -12,7 +12,7 @@ from torch.nn import functional
 from advbnn.attacks.blackbox import BlackBox, Search
 from advbnn.attacks.oracle import Oracle
 from advbnn.attacks.threat import Ball
-from advbnn.errors import ArgumentError
+from advbnn.errors import ArgumentError, within
 
 _HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 """Proposals, of 10,000 in total, after which the fraction of pixels in a square is halved."""
@@ -40,8 +40,7 @@ class Square(BlackBox):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.p <= 1:
-            raise ArgumentError(f"p must be a fraction of the pixels in (0, 1], got {self.p}")
+        within("p", self.p, "(0, 1]", "it is a fraction of the pixels")
         if not math.isfinite(self.threat.eps):
             raise ArgumentError("eps must be finite for Square; for the whole box use its width")
 

@@ -8,7 +8,7 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-from advbnn.errors import ArgumentError, ArgumentTypeError, unknown
+from advbnn.errors import ArgumentError, ArgumentTypeError, shown, unknown, within
 from advbnn.names import NORMS
 
 _ORDERS = {"linf": math.inf, "l2": 2.0, "l1": 1.0}
@@ -35,12 +35,18 @@ class Threat:
         if self.norm not in NORMS:
             raise unknown("norm", self.norm, NORMS)
         if not _is_number(self.eps):
-            raise ArgumentTypeError(f"eps must be a number, got {self.eps!r}; use float(eps), 8/255 without quotes")
-        if not self.eps >= 0:
-            raise ArgumentError(f"eps must be a radius of 0 or more, got {self.eps}; for images in [0, 1] try 8/255")
+            remedy = "use float(eps), 8/255 without quotes"
+            raise ArgumentTypeError(f"eps must be a number, got {shown(self.eps)}; {remedy}")
+        if self.eps != math.inf:
+            within("eps", self.eps, "[0, 1e30]", "for images in [0, 1] try 8/255; inf leaves only the box")
         numbers = isinstance(self.bounds, Sequence) and all(map(_is_number, self.bounds))
         if not numbers or len(self.bounds) != 2 or not self.bounds[0] < self.bounds[1]:
             raise ArgumentError(f"bounds must be two numbers (low, high) with low < high, got {self.bounds!r}")
+
+    @property
+    def holds_everything(self) -> bool:
+        """Whether a finite linf radius allows every point of the box, as 8 does for pixels in [0, 1]."""
+        return self.norm == "linf" and self.bounds[1] - self.bounds[0] < self.eps < math.inf
 
     def around(self, x: Tensor) -> "Ball":
         """The allowed set around the batch `x`."""

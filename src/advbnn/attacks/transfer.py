@@ -23,7 +23,8 @@ class Transfer:
         mean = None if bnn is None else posterior_mean(bnn)
         if mean is None:
             came = type(bnn).__name__
-            raise ArgumentError(f"attack 'mean' needs a Bayesian network, got {came}; use Transfer(source, attack)")
+            remedy = "use 'pgd', or in Python Transfer(source, attack)"
+            raise ArgumentError(f"attack 'mean' needs a Bayesian network, got {came}; {remedy}")
         return cls(mean, attack)
 
     @property

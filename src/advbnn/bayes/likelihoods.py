@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from advbnn.errors import ArgumentError
+from advbnn.errors import ArgumentError, check_types, within
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +24,7 @@ class Categorical:
     better: ClassVar[int] = 1  # the sign of a better score
 
     def __post_init__(self) -> None:
-        if not 0 <= self.label_smoothing < 1:
-            raise ArgumentError(f"label_smoothing must lie in [0, 1), got {self.label_smoothing}")
+        within("label_smoothing", self.label_smoothing, "[0, 1)")
 
     def nll(self, outputs: Tensor, y: Tensor, log_noise: Tensor | None = None) -> Tensor:
         """-log p(y | x, w) of each example, [n]."""
@@ -60,8 +59,8 @@ class Gaussian:
     better: ClassVar[int] = -1
 
     def __post_init__(self) -> None:
-        if not 0 < self.noise_std < math.inf:
-            raise ArgumentError(f"noise_std must be a positive standard deviation, got {self.noise_std}")
+        check_types(self)
+        within("noise_std", self.noise_std, "(0, 1e30]", "it is a standard deviation")
 
     def nll(self, outputs: Tensor, y: Tensor, log_noise: Tensor | None = None) -> Tensor:
         """-log p(y | x, w) of each example, [n]; `log_noise` replaces the logarithm of `noise_std`."""

@@ -17,6 +17,7 @@ from advbnn.bayes.priors import GaussianPrior, PerParameter, Prior, check_names,
 from advbnn.bayes.protocol import Choice, RandomNetwork, Weights, check_plain
 from advbnn.bayes.sampling import Workspace, sample_all, split_like
 from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole
+from advbnn.randomness import check_seed
 
 _RANDOM_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -109,7 +110,7 @@ class Bayesian(RandomNetwork):
         if antithetic and count % 2:
             raise ArgumentError(f"k must be even for antithetic pairs, got {k}")
         device = next(self.log_std.parameters()).device
-        generator = None if seed is None else torch.Generator(device).manual_seed(seed)
+        generator = None if seed is None else torch.Generator(device).manual_seed(check_seed(seed))
         rows: list[Tensor] = []
         while len(rows) < count:
             eps = torch.randn(self.noise_size, dtype=torch.float32, device=device, generator=generator)

@@ -4,6 +4,7 @@ A posterior with few enough members is not sampled: the mean over all of them, w
 """
 
 import math
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,8 @@ from advbnn.modules import all_finite, evaluating, explain_input_errors, not_fin
 from advbnn.randomness import seeded, with_fresh_state
 
 RULES = ("probability", "loss", "vote")
+_BYTES = 10  # images in [0, 1] stay below, whatever constant they are divided by
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 @dataclass(frozen=True)
@@ -87,12 +90,21 @@ def _log_probs(
         raise ArgumentTypeError(f"x must be a tensor, got {type(x).__name__}; torch.as_tensor makes one of an array")
     with evaluating(model), seeded(seed, x.device), explain_input_errors(model, "x", x.shape, x.dtype, x.device):
         outputs, weights = _all_logits(with_fresh_state(model), x, samples, exact_up_to)
+    log_probs = torch.stack(outputs).log_softmax(-1)
     # checked after all passes are queued, and together, to wait for the device once
-    finite, probabilities = torch.stack([all_finite(x).to(outputs[0].device), are_probabilities(outputs[0])]).tolist()
+    checks = (all_finite(x), are_probabilities(outputs[0]), ~log_probs.isnan().any(), look_like_bytes(x))
+    finite, probabilities, defined, bytes_found = torch.stack([check.to(log_probs.device) for check in checks]).tolist()
     if not finite:
         raise not_finite_error(x)
     _refuse_probabilities(probabilities)
-    return torch.stack(outputs).log_softmax(-1), weights
+    if not defined:
+        raise ArgumentError("model returned NaN or infinite logits; check its weights and its precision")
+    if bytes_found:
+        remedy = "divide it by 255 if the network was trained on images in [0, 1]"
+        warnings.warn(
+            f"x has no value below 0 and some above {_BYTES}, like images of 0 to 255; {remedy}", stacklevel=4
+        )
+    return log_probs, weights
 
 
 def prediction_of(log_probs: Tensor, rule: str = "probability", weights: Tensor | None = None) -> Prediction:
@@ -175,6 +187,14 @@ class Ensemble(nn.Module):
 
     def extra_repr(self) -> str:
         return f"samples={self.samples}, seed={self.seed}, exact_up_to={self.exact_up_to}"
+
+
+def look_like_bytes(x: Tensor) -> Tensor:
+    """Whether floating-point images seem to be on the scale 0 to 255, one bool."""
+    if x.ndim != 4 or not x.numel() or x.layout != torch.strided or x.dtype not in _FLOATS:
+        return torch.zeros((), dtype=torch.bool, device=x.device)
+    low, high = x.aminmax()
+    return (low >= 0) & (high > _BYTES)
 
 
 def are_probabilities(outputs: Tensor) -> Tensor:

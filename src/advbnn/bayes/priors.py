@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from advbnn.errors import ArgumentError, did_you_mean, positive_whole
+from advbnn.errors import ArgumentError, did_you_mean, positive_whole, within
 
 PerParameter = float | Mapping[str, float] | Callable[[str, Tensor], float | Tensor]
 """A number for all parameters, a mapping from their names (`"*"` for the rest), or a function of name and parameter."""
@@ -38,11 +38,11 @@ class _Checked:
             elif name == "samples":
                 positive_whole(name, value)
             for number in value.values() if isinstance(value, Mapping) else () if callable(value) else (value,):
-                if name.endswith("std") and not 0 < number < math.inf:
+                if name.endswith("std"):
                     remedy = "to keep a parameter deterministic leave it out with `where`"
-                    raise ArgumentError(f"{name} must be positive and finite, got {number}; {remedy}")
-                if not math.isfinite(number):
-                    raise ArgumentError(f"{name} must be finite, got {number}")
+                    within(name, number, "(0, 1e30]", remedy)
+                else:
+                    within(name, number, "[-1e30, 1e30]")
 
 
 @dataclass(frozen=True)
@@ -136,28 +136,29 @@ def check_names(net: nn.Module, prior: Prior, init_std: PerParameter) -> None:
                 raise ArgumentError(f"{argument}: net has no parameter {name!r}{did_you_mean(name, names)}")
 
 
-def choose(value: PerParameter, name: str, parameter: Tensor, default: float | None = None) -> float | Tensor:
+def choose(
+    value: PerParameter, name: str, parameter: Tensor, default: float | None = None, argument: str = "mean"
+) -> float | Tensor:
     """The number that `value` holds for this parameter; `default` if a mapping has no entry for it."""
     if callable(value):
         return value(name, parameter)
     if isinstance(value, Mapping):
         chosen = value.get(name, value.get("*", default))
         if chosen is None:
-            raise ArgumentError(f"no value for parameter {name!r}: name it in the mapping or add a '*' entry")
+            raise ArgumentError(f"{argument} has no value for parameter {name!r}: name it there, or add a '*' entry")
         return chosen
     return value
 
 
 def std_for(argument: str, value: PerParameter, name: str, parameter: Tensor) -> float | Tensor:
     """`choose`, with the result checked to be a standard deviation."""
-    std = choose(value, name, parameter)
-    if isinstance(std, Tensor):
-        # a captured step was checked when it warmed up, and must not wait for the device
-        capturing = std.is_cuda and torch.cuda.is_current_stream_capturing()
-        valid = capturing or bool(((std > 0) & std.isfinite()).all())
-    else:
-        valid = 0 < std < math.inf
-    if not valid:
+    std = choose(value, name, parameter, argument=argument)
+    # a captured step was checked when it warmed up, and must not wait for the device
+    if not isinstance(std, Tensor):
+        within(f"{argument} for parameter {name!r}", std, "(0, 1e30]")
+    elif not (std.is_cuda and torch.cuda.is_current_stream_capturing()) and not bool(
+        ((std > 0) & std.isfinite()).all()
+    ):
         raise ArgumentError(f"{argument} for parameter {name!r} must be positive and finite, got {std}")
     return std
 

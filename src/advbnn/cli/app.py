@@ -9,6 +9,7 @@ from advbnn.cli.audit import audit
 from advbnn.cli.compare import compare
 from advbnn.cli.curve import curve
 from advbnn.cli.download import download
+from advbnn.cli.errors import Command, Group
 from advbnn.cli.evaluate import evaluate
 from advbnn.cli.groups import grouped
 from advbnn.cli.predict import predict
@@ -19,12 +20,12 @@ from advbnn.cli.train import train
 from advbnn.cli.transfer import transfer
 from advbnn.cli.uncertainty import uncertainty
 
-app = typer.Typer(name="advbnn", no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
+app = typer.Typer(name="advbnn", cls=Group, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
 for command in (train, evaluate, audit, compare, curve, transfer, uncertainty, predict, report, tables, reproduce):
-    app.command()(grouped(command))
+    app.command(cls=Command)(grouped(command))
 
 data = typer.Typer(no_args_is_help=True, help="Download datasets from their publishers.")
-data.command()(download)
+data.command(cls=Command)(download)
 app.add_typer(data, name="data")
 
 

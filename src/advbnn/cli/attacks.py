@@ -25,15 +25,14 @@ def refuse_impossible(names: Sequence[str], norm: str, steps: int | None, eot: i
     """Refuses attacks that fit no network or radius, and options that no attack takes, before a run is loaded."""
     for option, value, default in (("steps", steps, None), ("eot", eot, 1)):
         if value != default and names and not any(option in registry.ATTACKS[name].options for name in names):
-            raise typer.BadParameter(
-                f"--{option} {value} would change nothing: {' and '.join(names)} take no --{option}; use --attack pgd"
-            )
+            problem = f"{value} would change nothing: {' and '.join(names)} take no --{option}; use --attack pgd"
+            raise typer.BadParameter(problem, param_hint=f"'--{option}'")
     for name in names:
         for_any_network = "pgd" if registry.ATTACKS[name].on_mean else name
         try:
             make_attack(for_any_network, nn.Identity(), Threat(norm, 1.0), steps, eot)
         except ArgumentError as error:
-            raise typer.BadParameter(str(error)) from None
+            raise typer.BadParameter(str(error), param_hint="'--attack'") from None
 
 
 def title(name: str, attack: Attack | Transfer) -> str:

@@ -2,7 +2,6 @@
 
 import shlex
 import sys
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,10 +17,11 @@ from advbnn.cli.groups import Measurement, Subject
 from advbnn.cli.options import file_to_write
 from advbnn.data import Examples, ImageSet, Splits, load
 from advbnn.distributed import World, joined
-from advbnn.errors import AdvbnnError, ArgumentError, positive_whole
+from advbnn.errors import ArgumentError, positive_whole
 from advbnn.evaluation.records import Record
 from advbnn.files import check_name
 from advbnn.models.from_file import load_model
+from advbnn.modules import usable_device
 from advbnn.training.loading import load_trained
 
 RECORDS = "records.json"
@@ -120,42 +120,21 @@ def open_all(subjects: Sequence[Subject], place: torch.device | str, leads: bool
 
 
 @contextmanager
-def explaining_errors() -> Iterator[None]:
-    """Prints an error that the user can correct in one line and exits with status 1; warnings are one line, too."""
-    try:
-        with warnings.catch_warnings():
-            warnings.showwarning = lambda message, *_, **__: typer.echo(f"warning: {message}", err=True)
-            yield
-    except AdvbnnError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from None
-
-
-@contextmanager
 def evaluation_processes(device: str | None) -> Iterator[tuple[World, torch.device]]:
     """The processes of an evaluation and the device of this one; errors and Ctrl-C become one line."""
-    with explaining_errors():
-        try:
-            with joined(device_or_first_gpu(device)) as team:
-                yield team
-        except KeyboardInterrupt:
-            typer.echo("stopped; finished batches are kept, and the same command resumes", err=True)
-            raise typer.Exit(130) from None
+    try:
+        with joined(device_or_first_gpu(device)) as team:
+            yield team
+    except KeyboardInterrupt:
+        typer.echo("stopped; finished batches are kept, and the same command resumes", err=True)
+        raise typer.Exit(130) from None
 
 
 def device_or_first_gpu(device: str | None) -> str:
     """The given device if it exists; without one, the first GPU or the CPU."""
     if device is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        parsed = torch.device(device)
-    except RuntimeError:
-        raise ArgumentError(f"device={device!r} is unknown: expected cpu, cuda, or one GPU such as cuda:1") from None
-    count = torch.cuda.device_count()
-    if parsed.type == "cuda" and (parsed.index or 0) >= count:
-        available = f"the last GPU here is cuda:{count - 1}" if count else "torch finds no GPU here; use cpu"
-        raise ArgumentError(f"device={device!r} does not exist: {available}")
-    return device
+    return str(usable_device(device))
 
 
 def refuse_missing(files: Sequence[Path]) -> None:

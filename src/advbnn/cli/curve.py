@@ -37,12 +37,12 @@ def curve(
     if over is None:
         raise typer.BadParameter(f"OVER is missing: say what varies, {', '.join(OVER)}")
     if attack == CLEAN and over != "ensemble":
-        raise typer.BadParameter(f"a curve over {over} needs an attack, got 'clean'")
-    if over != "radius" and not all(value.is_integer() for value in at or ()):
-        raise typer.BadParameter(f"a curve over {over} takes whole numbers, got {', '.join(map(str, at or ()))}")
+        raise typer.BadParameter(f"a curve over {over} needs an attack, got 'clean'", param_hint="'--attack'")
+    counts = [] if over == "radius" else [options.whole(f"{value:.17g}", "'--at'") for value in at or ()]
     refuse_impossible([] if attack == CLEAN else [attack], **asdict(effort))
     norm = effort.norm
-    options.refuse_larger_than_images(norm, [*([] if eps is None else [eps]), *(at or () if over == "radius" else ())])
+    options.refuse_larger_than_images(norm, [] if eps is None else [eps])
+    options.refuse_larger_than_images(norm, at or () if over == "radius" else (), "--at")
     with open_run(subject, how) as (opened, test, shared, leads):
         # a curve over radii replaces the radius of the attack
         any_radius = over == "radius" or attack == CLEAN
@@ -52,7 +52,7 @@ def curve(
         shared["name"] = attack if chosen is None or over in ("steps", "eot") else title(attack, chosen)
         if over == "ensemble":
             del shared["samples"]
-        values = [] if not at else [at] if over == "radius" else [[int(value) for value in at]]
+        values = [counts or at] if at else []
         records = getattr(curves, f"{over}_curve")(opened.model, test, chosen, *values, **shared)
         if leads:
             show(records)

@@ -11,8 +11,6 @@ def download(
     root: Annotated[Path, typer.Option(help="The folder to save it in; training finds it by root or ADVBNN_DATA.")],
 ) -> None:
     """Download a dataset and verify its checksum; an interrupted download resumes."""
-    from advbnn.cli.common import explaining_errors
     from advbnn.data import fetch
 
-    with explaining_errors():
-        typer.echo(f"{fetch(name, root)} is complete and verified")
+    typer.echo(f"{fetch(name, root)} is complete and verified")

@@ -41,12 +41,16 @@ def evaluate(
     with open_run(subject, how) as (opened, test, shared, leads):
         given = [Points.load(file) for file in points or ()]
         radii = eps or ([opened.radius(effort.norm)] if attacking else [])
+        # all are made before anything is measured, as some do not fit the network
+        chosen = [
+            (name, make_attack(name, opened.model, Threat(effort.norm, radius), effort.steps, effort.eot))
+            for radius in radii
+            for name in attacking
+        ]
         evaluation = Evaluation(opened.model, test, **shared)
         records = evaluation.accuracy(CLEAN, None) if CLEAN in names else Records()
-        for radius in radii:
-            for name in attacking:
-                chosen = make_attack(name, opened.model, Threat(effort.norm, radius), effort.steps, effort.eot)
-                records += evaluation.accuracy(title(name, chosen), chosen)
+        for name, made in chosen:
+            records += evaluation.accuracy(title(name, made), made)
         for one in given:
             known = [] if one.threat is None else [one.threat]
             for threat in [Threat(effort.norm, radius) for radius in eps or ()] or known:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from advbnn.attacks import registry
-from advbnn.errors import ArgumentError, unknown
+from advbnn.errors import MOST, ArgumentError, positive_whole, shown, unknown
 from advbnn.files import check_name
 from advbnn.names import ENGINES, NORMS, PRECISIONS
 
@@ -35,20 +35,28 @@ def number(text: str) -> float:
     """Parses a number of 0 or more, such as 0.031, 8/255 or inf."""
     try:
         value = float(Fraction(text)) if "/" in text else float(text)
-    except (ValueError, ZeroDivisionError):
+    except (ValueError, ZeroDivisionError, OverflowError):
         value = -1.0
-    if not value >= 0:
-        raise typer.BadParameter(f"{text!r} is not a number of 0 or more, such as 0.031 or 8/255")
+    if not (0 <= value <= 1e30 or text in ("inf", math.inf)):
+        raise typer.BadParameter(f"{shown(text)} is not a number from 0 to 1e30, such as 0.031 or 8/255, or inf")
     return value
 
 
-def refuse_larger_than_images(norm: str, radii: Sequence[float]) -> None:
+def whole(text: str | int, hint: str | None = None) -> int:
+    """Parses a positive whole number, with a bound; `hint` names the option in messages."""
+    try:
+        return positive_whole("it", int(text))
+    except ValueError:
+        problem = f"{shown(text)} is not a whole number from 1 to {MOST:,}"
+        raise typer.BadParameter(problem, param_hint=hint) from None
+
+
+def refuse_larger_than_images(norm: str, radii: Sequence[float], option: str = "--eps") -> None:
     """Refuses a finite linf radius above 1, which allows every image, as pixels lie in [0, 1]."""
     for radius in radii:
         if norm == "linf" and 1 < radius < math.inf:
-            raise typer.BadParameter(
-                f"a linf radius of {radius:g} puts every image inside the ball; did you mean {radius:g}/255?"
-            )
+            problem = f"a linf radius of {radius:g} puts every image inside the ball; did you mean {radius:g}/255?"
+            raise typer.BadParameter(problem, param_hint=f"'{option}'")
 
 
 def file_to_write(path: Path | None) -> Path | None:
@@ -110,6 +118,11 @@ def named(names: Sequence[str], help: str = "{names}.") -> Any:
     return typer.Option(parser=one_of(names), metavar="NAME", help=text)
 
 
+def count(help: str) -> Any:
+    """An option that takes a positive whole number."""
+    return typer.Option(parser=whole, metavar="N", help=help)
+
+
 def numeric(metavar: str, help: str) -> Any:
     """An option that takes a number of 0 or more, also as a fraction."""
     return typer.Option(parser=number, metavar=metavar, help=help)
@@ -122,12 +135,12 @@ Radii = Annotated[
     list[float] | None, numeric("RADIUS", "Such as 8/255. May be repeated; the radius of training by default.")
 ]
 Norm = Annotated[str, named(NORMS)]
-Steps = Annotated[int | None, typer.Option(help="Steps of the attacks; each has its own default.")]
-Eot = Annotated[int, typer.Option(help="EOT samples: weight samples averaged for every gradient or query.")]
-Samples = Annotated[int, typer.Option(help="Weight samples that the classifier averages.")]
-Seeds = Annotated[int, typer.Option(help="Repetitions with independent randomness.")]
-Limit = Annotated[int | None, typer.Option(help="Use only the first LIMIT test images.")]
-BatchSize = Annotated[int, typer.Option(help="Images attacked at a time.")]
+Steps = Annotated[int | None, count("Steps of the attacks; each has its own default.")]
+Eot = Annotated[int, count("EOT samples: weight samples averaged for every gradient or query.")]
+Samples = Annotated[int, count("Weight samples that the classifier averages.")]
+Seeds = Annotated[int, count("Repetitions with independent randomness.")]
+Limit = Annotated[int | None, count("Use only the first N test images.")]
+BatchSize = Annotated[int, count("Images attacked at a time.")]
 Out = Annotated[
     Path | None, typer.Option(callback=file_to_write, help="The file of records; records.json in the run by default.")
 ]

@@ -15,13 +15,13 @@ def predict(
     coverage: Annotated[
         float, typer.Option(help="The share of images to classify, among images like those of the dataset.")
     ] = 0.9,
-    samples: Annotated[int, typer.Option(help="Weight samples.")] = 20,
+    samples: Annotated[int, options.count("Weight samples.")] = 20,
     seed: Annotated[int, typer.Option(help="The seed of the weight samples.")] = 0,
     device: options.Device = None,
 ) -> None:
     """Print the label, probability and uncertainty of each image, and "abstain" if the model is too uncertain."""
     from advbnn.bayes.prediction import predict as predict_batch
-    from advbnn.cli.common import device_or_first_gpu, explaining_errors, open_subject, refuse_missing
+    from advbnn.cli.common import device_or_first_gpu, open_subject, refuse_missing
     from advbnn.data.image import read_inputs
     from advbnn.evaluation.abstention import cutoff
     from advbnn.modules import dtype_of
@@ -31,27 +31,26 @@ def predict(
     subject.check()
     if not images:
         raise typer.BadParameter("IMAGES is missing: give one or more image files")
-    with explaining_errors():
-        refuse_missing(images)
-        place = device_or_first_gpu(device)
-        opened = open_subject(subject, place)
-        splits = opened.splits
-        # the threshold comes from images that are not in the training set
-        part, reference = ("test", splits.test) if splits.validation is None else ("validation", splits.validation)
-        inputs = read_inputs(images, reference.shape).to(place, dtype_of(opened.model))
-        limit = cutoff(opened.model, reference, coverage, samples, seed)
-        found = predict_batch(opened.model, inputs, samples, seed)
-        names = [typer.format_filename(path) for path in images]  # a name that is not UTF-8 cannot be printed
-        width = max(len("image"), *map(len, names))
-        typer.echo(f"{'image':{width}}  {'label':>12}  probability  entropy  disagreement")
-        for row, name in enumerate(names):
-            label, entropy = reference.classes[int(found.label[row])], found.entropy[row].item()
-            typer.echo(
-                f"{name:{width}}  {label:>12}  {found.probs[row].max().item():11.3f}  {entropy:7.3f}  "
-                f"{found.mutual_information[row].item():12.3f}{'  abstain' if entropy > limit.entropy else ''}"
-            )
+    refuse_missing(images)
+    place = device_or_first_gpu(device)
+    opened = open_subject(subject, place)
+    splits = opened.splits
+    # the threshold comes from images that are not in the training set
+    part, reference = ("test", splits.test) if splits.validation is None else ("validation", splits.validation)
+    inputs = read_inputs(images, reference.shape).to(place, dtype_of(opened.model))
+    limit = cutoff(opened.model, reference, coverage, samples, seed)
+    found = predict_batch(opened.model, inputs, samples, seed)
+    names = [typer.format_filename(path) for path in images]  # a name that is not UTF-8 cannot be printed
+    width = max(len("image"), *map(len, names))
+    typer.echo(f"{'image':{width}}  {'label':>12}  probability  entropy  disagreement")
+    for row, name in enumerate(names):
+        label, entropy = reference.classes[int(found.label[row])], found.entropy[row].item()
         typer.echo(
-            f"Abstains above an entropy of {limit.entropy:.3f} nats: {limit.coverage:.1%} of the {len(reference):,} "
-            f"{part} images of {reference.name} are below, and {limit.accuracy:.1%} of these are classified correctly. "
-            "This does not extend to images of another kind, or to attacked images."
+            f"{name:{width}}  {label:>12}  {found.probs[row].max().item():11.3f}  {entropy:7.3f}  "
+            f"{found.mutual_information[row].item():12.3f}{'  abstain' if entropy > limit.entropy else ''}"
         )
+    typer.echo(
+        f"Abstains above an entropy of {limit.entropy:.3f} nats: {limit.coverage:.1%} of the {len(reference):,} "
+        f"{part} images of {reference.name} are below, and {limit.accuracy:.1%} of these are classified correctly. "
+        "This does not extend to images of another kind, or to attacked images."
+    )

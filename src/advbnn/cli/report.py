@@ -30,31 +30,29 @@ def report(
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; default the first GPU, else cpu.")] = None,
 ) -> None:
     """Write a page with tables and plots of everything that was measured."""
-    from advbnn.cli.common import explaining_errors
     from advbnn.evaluation.records import Records, check_same_settings
     from advbnn.report import write_report
     from advbnn.report.sections.headline import middle_threat
     from advbnn.report.select import check_one_data_set, labels_of
     from advbnn.report.style import defenses_in
 
-    with explaining_errors():
-        found = {source: read_records(source) for source in sources}
-        check_one_network_per_label(found)
-        records = Records()
-        defenses: dict[str, str] = {}
-        origin: dict[tuple[object, ...], Path] = {}
-        for source, some in found.items():
-            for record in some:
-                before = origin.setdefault(record.key, source)
-                check_same_settings(records.find(record), record, str(before), _TWICE.format(source))
-            records += some
-            known = defenses_in(source if source.is_dir() else source.parent)
-            defenses |= {label: known[label] for label in labels_of(some) if label in known}
-        check_one_data_set(records)
-        threat = middle_threat(records)
-        runs = [source for source in sources if source.is_dir()]
-        shown = _attacked(runs, threat, images, device) if threat is not None and images else []
-        typer.echo(f"{write_report(records, out, shown, defenses=defenses)}: {len(records)} records")
+    found = {source: read_records(source) for source in sources}
+    check_one_network_per_label(found)
+    records = Records()
+    defenses: dict[str, str] = {}
+    origin: dict[tuple[object, ...], Path] = {}
+    for source, some in found.items():
+        for record in some:
+            before = origin.setdefault(record.key, source)
+            check_same_settings(records.find(record), record, str(before), _TWICE.format(source))
+        records += some
+        known = defenses_in(source if source.is_dir() else source.parent)
+        defenses |= {label: known[label] for label in labels_of(some) if label in known}
+    check_one_data_set(records)
+    threat = middle_threat(records)
+    runs = [source for source in sources if source.is_dir()]
+    shown = _attacked(runs, threat, images, device) if threat is not None and images else []
+    typer.echo(f"{write_report(records, out, shown, defenses=defenses)}: {len(records)} records")
 
 
 def read_records(source: Path) -> "Records":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from advbnn.cli.options import folder_to_write
+from advbnn.cli import options
 
 if TYPE_CHECKING:
     from advbnn.paper import Reproduction
@@ -25,11 +25,11 @@ def reproduce(
     root: Annotated[Path | None, typer.Option(help="Where the files of a named data set are; or ADVBNN_DATA.")] = None,
     out: Annotated[Path | None, typer.Option(help="The output folder; default reproduced/DATA-PROFILE.")] = None,
     defenses: Annotated[str | None, typer.Option(help="Such as adv,adv_bnn; default all five.")] = None,
-    seeds: Annotated[int, typer.Option(help="Trainings of each defence, with seeds 0, 1, ...")] = 1,
+    seeds: Annotated[int, options.count("Trainings of each defence, with seeds 0, 1, ...")] = 1,
     beside: Annotated[
         Path | None, typer.Option(help="Another reproduction, whose other defences are included in the comparison.")
     ] = None,
-    limit: Annotated[int | None, typer.Option(help="Use only this many test images.")] = None,
+    limit: Annotated[int | None, options.count("Use only the first N test images.")] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of all trainings. May be repeated."),
@@ -40,7 +40,7 @@ def reproduce(
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda for all GPUs, or one such as cuda:1; default all GPUs, else cpu.")
     ] = None,
-    jobs: Annotated[int | None, typer.Option(help="Processes; default one per GPU, or two on the CPU.")] = None,
+    jobs: Annotated[int | None, options.count("Processes; default one per GPU, or two on the CPU.")] = None,
     engine: Annotated[str, typer.Option(help="How training steps run: auto, graph, compile or eager.")] = "auto",
     estimate: Annotated[
         bool, typer.Option("--estimate/--no-estimate", help="Time a few steps first to estimate the duration.")
@@ -53,7 +53,7 @@ def reproduce(
     """
     import torch
 
-    from advbnn.cli.common import command_line, device_or_first_gpu, explaining_errors
+    from advbnn.cli.common import command_line, device_or_first_gpu
     from advbnn.defenses.profiles import DEFENSES
     from advbnn.files import locked_folder
     from advbnn.paper import EXPERIMENTS, Evidence, Experiment, Reproduction, make_plan, write_all
@@ -64,55 +64,54 @@ def reproduce(
     from advbnn.training.interrupts import Interrupted
     from advbnn.training.workers import device_list, run_tasks
 
-    with explaining_errors():
-        chosen = Experiment.choose(data, profile, like, settings or (), limit)
-        folder = out or Path("reproduced") / chosen.title
-        folder_to_write(folder)
-        chosen.check(folder)
+    chosen = Experiment.choose(data, profile, like, settings or (), limit)
+    folder = out or Path("reproduced") / chosen.title
+    options.folder_to_write(folder)
+    chosen.check(folder)
+    if beside is not None:
+        check_beside(chosen, beside)
+    place = device_or_first_gpu(device)
+    plan = make_plan(
+        chosen,
+        folder,
+        EXPERIMENTS if experiment == "all" else [experiment],
+        defenses=[name.strip() for name in defenses.split(",")] if defenses is not None else DEFENSES,
+        seeds=seeds,
+        audit=audit,
+        root=None if root is None else str(root),
+        engine=engine,
+    )
+    left = len(plan.pending_runs()) or len(plan.pending())
+    devices = device_list(place, jobs, left)
+    # the small networks of digits gain nothing from threads, and lose much on busy cores
+    threads = 1 if chosen.like == "digits" else max(1, (os.cpu_count() or 1) // len(devices))
+    torch.set_num_threads(threads)
+    reproduction = Reproduction(plan=plan, devices=devices, command=command_line())
+    tasks = _announce(reproduction, estimate)
+    if dry_run:
+        return
+    with locked_folder(folder):
+        facts = stored(folder)[1] if (folder / FILE).exists() else {}
         if beside is not None:
-            check_beside(chosen, beside)
-        place = device_or_first_gpu(device)
-        plan = make_plan(
-            chosen,
-            folder,
-            EXPERIMENTS if experiment == "all" else [experiment],
-            defenses=[name.strip() for name in defenses.split(",")] if defenses is not None else DEFENSES,
-            seeds=seeds,
-            audit=audit,
-            root=None if root is None else str(root),
-            engine=engine,
-        )
-        left = len(plan.pending_runs()) or len(plan.pending())
-        devices = device_list(place, jobs, left)
-        # the small networks of digits gain nothing from threads, and lose much on busy cores
-        threads = 1 if chosen.like == "digits" else max(1, (os.cpu_count() or 1) // len(devices))
-        torch.set_num_threads(threads)
-        reproduction = Reproduction(plan=plan, devices=devices, command=command_line())
-        tasks = _announce(reproduction, estimate)
-        if dry_run:
-            return
-        with locked_folder(folder):
-            facts = stored(folder)[1] if (folder / FILE).exists() else {}
-            if beside is not None:
-                facts[BESIDE] = os.path.relpath(beside, folder)
-            chosen.write(folder, **facts | {"test_images": len(load_splits(plan.runs[0].config).test)})
-            try:
-                results = run_tasks(tasks, devices, threads=threads, log=typer.echo)
-            except Interrupted as stop:
-                with suppress(OSError):  # the terminal may be closed
-                    typer.echo(f"stopped; finished work is kept in {folder}, run the same command to resume", err=True)
-                raise typer.Exit(128 + (stop.signal or 2)) from None
-            for name, reason in results.failed.items():
-                typer.echo(f"error: {name} failed: {reason}", err=True)
-            if results.skipped:
-                typer.echo(f"error: skipped as a result: {', '.join(results.skipped)}", err=True)
-            evidence = Evidence.read(folder)
-            if evidence.records:
-                report = write_all(folder, reproduction.images(labels_of(evidence.records)))
-                show(table1(evidence))
-                typer.echo(f"Accuracy in %. Intervals, claims and figures: {folder / 'results.md'}\nReport: {report}")
-        if results.failed:
-            raise typer.Exit(1)
+            facts[BESIDE] = os.path.relpath(beside, folder)
+        chosen.write(folder, **facts | {"test_images": len(load_splits(plan.runs[0].config).test)})
+        try:
+            results = run_tasks(tasks, devices, threads=threads, log=typer.echo)
+        except Interrupted as stop:
+            with suppress(OSError):  # the terminal may be closed
+                typer.echo(f"stopped; finished work is kept in {folder}, run the same command to resume", err=True)
+            raise typer.Exit(128 + (stop.signal or 2)) from None
+        for name, reason in results.failed.items():
+            typer.echo(f"error: {name} failed: {reason}", err=True)
+        if results.skipped:
+            typer.echo(f"error: skipped as a result: {', '.join(results.skipped)}", err=True)
+        evidence = Evidence.read(folder)
+        if evidence.records:
+            report = write_all(folder, reproduction.images(labels_of(evidence.records)))
+            show(table1(evidence))
+            typer.echo(f"Accuracy in %. Intervals, claims and figures: {folder / 'results.md'}\nReport: {report}")
+    if results.failed:
+        raise typer.Exit(1)
 
 
 def show(table: "Table") -> None:

@@ -18,18 +18,16 @@ def tables(
     ] = False,
 ) -> None:
     """Fill the marked tables of documents from records."""
-    from advbnn.cli.common import explaining_errors
     from advbnn.files import read_text
     from advbnn.paper.docs_tables import has_tables, refresh
 
-    with explaining_errors():
-        for document in documents:
-            if not has_tables(read_text(document)):
-                marks = "<!-- table: RECORDS/NAME --> and <!-- end -->"
-                raise ArgumentError(f"{document} has no table to fill: mark its place with the lines {marks}")
-        changed = refresh(documents, results, check=check)
-        for document in documents:
-            done = "out of date; run advbnn tables" if check else "refreshed"
-            typer.echo(f"{document}: {done if document in changed else 'up to date'}")
-        if check and changed:
-            raise typer.Exit(1)
+    for document in documents:
+        if not has_tables(read_text(document)):
+            marks = "<!-- table: RECORDS/NAME --> and <!-- end -->"
+            raise ArgumentError(f"{document} has no table to fill: mark its place with the lines {marks}")
+    changed = refresh(documents, results, check=check)
+    for document in documents:
+        done = "out of date; run advbnn tables" if check else "refreshed"
+        typer.echo(f"{document}: {done if document in changed else 'up to date'}")
+    if check and changed:
+        raise typer.Exit(1)

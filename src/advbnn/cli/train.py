@@ -21,7 +21,7 @@ def train(
     device: options.Device = None,
 ) -> None:
     """Train a model with the settings of a TOML file; under torchrun, on all of its processes."""
-    from advbnn.cli.common import device_or_first_gpu, explaining_errors
+    from advbnn.cli.common import device_or_first_gpu
     from advbnn.distributed import joined
     from advbnn.training.config import load_config
     from advbnn.training.interrupts import Interrupted
@@ -29,13 +29,12 @@ def train(
 
     folder = out or Path("runs") / config.stem
     options.folder_to_write(folder)
-    with explaining_errors():
-        chosen = load_config(config, settings or ())
-        splits = chosen.load_data()
-        try:
-            with joined(device_or_first_gpu(device)) as (_, place):
-                fit_config(chosen, splits, out=folder, resume=resume, device=place)
-        except Interrupted as stop:
-            with suppress(OSError):  # the terminal or the pipe may be closed
-                typer.echo(str(stop), err=True)
-            raise typer.Exit(128 + (stop.signal or 2)) from None
+    chosen = load_config(config, settings or ())
+    splits = chosen.load_data()
+    try:
+        with joined(device_or_first_gpu(device)) as (_, place):
+            fit_config(chosen, splits, out=folder, resume=resume, device=place)
+    except Interrupted as stop:
+        with suppress(OSError):  # the terminal or the pipe may be closed
+            typer.echo(str(stop), err=True)
+        raise typer.Exit(128 + (stop.signal or 2)) from None

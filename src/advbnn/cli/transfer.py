@@ -32,7 +32,8 @@ def transfer(
     refuse_impossible([attack], **asdict(effort))
     options.refuse_larger_than_images(effort.norm, [eps])
     if attack == "mean":
-        raise typer.BadParameter("--attack mean attacks the mean network of one run; use advbnn evaluate RUN")
+        problem = "mean attacks the mean network of one run; use advbnn evaluate RUN"
+        raise typer.BadParameter(problem, param_hint="'--attack'")
     chosen = subjects.each()
     out = how.out or options.file_to_write(Path("transfer.json"))
     with evaluation_processes(how.device) as (world, place):

@@ -39,22 +39,28 @@ def uncertainty(
     from advbnn.attacks.threat import Threat
     from advbnn.cli.attacks import make_attack, refuse_impossible, title
     from advbnn.cli.common import open_run
-    from advbnn.data import NAMES, load
+    from advbnn.data import NAMES, check_source, load
     from advbnn.evaluation import uncertainty as measure
 
     names = attack or list(ATTACKS)
     refuse_impossible(names, **asdict(effort))
     options.refuse_larger_than_images(effort.norm, eps or ())
+    for source in foreign or ():
+        check_source(source, "foreign")
     with open_run(subject, how) as (opened, test, shared, leads):
-        records = measure.uncertainty(opened.model, test, **shared)
+        # all are loaded and made before anything is measured, as some do not fit the network
+        others = [load(source, size=None if source in NAMES else test.shape[-1]).test for source in foreign or ()]
+        measure.check_foreign(test, others)
+        chosen = []
         for radius in eps or [opened.radius(effort.norm)]:
             threat = Threat(effort.norm, radius)
             made = ((name, make_attack(name, opened.model, threat, effort.steps, effort.eot)) for name in names)
-            chosen = {title(name, one): one for name, one in made}
-            records += measure.uncertainty(opened.model, test, chosen, **shared)
-        for source in foreign or ():
-            others = (load(source) if source in NAMES else load(source, size=test.shape[-1])).test
-            records += measure.ood_detection(opened.model, test, {others.name: others}, **shared)
+            chosen.append({title(name, one): one for name, one in made})
+        records = measure.uncertainty(opened.model, test, **shared)
+        for attacks in chosen:
+            records += measure.uncertainty(opened.model, test, attacks, **shared)
+        for one in others:
+            records += measure.ood_detection(opened.model, test, {one.name: one}, **shared)
         if leads:
             _show(records)
 

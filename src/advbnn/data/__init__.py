@@ -33,6 +33,12 @@ from advbnn.errors import DataError as DataError
 NAMES = ("digits", "cifar10", "stl10", "imagenet143")
 
 
+def check_source(source: str | Path, argument: str = "source") -> None:
+    """Refuse what is neither the name of a dataset nor a folder; `argument` is the caller's name for it."""
+    if source not in NAMES and not (isinstance(source, str | Path) and os.path.isdir(source)):
+        raise ArgumentError(f"{unknown(argument, str(source), NAMES)} (and there is no image folder of this name)")
+
+
 def load(
     source: str | Path,
     root: str | Path | None = None,
@@ -51,9 +57,7 @@ def load(
         verify: cifar10 and stl10: refuse files that are not the published ones.
     """
     if source not in NAMES:
-        if not Path(source).is_dir():
-            error = unknown("source", str(source), NAMES)
-            raise ArgumentError(f"{error} (and there is no image folder {Path(source).absolute()})")
+        check_source(source)
         return load_folder(source, size=size, cache=cache)
     if source != "imagenet143" and (size is not None or cache is not None):
         raise ArgumentError(f"size and cache apply to image folders and imagenet143, not to {source!r}; leave them out")

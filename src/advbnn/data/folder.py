@@ -14,7 +14,7 @@ from advbnn.data.image import SUFFIXES, decode_all
 from advbnn.data.imageset import ImageSet
 from advbnn.data.splits import Splits
 from advbnn.errors import ArgumentError, data_error
-from advbnn.files import check_name, explain_file_errors
+from advbnn.files import explain_file_errors
 from advbnn.progress import ProgressBar
 
 LAYOUT = "expected ROOT/train/<class>/<image> and the same under ROOT/test or ROOT/val"
@@ -46,10 +46,11 @@ def class_folders(folder: Path) -> tuple[str, ...]:
     if not folder.is_dir():
         raise data_error(folder, "there is no such folder", LAYOUT)
     with explain_file_errors(folder, "cannot be read", "check its permissions"):
-        names = tuple(sorted(e.name for e in os.scandir(folder) if e.is_dir() and not e.name.startswith(".")))
+        names = sorted(e.name for e in os.scandir(folder) if e.is_dir() and not e.name.startswith("."))
     for name in names:
-        check_name(name, f"a class folder in {folder}")
-    return names
+        if any("\ud800" <= letter <= "\udfff" for letter in name):  # how Python shows bytes that are not UTF-8
+            raise data_error(folder, f"the name of its folder {name!r} is not UTF-8", "rename it")
+    return tuple(names)
 
 
 def list_images(folder: Path, classes: Sequence[str] | None = None) -> Listing:

@@ -11,6 +11,9 @@ from torch import Tensor
 
 from advbnn.errors import ArgumentError, DataError, MissingPackageError, data_error
 
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+"""The formats that are opened, whatever the name of the file: Pillow gives others, such as EPS, to outside programs."""
+
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 _CHUNK = 64  # images per task: enough to hide the cost of a task, few enough for steady progress
 _SHOWN = 5  # unreadable images named in one error
@@ -28,7 +31,7 @@ def decode(path: Path, size: int | None = None) -> np.ndarray:
     except ImportError as error:
         raise MissingPackageError("reading image files needs Pillow: pip install 'advbnn[data]'") from error
     try:
-        with Image.open(path) as file:
+        with Image.open(path, formats=FORMATS) as file:
             mode = file.mode
             deep = mode == "F" or mode.startswith("I")
             image = file if deep else file.convert("RGB")

@@ -9,7 +9,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole
+from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole, shown
 
 
 class Examples(ABC):
@@ -183,21 +183,24 @@ def from_tensors(
     return TensorSet(inputs, labels, names, name)
 
 
-def row_numbers(indices: Sequence[int] | Tensor, total: int) -> Tensor:
+def row_numbers(indices: Sequence[int] | Tensor, total: int, argument: str = "indices") -> Tensor:
     """The indices, or the True rows of a mask, as int64 on the CPU; an error if one is not a row of `total`."""
-    rows = torch.as_tensor(indices).cpu()
+    try:
+        rows = torch.as_tensor(indices).cpu()
+    except (TypeError, ValueError, RuntimeError):
+        raise ArgumentTypeError(f"{argument} must be a list of row numbers or a mask, got {shown(indices)}") from None
     if rows.dtype == torch.bool:
         if rows.shape != (total,):
             got = f"shape {list(rows.shape)}"
-            raise ArgumentError(f"indices, as a mask, must have one bool for each of the {total} rows, got {got}")
+            raise ArgumentError(f"{argument}, as a mask, must have one bool for each of the {total} rows, got {got}")
         rows = rows.nonzero().squeeze(1)
     if rows.ndim != 1 or not len(rows):
-        raise ArgumentError(f"indices must be a non-empty list of row numbers, got shape {list(rows.shape)}")
+        raise ArgumentError(f"{argument} must be a non-empty list of row numbers, got shape {list(rows.shape)}")
     if rows.is_floating_point():
-        raise ArgumentTypeError(f"indices must be integers or a mask of bools, got {rows.dtype}; use .long()")
+        raise ArgumentTypeError(f"{argument} must be integers or a mask of bools, got {rows.dtype}; use .long()")
     rows = rows.long()
     if int(rows.min()) < 0 or int(rows.max()) >= total:
-        raise ArgumentError(f"indices must lie in 0..{total - 1}, got {int(rows.min())}..{int(rows.max())}")
+        raise ArgumentError(f"{argument} must lie in 0..{total - 1}, got {int(rows.min())}..{int(rows.max())}")
     return rows
 
 

@@ -16,7 +16,7 @@ from difflib import get_close_matches
 from fractions import Fraction
 from typing import Any, TypeVar
 
-from advbnn.errors import ConfigError, unknown
+from advbnn.errors import ConfigError, shown, unknown
 
 T = TypeVar("T")
 
@@ -27,6 +27,10 @@ DERIVED = types.MappingProxyType({"derived": True})
 _FRACTION = re.compile(r"\d+/0*[1-9]\d*")
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", types.NoneType: f'"{NONE}"'}
 _REFUSED = object()
+_DEEPEST = 10  # dots in a key, more than any setting has
+_TOO_DEEP = "tables or lists are nested too deeply; no setting is deeper than a few levels"
+_ALSO_CALLED = {"draws": "samples", "learning_rate": "lr", "epsilon": "eps", "radius": "eps"}
+"""Common names of settings that have another one here."""
 
 
 def updated(value: T, table: Mapping[str, Any], path: str = "") -> T:
@@ -60,11 +64,23 @@ def to_toml(table: Mapping[str, Any]) -> str:
     return "\n".join(_toml_lines(table, ())).strip() + "\n"
 
 
+def parse(text: str) -> dict[str, Any]:
+    """TOML text as a nested table; a byte order mark at its beginning is ignored."""
+    try:
+        table = tomllib.loads(text.removeprefix("\ufeff"))
+        flat(table)  # refuses keys of many dots, which nest without limit
+    except RecursionError:
+        raise ConfigError(_TOO_DEEP) from None
+    except ValueError as error:  # a number may have more digits than Python reads
+        raise ConfigError(str(error)) from error
+    return table
+
+
 def parse_literal(text: str) -> Any:
     """The value in `key=value`: parsed as TOML if possible, otherwise text."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        return parse(f"value = {text}")["value"]
+    except ConfigError:
         return text
 
 
@@ -72,7 +88,7 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
     """{"attack.threat.eps": 0.1} as {"attack": {"threat": {"eps": 0.1}}}."""
     root: dict[str, Any] = {}
     for key, value in settings.items():
-        *path, leaf = key.split(".")
+        *path, leaf = key.split(".", maxsplit=_DEEPEST)
         table = root
         for part in path:
             table = table.setdefault(part, {})
@@ -86,6 +102,8 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def flat(table: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     """The inverse of `nested`."""
+    if path.count(".") > 2 * _DEEPEST:
+        raise ConfigError(_TOO_DEEP)
     found: dict[str, Any] = {}
     for key, value in table.items():
         found |= flat(value, f"{path}{key}.") if isinstance(value, Mapping) else {path + key: value}
@@ -127,8 +145,9 @@ def unknown_key(key: str, keys: Iterable[str]) -> ConfigError:
     if key in known:
         return ConfigError(f"key={key!r} is quoted, so TOML reads it as one name: write {key} = ... without the quotes")
     place, _, name = key.rpartition(".")
-    same_name = [each for each in known if each.rpartition(".")[2] == name]
-    meant = get_close_matches(key, same_name or known, n=1, cutoff=0.8) or same_name
+    key_here = _join(place, _ALSO_CALLED.get(name, name))
+    same_name = [each for each in known if each.rpartition(".")[2] == key_here.rpartition(".")[2]]
+    meant = get_close_matches(key_here, same_name or known, n=1, cutoff=0.8) or same_name
     # of several, those that are not inside another setting, such as the schedule of a section
     meant = [each for each in meant if each.count(".") == min(other.count(".") for other in meant)]
     hint = f"; did you mean {' or '.join(map(repr, meant))}?" if meant else ""
@@ -157,7 +176,7 @@ def _convert(hint: Any, current: Any, new: Any, path: str) -> Any:
         if converted is not _REFUSED:
             return converted
     expected = "a table" if kinds else " or ".join(_describe(option) for option in options)
-    raise ConfigError(f"{path}: expected {expected}, got {new!r}")
+    raise ConfigError(f"{path}: expected {expected}, got {shown(new)}")
 
 
 def _convert_table(kinds: dict[str, Any], optional: bool, current: Any, table: Mapping[str, Any], path: str) -> Any:
@@ -187,11 +206,19 @@ def _convert_plain(option: Any, new: Any, path: str) -> Any:
     if typing.get_origin(option) is tuple:
         return _convert_tuple(typing.get_args(option), new, path)
     if option is float and isinstance(new, str) and _FRACTION.fullmatch(new):
-        return float(Fraction(new))
+        new = Fraction(new)
     if isinstance(new, bool) and option is not bool:
         return _REFUSED
-    if option is float:
-        return float(new) if isinstance(new, int | float) else _REFUSED
+    if option is float and isinstance(new, int | float | Fraction):
+        try:
+            return float(new)
+        except OverflowError:
+            return _REFUSED
+    if option is str and isinstance(new, str):
+        try:
+            new.encode()
+        except UnicodeEncodeError:
+            raise ConfigError(f"{path}: {shown(new)} is not Unicode, so no file can hold it; rename it") from None
     return new if isinstance(option, type) and isinstance(new, option) else _REFUSED
 
 
@@ -258,4 +285,5 @@ def _toml_value(value: Any) -> str:
         return repr(float(value))  # numpy's own repr is not TOML, which spells inf and nan like Python
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml_value, value))}]"
-    return json.dumps(str(value), ensure_ascii=False)
+    # like JSON, but TOML also escapes the control character DEL
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -4,7 +4,6 @@
 Adv-BNN) come from a profile, see `advbnn.defenses.profiles`, and each of them can be changed.
 """
 
-import math
 import re
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
@@ -21,9 +20,9 @@ from advbnn.defenses.config_io import DERIVED
 from advbnn.defenses.objective import RobustELBO
 from advbnn.defenses.optimizers import AdamOptimizer, LangevinSampler, SGDOptimizer
 from advbnn.defenses.registry import Randomized
-from advbnn.defenses.rse import add_noise, noise_levels
+from advbnn.defenses.rse import add_noise, check_noise, noise_levels
 from advbnn.defenses.schedules import Constant, Cosine, OneCycle, Section, Stages
-from advbnn.errors import ArgumentError, positive_whole, unknown
+from advbnn.errors import MOST_EXAMPLES, ArgumentError, check_types, positive_whole, unknown, whole, within
 from advbnn.randomness import seeded
 
 OWN = "own"
@@ -48,6 +47,9 @@ class Noisy:
     first: float = 0.2
     inner: float = 0.1
 
+    def __post_init__(self) -> None:
+        check_noise(self.first, self.inner)
+
     def wrap(self, net: nn.Module) -> nn.Module:
         return net if noise_levels(net) else add_noise(net, self.first, self.inner)
 
@@ -68,9 +70,9 @@ class Variational:
     norm_scale_mean: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("prior_std", "init_std"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ArgumentError(f"{name} must be a positive, finite standard deviation, got {getattr(self, name)}")
+        within("prior_std", self.prior_std, "(0, 1e30]", "it is a standard deviation")
+        within("init_std", self.init_std, "(0, 1e6]", "it is a standard deviation")
+        within("norm_scale_mean", self.norm_scale_mean, "[-1e6, 1e6]")
 
     def wrap(self, net: nn.Module) -> nn.Module:
         if random_parts(net):
@@ -94,12 +96,10 @@ class Averaging:
     consistency: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.decay is not None and not 0 <= self.decay < 1:
-            raise ArgumentError(f"decay must lie in [0, 1), or be None for the equal average, got {self.decay}")
-        if self.start < 0:
-            raise ArgumentError(f"start must be an epoch, 0 or later, got {self.start}")
-        if not self.consistency >= 0:
-            raise ArgumentError(f"consistency must be 0 or more, got {self.consistency}")
+        if self.decay is not None:
+            within("decay", self.decay, "[0, 1)", "or None for the equal average")
+        whole("start", self.start, 0)
+        within("consistency", self.consistency, "[0, 1e6]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,12 +126,9 @@ class Swag:
     def __post_init__(self) -> None:
         for name in ("per_epoch", "samples"):
             positive_whole(name, getattr(self, name))
-        if positive_whole("rank", self.rank) < 2:
-            raise ArgumentError(f"rank must be at least 2, got {self.rank}")
-        if self.start < 0:
-            raise ArgumentError(f"start must be an epoch, 0 or later, got {self.start}")
-        if not 0 <= self.scale < math.inf:
-            raise ArgumentError(f"scale must be finite and not negative, got {self.scale}; 1 is SWAG's own covariance")
+        whole("rank", self.rank, 2)
+        whole("start", self.start, 0)
+        within("scale", self.scale, "[0, 1e6]", "1 is SWAG's own covariance")
         if self.statistics not in ("kept", "anew"):
             raise unknown("statistics", self.statistics, ("kept", "anew"))
 
@@ -153,8 +150,7 @@ class EarlyStopping:
     samples: int = 10
 
     def __post_init__(self) -> None:
-        if not 0 < self.fraction < 1:
-            raise ArgumentError(f"fraction must lie in (0, 1), got {self.fraction}")
+        within("fraction", self.fraction, "(0, 1)")
         for name in ("patience", "every", "samples"):
             positive_whole(name, getattr(self, name))
 
@@ -214,18 +210,18 @@ class Defense:
     changed: tuple[str, ...] = field(default=(), metadata=DERIVED)
 
     def __post_init__(self) -> None:
-        for name, options in {"norm_scales": ("ones", "uniform"), "attack_mode": ("eval", "train")}.items():
+        check_types(self)
+        choices = {"norm_scales": ("ones", "uniform"), "attack_mode": ("eval", "train")}
+        for name, options in (choices | {"architecture": (*models.NAMES, OWN)}).items():
             if getattr(self, name) not in options:
                 raise unknown(name, getattr(self, name), options)
+        positive_whole("batch_size", self.batch_size, most=MOST_EXAMPLES)
         if isinstance(self.augment, str) and self.augment not in NAMED:
             raise unknown("augment", self.augment, NAMED)
         for name in ("clip", "awp"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ArgumentError(f"{name} must be positive, or None to leave it out, got {value}")
-        if not 0 <= self.awp_start < self.schedule.total_epochs:
-            last = self.schedule.total_epochs - 1
-            raise ArgumentError(f"awp_start must be an epoch, 0..{last}, got {self.awp_start}")
+            if getattr(self, name) is not None:
+                within(name, getattr(self, name), "(0, 1e6]", "or None to leave it out")
+        whole("awp_start", self.awp_start, 0, self.schedule.total_epochs - 1)
         if isinstance(self.optimizer, LangevinSampler):
             self._check_langevin()
         self._check_averaging()

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from advbnn.bayes.likelihoods import Categorical, Likelihood
 from advbnn.defenses.schedules import KL_WARMUPS
-from advbnn.errors import ArgumentError, positive_whole, unknown
+from advbnn.errors import check_types, positive_whole, unknown, within
 
 SCOPES = ("all", "classifier")
 
@@ -36,14 +36,13 @@ class RobustELBO:
     trades: float | None = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.alpha <= 1:
-            raise ArgumentError(f"alpha must lie in (0, 1], got {self.alpha}; 1 is the evidence lower bound itself")
+        check_types(self)
+        within("alpha", self.alpha, "(0, 1]", "1 is the evidence lower bound itself")
         if self.kl_scope not in SCOPES:
             raise unknown("kl_scope", self.kl_scope, SCOPES)
         positive_whole("samples", self.samples)
         if self.kl_warmup not in KL_WARMUPS:
             raise unknown("kl_warmup", self.kl_warmup, KL_WARMUPS)
-        if not self.kl_warmup_epochs > 0:
-            raise ArgumentError(f"kl_warmup_epochs must be positive, got {self.kl_warmup_epochs}")
-        if self.trades is not None and not self.trades > 0:
-            raise ArgumentError(f"trades must be a positive beta such as 6.0, or None, got {self.trades}")
+        within("kl_warmup_epochs", self.kl_warmup_epochs, "(0, 1e6]")
+        if self.trades is not None:
+            within("trades", self.trades, "(0, 1e6]", "beta of TRADES, such as 6.0, or None")

@@ -1,6 +1,6 @@
 """Optimizer settings of a defence. `build(parameters, examples)` makes the torch optimizer, for N examples."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from advbnn.bayes.sgld import PSGLD, SGLD
-from advbnn.errors import ArgumentError
+from advbnn.errors import ArgumentError, check_types, positive_whole, shown, within
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,8 +17,9 @@ class _Optimizer:
     lr: float = 0.01
 
     def __post_init__(self) -> None:
-        if not self.lr > 0:
-            raise ArgumentError(f"lr must be positive, got {self.lr}")
+        check_types(self)
+        within("lr", self.lr, "(0, 1e30]")
+        within("weight_decay", getattr(self, "weight_decay", 0.0), "[0, 1e6]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +30,12 @@ class SGDOptimizer(_Optimizer):
     momentum: float = 0.0
     weight_decay: float = 0.0
     nesterov: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        within("momentum", self.momentum, "[0, 1]")
+        if self.nesterov and not self.momentum:
+            raise ArgumentError("nesterov needs a momentum above 0, such as 0.9, got 0; set it or leave nesterov out")
 
     def build(self, parameters: Iterable[nn.Parameter], examples: int) -> torch.optim.Optimizer:
         return torch.optim.SGD(
@@ -43,6 +50,13 @@ class AdamOptimizer(_Optimizer):
     kind = "adam"
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.betas, Sequence) or len(self.betas) != 2:
+            raise ArgumentError(f"betas must be two numbers, such as (0.9, 0.999), got {shown(self.betas)}")
+        for beta in self.betas:
+            within("betas", beta, "[0, 1)")
 
     def build(self, parameters: Iterable[nn.Parameter], examples: int) -> torch.optim.Optimizer:
         return torch.optim.AdamW(parameters, lr=self.lr, betas=self.betas, weight_decay=self.weight_decay)
@@ -70,10 +84,10 @@ class LangevinSampler(_Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.prior_std > 0:
-            raise ArgumentError(f"prior_std must be positive, got {self.prior_std}")
-        if self.burn_in < 1 or self.every < 1:
-            raise ArgumentError(f"burn_in and every must be at least 1 update, got {self.burn_in} and {self.every}")
+        within("prior_std", self.prior_std, "(0, 1e30]")
+        within("temperature", self.temperature, "[0, 1e6]", "1 is the posterior")
+        for name in ("burn_in", "every"):
+            positive_whole(name, getattr(self, name), most=1_000_000_000)
 
     def build(self, parameters: Iterable[nn.Parameter], examples: int) -> torch.optim.Optimizer:
         if self.preconditioned:

@@ -76,7 +76,7 @@ def defense(name: str, data: str = "digits", profile: str | None = None, **overr
     elif name in PUBLISHED and data != "digits":
         raise ArgumentError(f"data={data!r} has no recipe for {name!r}; use cifar10 or digits, or give all settings")
     profile = profile or next(iter(makers))
-    if profile not in makers:
+    if profile not in list(makers):  # a list takes any value
         raise unknown(f"profile for {data}", profile, makers)
     original = makers[profile](name, data)
     changed = updated(original, overrides)

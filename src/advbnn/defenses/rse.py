@@ -5,13 +5,12 @@ network loads into the noisy one, and vice versa.
 """
 
 import copy
-import math
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
-from advbnn.errors import ArgumentError
+from advbnn.errors import ArgumentError, within
 
 CONVOLUTIONS: tuple[type[nn.Module], ...] = (
     *(nn.Conv1d, nn.Conv2d, nn.Conv3d),
@@ -35,22 +34,27 @@ def add_noise(
         inner: standard deviation before the others.
         before: the layer types.
     """
-    for argument, std in {"first": first, "inner": inner}.items():
-        if not (isinstance(std, int | float) and 0 <= std < math.inf):
-            raise ArgumentError(f"{argument} must be a finite standard deviation, zero or more; got {std!r}")
+    check_noise(first, inner)
     if noise_levels(net):
         raise ArgumentError("net has noise already, which a second call would raise; add noise to the plain network")
     noisy = copy.deepcopy(net)
     layers = [module for module in noisy.modules() if isinstance(module, before)]
     if not layers:
         kinds = ", ".join(kind.__name__ for kind in before)
-        raise ArgumentError(f"net has no layer of {kinds}; give the layer types, such as before=(nn.Linear,)")
+        remedy = "take another architecture, or in Python give the layer types, such as before=(nn.Linear,)"
+        raise ArgumentError(f"net has no layer to add noise to, of {kinds}; {remedy}")
     for index, layer in enumerate(layers):
         noise = GaussianNoise(float(inner if index else first))
         # Hooks are stored under process-wide ids. The pickled handle makes the loading process skip this id;
         # otherwise the next hook registered there could take it and silently replace the noise.
         noise.handle = layer.register_forward_pre_hook(noise, with_kwargs=True)
     return noisy
+
+
+def check_noise(first: float, inner: float) -> None:
+    """Refuse what are not standard deviations."""
+    for argument, std in {"first": first, "inner": inner}.items():
+        within(argument, std, "[0, 1e6]", "it is a standard deviation")
 
 
 def noise_levels(net: nn.Module) -> dict[str, float]:

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from advbnn.errors import ArgumentError, positive_whole, unknown
+from advbnn.errors import ArgumentError, check_types, positive_whole, shown, unknown, within
 
 KL_WARMUPS = ("constant", "linear", "blundell")
 
@@ -22,6 +22,7 @@ class Constant:
     first_epoch: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
+        check_types(self)
         positive_whole("epochs", self.epochs)
 
     @property
@@ -48,12 +49,13 @@ class Stages:
     first_epoch: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
-        if not self.epochs:
-            raise ArgumentError("epochs must hold the length of at least one stage, got ()")
+        check_types(self)
+        if not isinstance(self.epochs, list | tuple) or not self.epochs:
+            got = shown(self.epochs)
+            raise ArgumentError(f"epochs must hold the lengths of stages, such as (80, 60), at least one; got {got}")
         for length in self.epochs:
             positive_whole("epochs", length)
-        if not self.factor > 0:
-            raise ArgumentError(f"factor must be positive, got {self.factor}")
+        within("factor", self.factor, "(0, 1e6]")
 
     @property
     def total_epochs(self) -> int:
@@ -78,8 +80,8 @@ class Cosine(Constant):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.warmup < self.epochs:
-            raise ArgumentError(f"warmup must lie in [0, epochs), got {self.warmup} with epochs={self.epochs}")
+        within("warmup", self.warmup, f"[0, {self.epochs})", f"epochs={self.epochs}")
+        within("final", self.final, "[0, 1]", "a share of the learning rate")
 
     def scale(self, epoch: float) -> float:
         if epoch < self.warmup:
@@ -98,8 +100,9 @@ class OneCycle(Constant):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.rise < 1:
-            raise ArgumentError(f"rise must lie strictly between 0 and 1, got {self.rise}")
+        within("rise", self.rise, "(0, 1)")
+        for name in ("start", "final"):
+            within(name, getattr(self, name), "[0, 1]", "a share of the learning rate")
 
     def scale(self, epoch: float) -> float:
         progress = epoch / self.epochs

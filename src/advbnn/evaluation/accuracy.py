@@ -28,7 +28,7 @@ from advbnn.bayes.protocol import EXACT_UP_TO, members
 from advbnn.data.augment import to_float
 from advbnn.data.imageset import Examples
 from advbnn.distributed import world
-from advbnn.errors import ArgumentError, unknown
+from advbnn.errors import MOST_EXAMPLES, ArgumentError, positive_whole, shown, unknown
 from advbnn.evaluation.attackable import accelerated
 from advbnn.evaluation.batchwise import Batch, Work, batchwise, gather
 from advbnn.evaluation.checks import Perturbation as Perturbation
@@ -39,7 +39,7 @@ from advbnn.evaluation.records import Plan, Record, Records, check_same_settings
 from advbnn.fast.acceleration import computes_in_bf16, engine_of
 from advbnn.modules import device_of, dtype_of, evaluating, explain_input_errors, without_parameter_gradients
 from advbnn.progress import listening
-from advbnn.randomness import crafting_seed, scoring_seed, seeded_globally, with_fresh_state
+from advbnn.randomness import check_seed, crafting_seed, scoring_seed, seeded_globally, with_fresh_state
 
 CLEAN = "clean"
 
@@ -116,7 +116,8 @@ class Evaluation:
             raise unknown("option", extra[0], Options.__annotations__)
         check_classification(model, data)
         self.model, self.data = model, data
-        self.samples, self.batch_size = options.get("samples", 20), options.get("batch_size", 250)
+        self.samples = positive_whole("samples", options.get("samples", 20))
+        self.batch_size = positive_whole("batch_size", options.get("batch_size", 250), most=MOST_EXAMPLES)
         self.rule, self.rows = options.get("rule", "probability"), options.get("rows")
         self._may_be_exact = options.get("exact", True)
         self.out, self.progress = options.get("out"), options.get("progress", False)
@@ -125,14 +126,14 @@ class Evaluation:
         # a source is accelerated once, not for every batch
         self._accelerated = functools.cache(lambda network: accelerated(network, engine, precision))
         self.fast, self.device = self._accelerated(model), device_of(model, data.device)
-        if min(self.samples, self.batch_size) < 1:
-            raise ArgumentError(f"samples={self.samples} and batch_size={self.batch_size} must be at least 1")
         if self.rule not in RULES:
             raise unknown("rule", self.rule, RULES)
         seeds = options.get("seeds", 3)
-        self.seed_list = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
+        one_count = not isinstance(seeds, Sequence) and getattr(seeds, "ndim", 0) == 0
+        listed: Any = range(positive_whole("seeds", seeds)) if one_count else seeds
+        self.seed_list = tuple(check_seed(seed, "seeds") for seed in listed)
         if not self.seed_list or len(set(self.seed_list)) != len(self.seed_list):
-            raise ArgumentError(f"seeds must be a positive count or a list of distinct seeds, got {seeds!r}")
+            raise ArgumentError(f"seeds must be a positive count or a list of distinct seeds, got {shown(seeds)}")
         n = len(data) if self.rows is None else check_rows(self.rows, len(data))
         if n < 100:
             width = f"{n} images: the 95 % interval of an accuracy spans up to {min(100, 200 / n**0.5):.0f} points"
@@ -215,18 +216,16 @@ class Evaluation:
         if not self.exact:
             return prediction_of(self.log_probs(x, seed), self.rule)
         prediction = predict(self.fast, x, 1, scoring_seed(seed), self.rule)
-        self._check_probs(prediction.probs)
+        self._check_classes(prediction.probs)
         return prediction
 
     def log_probs(self, x: Tensor, seed: int, samples: int | None = None) -> Tensor:
         """The log probabilities of the S weight samples of a seed, or of more; the first S are the ensemble's."""
         found = sampled_log_probs(self.fast, x, samples or self.samples, scoring_seed(seed))
-        self._check_probs(found)
+        self._check_classes(found)
         return found
 
-    def _check_probs(self, found: Tensor) -> None:
-        if found.isnan().any():
-            raise ArgumentError("model returned NaN or infinite logits; check its weights and its precision")
+    def _check_classes(self, found: Tensor) -> None:
         classes, needed = found.shape[-1], len(self.data.classes)
         if classes < needed:
             raise ArgumentError(f"model has {classes} classes, {self.data.name!r} has {needed}; use data that fits it")

@@ -50,7 +50,7 @@ def check_classification(model: nn.Module, data: Examples) -> None:
 
 def check_rows(rows: Sequence[int] | Tensor, n: int) -> int:
     """The number of rows; an error if one is repeated, as intervals assume that many different images."""
-    chosen = row_numbers(rows, n)
+    chosen = row_numbers(rows, n, "rows")
     if (different := len(chosen.unique())) < len(chosen):
         raise ArgumentError(f"rows must name each example once, got {len(chosen)} rows of {different} examples")
     return len(chosen)

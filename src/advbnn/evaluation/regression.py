@@ -1,6 +1,5 @@
 """Regression with a random network: predictive mean and variance, and the error under attack."""
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +9,7 @@ from advbnn import modules
 from advbnn.bayes.likelihoods import Gaussian
 from advbnn.bayes.prediction import outputs_and_weights
 from advbnn.data.imageset import Examples
-from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole
+from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole, within
 from advbnn.evaluation.batchwise import Batch, batchwise
 from advbnn.evaluation.checks import Perturbation, check_allowed, check_attack, check_model_and_examples
 from advbnn.evaluation.intervals import mean_interval
@@ -82,7 +81,7 @@ def regress(
         raise modules.not_finite_error(x)
     mean = _mean(outputs, shares)
     weights_std = torch.tensordot(shares, (outputs - mean).square(), 1).sqrt()
-    noise = torch.full_like(mean, noise_std)
+    noise = torch.full_like(mean, float(noise_std))
     return Regression(mean, weights_std, noise, std=torch.hypot(weights_std, noise))
 
 
@@ -170,5 +169,4 @@ def _mean(outputs: Tensor, shares: Tensor) -> Tensor:
 
 
 def _check_noise(noise_std: float) -> None:
-    if noise_std is None or not 0 <= noise_std < math.inf:
-        raise ArgumentError(f"noise_std must be 0 or more, got {noise_std}; a learned one is FitResult.noise_std")
+    within("noise_std", noise_std, "[0, 1e30]", "a learned one is FitResult.noise_std")

@@ -1,6 +1,6 @@
 """Calibration, selective prediction and detection of adversarial examples, on clean and attacked images."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Unpack
 
@@ -54,9 +54,8 @@ def ood_detection(
     The accuracy in the records is measured on `data`.
     """
     evaluation, records = Evaluation(model, data, **options), Records()
+    check_foreign(data, foreign.values())
     for name, others in foreign.items():
-        if len(others) == 0 or others.shape != data.shape:
-            raise ArgumentError(f"{name!r} must hold images of shape {data.shape}, got {len(others)} of {others.shape}")
         plan = replace(evaluation.plan, kind="detection", name=name, against=DataIdentity.of(others))
 
         def summary(results: Mapping[str, Tensor], others: Examples = others) -> Sequence[Mapping[str, Any]]:
@@ -65,6 +64,14 @@ def ood_detection(
 
         records += evaluation.measure([plan], _work(evaluation, None, 1), summary)
     return records
+
+
+def check_foreign(data: Examples, foreign: Iterable[Examples]) -> None:
+    """Refuse other data sets whose images do not have the shape of those of `data`."""
+    for others in foreign:
+        if others.shape != data.shape:
+            expected = f"foreign must hold images of shape {data.shape}, like {data.name}"
+            raise ArgumentError(f"{expected}; {others.name} has {others.shape}")
 
 
 def scores_of(prediction: Prediction) -> Tensor:

@@ -14,9 +14,21 @@ from torch import nn
 from advbnn.errors import ArgumentError, positive_whole, unknown
 from advbnn.models import plain, resnet
 
-__all__ = ["build", "reset_parameters_", "uniform_norm_scales_"]
+__all__ = ["NAMES", "build", "reset_parameters_", "uniform_norm_scales_"]
 
 Net = TypeVar("Net", bound=nn.Module)
+
+_BUILDERS: dict[str, Callable[..., nn.Sequential]] = {
+    **{f"vgg{depth}": partial(plain.vgg, depth) for depth in plain.CONVOLUTIONS_PER_STAGE},
+    "model_a": plain.model_a,
+    "model_a_playground": partial(plain.model_a, playground=True),
+    "resnet18": resnet.resnet18,
+    "preact_resnet18": resnet.preact_resnet18,
+    "small_cnn": plain.small_cnn,
+    "mlp": plain.mlp,
+}
+NAMES = tuple(_BUILDERS)
+"""The networks that `build` makes."""
 
 
 def build(name: str, *, classes: int = 10, image_size: int = 32, channels: int = 3) -> nn.Sequential:
@@ -27,19 +39,10 @@ def build(name: str, *, classes: int = 10, image_size: int = 32, channels: int =
             one in the paper's footnote), "resnet18", "preact_resnet18", "small_cnn" or "mlp".
         image_size: height and width of the images, in pixels.
     """
-    builders: dict[str, Callable[..., nn.Sequential]] = {
-        **{f"vgg{depth}": partial(plain.vgg, depth) for depth in plain.CONVOLUTIONS_PER_STAGE},
-        "model_a": plain.model_a,
-        "model_a_playground": partial(plain.model_a, playground=True),
-        "resnet18": resnet.resnet18,
-        "preact_resnet18": resnet.preact_resnet18,
-        "small_cnn": plain.small_cnn,
-        "mlp": plain.mlp,
-    }
-    if name not in builders:
-        raise unknown("name", name, builders)
+    if name not in _BUILDERS:
+        raise unknown("name", name, _BUILDERS)
     given = {"classes": classes, "image_size": image_size, "channels": channels}
-    return builders[name](**{argument: positive_whole(argument, value) for argument, value in given.items()})
+    return _BUILDERS[name](**{argument: positive_whole(argument, value) for argument, value in given.items()})
 
 
 def uniform_norm_scales_(net: Net) -> Net:

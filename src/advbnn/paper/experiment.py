@@ -6,13 +6,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from advbnn.data import check_source
 from advbnn.defenses.config_io import merged, nested
 from advbnn.defenses.defense import Defense, Noisy, Variational
 from advbnn.defenses.profiles import DATASETS
 from advbnn.errors import ArgumentError, ConfigError, FileError, positive_whole, unknown
 from advbnn.files import read_json, write_atomically
 from advbnn.paper.protocol import PROTOCOLS, Protocol
-from advbnn.training.config import Config, check_data, check_radius, parse_settings
+from advbnn.training.config import Config, check_radius, parse_settings
 from advbnn.training.run_folder import CONFIG
 
 EXPERIMENTS = ("table1", "fig2", "fig3", "fig4", "lipschitz", "alpha")
@@ -72,7 +73,7 @@ class Experiment:
     ) -> "Experiment":
         """The settings, with defaults."""
         if like is None and data not in DATASETS:
-            check_data(data)
+            check_source(data, "data")
             raise ArgumentError(f"data={data!r} is an image folder: choose with --like whose hyper-parameters to use")
         if like not in (None, data) and data in DATASETS:
             raise ArgumentError(f"like is for image folders; {data!r} has its own hyper-parameters, leave it out")

@@ -11,7 +11,8 @@ from advbnn.paper.figures import FIGURES, draw_all
 from advbnn.paper.tables import claims_table, table1
 from advbnn.paper.verdicts import VERDICTS
 from advbnn.report import AttackedImage, write_report
-from advbnn.report.elements import Section
+from advbnn.report.elements import Section, escaped
+from advbnn.report.render import code
 from advbnn.report.style import defenses_in
 
 RESULTS = "results.md"
@@ -40,9 +41,9 @@ def results(evidence: Evidence, claims: Sequence[Claim], figures: Mapping[str, s
     experiment = evidence.experiment
     counts = {verdict: sum(claim.verdict == verdict for claim in claims) for verdict in VERDICTS}
     commands = dict.fromkeys(record.command for record in evidence.records if record.command)
-    changed = ", ".join(experiment.settings)
+    changed = escaped(", ".join(experiment.settings))
     parts = [
-        f"# The paper on {Path(experiment.data).name}, with the hyper-parameters of `{experiment.profile}`",
+        f"# The paper on {escaped(Path(experiment.data).name)}, with the hyper-parameters of `{experiment.profile}`",
         f"Verdicts: {', '.join(f'{count} {verdict}' for verdict, count in counts.items() if count)}.",
         f"Settings changed from the profile: {changed}." if changed else "All settings are those of the profile.",
         "" if evidence.paper else "The paper has no numbers for this data.",
@@ -52,6 +53,6 @@ def results(evidence: Evidence, claims: Sequence[Claim], figures: Mapping[str, s
         claims_table(claims).markdown().strip(),
         "## Figures",
         *(f"![{FIGURES[name][0]}]({link})\n\n{FIGURES[name][0]}." for name, link in figures.items()),
-        "## Commands\n\n```sh\n" + "\n".join(commands) + "\n```" if commands else "",
+        f"## Commands\n\n{code(list(commands))}" if commands else "",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"

@@ -12,6 +12,8 @@ from advbnn.report.style import Look
 
 PLUS_MINUS = "\u00b1"
 
+# not the underscore within a word and the bracket without a link, which have no meaning in GitHub's markdown
+_MARKS = re.compile(r"[\\`*~]|(?<!\w)_|_(?!\w)|(?<=\])[\[(]|(?m:^[#>+-])(?=\s)")
 _NUMBER = re.compile(r"[\[+-]?\d[^a-zA-Z]*$")
 
 
@@ -52,8 +54,9 @@ class Table:
     def markdown(self) -> str:
         """The table and its caption in GitHub's markdown."""
         rule = ["--:" if numeric else ":--" for numeric in self.numeric]
-        lines = [_line(self.columns), _line(rule), *(_line([_markdown(cell) for cell in row]) for row in self.rows)]
-        return "\n".join([*lines, "", self.caption]) + "\n"
+        headings = [_in_table(name) for name in self.columns]
+        lines = [_line(headings), _line(rule), *(_line([_markdown(cell) for cell in row]) for row in self.rows)]
+        return "\n".join([*lines, "", escaped(self.caption)]) + "\n"
 
     def csv(self) -> str:
         """The table as comma-separated text with a header; notes follow their number."""
@@ -148,8 +151,18 @@ def percent_range(low: float, high: float) -> str:
     return f"[{percent(low)}, {percent(high)}]"
 
 
+def escaped(text: str) -> str:
+    """Plain text for a markdown file: neither HTML nor markdown in it, such as in a label, has an effect."""
+    text = re.sub(r"&(?=#?\w+;)", "&amp;", text).replace("<", "&lt;")
+    return _MARKS.sub(r"\\\g<0>", text)
+
+
+def _in_table(text: str) -> str:
+    return escaped(text).replace("|", r"\|").replace("\n", " ")
+
+
 def _markdown(cell: Cell) -> str:
-    text, note = (part.replace("|", r"\|").replace("\n", " ") for part in (cell.text, cell.note))
+    text, note = _in_table(cell.text), _in_table(cell.note)
     return f"{f'**{text}**' if cell.strong else text} {note}".rstrip()
 
 

@@ -1,5 +1,6 @@
 """Writes a report: one HTML file that needs no other, and the same as markdown and CSV."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -8,7 +9,7 @@ from advbnn.errors import MissingPackageError
 from advbnn.evaluation.records import Record, Records
 from advbnn.files import write_atomically
 from advbnn.report.compose import compose
-from advbnn.report.elements import Cell, Contents, Section, Table
+from advbnn.report.elements import Cell, Contents, Section, Table, escaped
 from advbnn.report.images import AttackedImage, by_model, data_uri
 
 Images = Mapping[str, Sequence[AttackedImage]]
@@ -62,21 +63,33 @@ def html(contents: Contents, images: Images) -> str:
 
 def markdown(contents: Contents, images: Images) -> str:
     """The report as markdown, without plots."""
-    parts = [f"# {contents.title}", *(_section(section) for section in contents.sections)]
+    parts = [f"# {escaped(contents.title)}", *(_section(section) for section in contents.sections)]
     if images:
         parts += ["## Single images under attack", _predictions(contents, images).markdown()]
     parts += ["## Provenance", *(table.markdown() for table in contents.provenance)]
     if contents.commands:
-        parts.append("```sh\n" + "\n".join(contents.commands) + "\n```")
+        parts.append(code(contents.commands))
     return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def code(commands: Sequence[str]) -> str:
+    """Commands as a block of code in markdown; its fence is longer than any in the commands."""
+    text = "\n".join(commands)
+    fence = "`" * max(3, *(len(found) + 1 for found in re.findall("`+", text)), 0)
+    return f"{fence}sh\n{text}\n{fence}"
 
 
 def _section(section: Section) -> str:
     numbers = [figure.numbers for figure in section.figures if figure.numbers is not None]
-    notices = [f"- **{notice.title}.** {notice.words} {notice.advice}".rstrip() for notice in section.notices]
-    parts = [f"## {section.title}", *section.words, *(["\n".join(notices)] if notices else [])]
+    notices = [
+        f"- **{escaped(notice.title)}.** {escaped(f'{notice.words} {notice.advice}')}".rstrip()
+        for notice in section.notices
+    ]
+    words = map(escaped, section.words)
+    parts = [f"## {escaped(section.title)}", *words, *(["\n".join(notices)] if notices else [])]
     parts += [table.markdown().strip() for table in section.tables]
-    return "\n\n".join([*parts, *section.after, *(table.markdown().strip() for table in [*numbers, *section.folded])])
+    after = map(escaped, section.after)
+    return "\n\n".join([*parts, *after, *(table.markdown().strip() for table in [*numbers, *section.folded])])
 
 
 def _predictions(contents: Contents, images: Images) -> Table:

@@ -12,8 +12,6 @@ Every other key is a field of `Defense`; tables are its parts. An unknown key is
 """
 
 import dataclasses
-import math
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,14 +22,18 @@ from advbnn.data import Splits
 from advbnn.defenses import config_io
 from advbnn.defenses.defense import OWN, Defense
 from advbnn.defenses.profiles import DATASETS, NAMES, defense
-from advbnn.errors import ConfigError, unknown
-from advbnn.files import check_name
+from advbnn.errors import ConfigError, check_types, positive_whole, unknown, within
+from advbnn.names import ENGINES, PRECISIONS
+from advbnn.randomness import check_seed
 from advbnn.training.mode_plan import ModePlan
 
 CONFIG = "config.toml"
 
 INDIFFERENT = ("root", "cache", "engine", "log_every", "save_every", "tensorboard")
 """Settings that do not decide what is trained: a run may change them when it resumes."""
+
+_EXAMPLES = {"data": "digits", "defense": "adv_bnn"}
+"""The keys that a file must have, with an example."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,21 +64,34 @@ class Config:
     save_every: float = 60.0
     tensorboard: bool = False
 
+    def __post_init__(self) -> None:
+        check_types(self)
+        check_seed(self.seed)
+        for name, options in {"engine": ENGINES, "precision": ("auto", *PRECISIONS)}.items():
+            if getattr(self, name) not in options:
+                raise unknown(name, getattr(self, name), options)
+        if self.size is not None:
+            positive_whole("size", self.size, most=100_000)
+        positive_whole("log_every", self.log_every, most=1_000_000_000)
+        within("save_every", self.save_every, "[0, inf]", "seconds between checkpoints")
+
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> "Config":
         """The settings in a nested table, such as a parsed TOML file."""
         own, parts = _split(table)
         config = config_io.updated(cls(), own)
-        if "like" not in parts:
-            check_data(config.data)
-        name, profile, like = parts.pop("defense", None), parts.pop("profile", None), parts.pop("like", config.data)
+        name, profile, like = parts.pop("defense", None), parts.pop("profile", None), parts.pop("like", None)
         if name is None:
-            raise ConfigError('defense is missing: set it, for example defense = "adv_bnn"')
-        if like not in DATASETS:
-            raise ConfigError(f"data={config.data!r} has no hyper-parameters: set like to one of {', '.join(DATASETS)}")
+            raise _missing("defense")
         if name not in NAMES:
             raise ConfigError(str(unknown("defense", name, NAMES)))
         try:
+            if like is None:
+                data.check_source(config.data, "data")
+                like = config.data
+            if like not in DATASETS:
+                choices = ", ".join(DATASETS)
+                raise ConfigError(f"data={config.data!r} has no hyper-parameters: set like to one of {choices}")
             config = dataclasses.replace(config, defense=defense(name, like, profile, **parts))
             config.modes.check(config.defense)
             return config
@@ -86,10 +101,7 @@ class Config:
     @classmethod
     def from_run(cls, text: str) -> "Config":
         """The settings in the config.toml of a run; its defence may have a name that no profile has."""
-        try:
-            table = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise ConfigError(str(error)) from error
+        table = config_io.parse(text)
         if table.get("defense", NAMES[0]) in NAMES:
             return cls.from_table(table)
         own, parts = _split(table)
@@ -121,7 +133,7 @@ class Config:
 
     def load_data(self) -> Splits[Any]:
         """The dataset, checked before training."""
-        check_name(self.data, "data")  # config.toml holds it
+        data.check_source(self.data, "data")
         return data.load(self.data, self.root, size=self.size, cache=self.cache)
 
 
@@ -131,15 +143,17 @@ def load_config(path: Path | str, settings: Iterable[str] = ()) -> Config:
     if path.is_dir():
         raise ConfigError(f"{path} is a folder; give a TOML file, such as {path / CONFIG}")
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = config_io.parse(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         near = ", ".join(sorted(p.name for p in path.parent.glob("*.toml"))) or "no .toml file"
         raise ConfigError(f"{path} does not exist; its folder has {near}") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, ConfigError) as error:
         raise ConfigError(f"{path}: {error}") from error
     changes = config_io.nested(parse_settings(settings))
     try:
-        config = Config.from_table(config_io.merged(table, changes))
+        config = Config.from_table(table := config_io.merged(table, changes))
+        if "data" not in table:  # otherwise a forgotten line would train on the digits
+            raise _missing("data")
         check_radius(config)
     except ConfigError as error:
         if changes:  # which may be the cause
@@ -159,24 +173,19 @@ def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
     return changes
 
 
-def check_data(data: str) -> None:
-    """Refuse data that is neither a known name nor a folder."""
-    if data not in DATASETS and not Path(data).is_dir():
-        raise ConfigError(f"there is no folder {data}, and {unknown('data', data, DATASETS)}")
-
-
 def check_radius(config: Config) -> None:
     """Refuse a linf radius above the range of pixels, unless it is inf: it would allow every image.
 
     `Config.from_table` accepts it, so that a run trained with it stays readable.
     """
     attack = config.defense.attack
-    if attack is not None and attack.threat.norm == "linf":
-        eps, (low, high) = attack.threat.eps, attack.threat.bounds
-        if high - low < eps < math.inf:
-            raise ConfigError(
-                f'attack.threat.eps: a linf radius of {eps:g} holds every image; did you mean "{eps:g}/255"?'
-            )
+    if attack is not None and attack.threat.holds_everything:
+        eps = attack.threat.eps
+        raise ConfigError(f'attack.threat.eps: a linf radius of {eps:g} holds every image; did you mean "{eps:g}/255"?')
+
+
+def _missing(key: str) -> ConfigError:
+    return ConfigError(f'{key} is missing: set it, for example {key} = "{_EXAMPLES[key]}"')
 
 
 def _comment(value: Defense) -> str:

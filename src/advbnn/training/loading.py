@@ -18,6 +18,7 @@ from advbnn.data import Examples, Splits
 from advbnn.defenses.defense import Defense, structure_of
 from advbnn.defenses.optimizers import LangevinSampler
 from advbnn.errors import CheckpointError, FileError, RunError
+from advbnn.modules import usable_device
 from advbnn.training import checkpoint
 from advbnn.training.checkpoint import WEIGHTS, load_weights, notes_of
 from advbnn.training.config import Config
@@ -85,7 +86,7 @@ def load_trained(
         device: where to put the network.
         last: for a run with early stopping, the last epoch instead of the best.
     """
-    folder = Path(folder)
+    folder, device = Path(folder), usable_device(device)
     if folder.is_file():
         raise RunError(f"{folder} is a file, not a run folder; give the folder that contains it, {folder.parent}")
     if not (folder / CONFIG).exists():

@@ -106,6 +106,15 @@ def fit(
     """
     check_arguments(net, data, defense)
     plan = mode_plan(modes)
+    settings = config or Config(
+        data=data.train.name,
+        seed=seed,
+        engine=engine,
+        precision=precision,
+        log_every=log_every,
+        save_every=save_every,
+        defense=defense,
+    )
     if plan.count > 1:
         from advbnn.training.modes import fit_modes  # it trains each mode by this function
 
@@ -127,16 +136,14 @@ def fit(
             tensorboard=tensorboard,
         )
     processes = world()
-    device = torch.device(device) if device is not None else next(net.parameters()).device
+    device = modules.usable_device(device) if device is not None else next(net.parameters()).device
     training = TrainingState(defense.wrap(net).to(device), data.to(device), defense, seed, engine, processes, precision)
-    if out is not None and config is None:
-        train = data.train
-        if not defense.has_built(training.model, classes=len(train.classes), shape=train.shape):
-            defense = replace(defense, architecture=OWN)
-        config = Config(data=train.name, seed=seed, engine=engine, precision=precision, defense=defense)
+    train = data.train
+    if config is None and not defense.has_built(training.model, classes=len(train.classes), shape=train.shape):
+        settings = replace(settings, defense=replace(defense, architecture=OWN))
 
     with (
-        _opened(training, config, out, resume) as run,
+        _opened(training, settings, out, resume) as run,
         ProgressBar("training" if progress and processes.leads else None) as bar,
         Journal(
             run,
@@ -196,10 +203,10 @@ def _train(training: TrainingState, journal: Journal, interrupts: Interrupts, ou
 
 @contextmanager
 def _opened(
-    training: TrainingState, config: Config | None, out: Path | str | None, resume: bool
+    training: TrainingState, config: Config, out: Path | str | None, resume: bool
 ) -> Iterator[RunFolder | None]:
     """The run folder, locked, in the process that leads."""
-    if out is None or config is None or not training.world.leads:
+    if out is None or not training.world.leads:
         yield None
         return
     with locked_folder(Path(out)):

@@ -22,7 +22,7 @@ _BOTH = (
 )
 _NO_AUDIT = (
     "There is no worst case because no audit was run. Accuracy under a single attack can be far too high; "
-    "`advbnn audit RUN` measures the worst case."
+    "the command advbnn audit RUN measures the worst case."
 )
 _INTERVALS = (
     "Brackets hold 95 % intervals over the choice of test images; those of a worst case also cover the weight samples. "

@@ -1,0 +1,74 @@
+"""One style for all errors of the command line: a line `error: ...`, status 2 for wrong usage and 1 for the rest."""
+
+import os
+import re
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from advbnn.errors import AdvbnnError, shown
+
+UsageError: Any = typer.BadParameter.__mro__[1]
+"""Click's error for wrong usage; newer versions of Typer have Click inside."""
+
+
+class Group(TyperGroup):
+    """The program: prints wrong usage in one line, with the place of the help."""
+
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        """Runs a command; see Click."""
+        extra["standalone_mode"] = False
+        if not standalone_mode:
+            return super().main(*args, **extra)
+        try:
+            status = super().main(*args, **extra)
+        except UsageError as error:
+            if type(error).__name__ == "NoArgsIsHelpError":
+                error.show()
+                sys.exit(2)
+            message = " ".join(error.format_message().split()).rstrip(".")
+            path = error.ctx.command_path if error.ctx is not None else "advbnn"
+            typer.echo(f"error: {message} (see {path} --help)", err=True)
+            sys.exit(2)
+        sys.exit(status if isinstance(status, int) else 0)
+
+
+class Command(TyperCommand):
+    """A command: prints an error that the user can correct in one line, and warnings, too."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs the command; see Click."""
+        for parameter in self.params:
+            value = ctx.params.get(str(parameter.name))
+            for path in value if isinstance(value, list) else [value]:
+                if isinstance(path, Path):
+                    _refuse_impossible(path, parameter, ctx)
+        try:
+            with warnings.catch_warnings():
+                warnings.showwarning = lambda message, *_, **__: typer.echo(f"warning: {message}", err=True)
+                return super().invoke(ctx)
+        except AdvbnnError as error:
+            typer.echo(f"error: {self._with_options(str(error))}", err=True)
+            raise typer.Exit(1) from None
+
+    def _with_options(self, message: str) -> str:
+        """The message with the option of this command for the argument of Python that it begins with."""
+        options = {str(one.name): one.opts[0] for one in self.params if one.opts[0].startswith("--")}
+        word = re.match(r"\w+(?==| must )", message)
+        return message if word is None else options.get(word[0], word[0]) + message[word.end() :]
+
+
+def _refuse_impossible(path: Path, parameter: Any, ctx: Any) -> None:
+    """Refuses a path that no file can have, such as one that is too long, and one that no message can show."""
+    try:
+        str(path).encode()
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        pass
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise typer.BadParameter(f"{shown(str(path))} cannot be used: {reason}", ctx=ctx, param=parameter) from None
