@@ -15,7 +15,7 @@ RANGE = (
 )
 """How reports show such an audit."""
 
-TAKEN_OFF = {"quick": (0.0, 1.0)}
+TAKEN_OFF = {"quick": (0.0, 3.7)}
 """How many points the next level takes off, the least and the most in the records under `results/levels`."""
 
 
