@@ -5,10 +5,19 @@ import signal
 import sys
 import time
 import warnings
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import torch
+
+from advbnn.defenses.schedules import Constant
 from advbnn.errors import ArgumentError
-from advbnn.training.workers import Task, run_tasks
+from advbnn.files import locked_folder, write_atomically
+from advbnn.training.loop import fit
+from advbnn.training.state import TrainingState
+from advbnn.training.tasks import Task
+from workers import digits, resumable, train_resumable
 
 
 def write(device: str, path: Path) -> None:
@@ -61,5 +70,40 @@ def missing(folder: Path) -> list[Task]:
     return [task for name, task in work.items() if not (folder / name).exists()]
 
 
-if __name__ == "__main__":
-    run_tasks(missing(Path(sys.argv[1])), ["cpu"], threads=1, log=print)
+def write_locked(device: str, folder: Path) -> None:
+    """Needs a folder for itself."""
+    with locked_folder(folder):
+        write(device, folder / "file")
+
+
+def train_and_stay(device: str, out: Path, begun: Path) -> None:
+    """`train_resumable`, which stays in its step 12 the first time, and writes its process into a file."""
+    advance = TrainingState.advance
+
+    def stay(self: TrainingState, x: torch.Tensor, y: torch.Tensor) -> None:
+        advance(self, x, y)
+        if self.total_steps == 12 and not begun.exists():
+            write_atomically(begun, str(os.getpid()).encode())
+            time.sleep(600)
+
+    TrainingState.advance = stay  # type: ignore[method-assign]
+    try:
+        train_resumable(out)
+    finally:
+        TrainingState.advance = advance  # type: ignore[method-assign]
+
+
+def train_long(device: str, out: Path) -> None:
+    """A training that ends only if it is stopped."""
+    defense = replace(resumable(), schedule=Constant(epochs=100_000))
+    net = defense.build(classes=10, shape=(1, 8, 8), seed=0)
+    fit(net, digits(), defense, out=out, resume=True, save_every=3600, log_every=1)
+
+
+def once(path: Path, act: Callable[[], object]) -> None:
+    """Acts as soon as a file exists."""
+    deadline = time.monotonic() + 120
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    act()

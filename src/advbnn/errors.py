@@ -56,6 +56,10 @@ class RunError(AdvbnnError, RuntimeError):
     """A run folder that cannot be used as requested; the message says what is possible."""
 
 
+class InUseError(RunError):
+    """A file or folder that another process has locked; the message names the process."""
+
+
 class CheckpointError(AdvbnnError, RuntimeError):
     """An unusable checkpoint; the message names the file and the reason."""
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from advbnn.errors import ArgumentError, FileError, RunError
+from advbnn.errors import ArgumentError, FileError, InUseError
 
 LOCK = ".lock"
 """The file in a locked folder; it names the process that has locked it."""
@@ -134,7 +134,7 @@ def _locked(lock: Path, what: Path, *, wait: bool) -> Iterator[None]:
             os.lseek(descriptor, 0, os.SEEK_SET)
             owner = os.read(descriptor, 200).decode(errors="replace") or "another process"
             os.close(descriptor)
-            raise RunError(f"{what} is in use by {owner}; wait until it ends, or choose another folder") from None
+            raise InUseError(f"{what} is in use by {owner}; wait until it ends, or choose another folder") from None
         if _is_at(descriptor, lock):
             break
         os.close(descriptor)  # its last owner has removed it

@@ -23,6 +23,7 @@ from advbnn.files import check_name
 from advbnn.models.from_file import load_model
 from advbnn.modules import usable_device
 from advbnn.training.loading import load_trained
+from advbnn.training.tasks import TaskResults
 
 RECORDS = "records.json"
 
@@ -135,6 +136,14 @@ def device_or_first_gpu(device: str | None) -> str:
     if device is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
     return str(usable_device(device))
+
+
+def show_failures(results: TaskResults) -> None:
+    """Prints which tasks failed and why."""
+    for name, reason in results.failed.items():
+        typer.echo(f"error: {name} failed: {reason}", err=True)
+    if results.skipped:
+        typer.echo(f"error: skipped as a result: {', '.join(results.skipped)}", err=True)
 
 
 def refuse_missing(files: Sequence[Path]) -> None:

@@ -128,6 +128,13 @@ def numeric(metavar: str, help: str) -> Any:
     return typer.Option(parser=number, metavar=metavar, help=help)
 
 
+def local_jobs(jobs: int | None, cluster: str | None) -> int | None:
+    """The processes to start on this machine: one, if the workers of a cluster do the work."""
+    if jobs is not None and cluster is not None:
+        raise typer.BadParameter("--cluster has workers of its own; leave out --jobs", param_hint="'--jobs'")
+    return jobs if cluster is None else 1
+
+
 Attacks = Annotated[
     list[str] | None, named(("clean", *ATTACKS), f"clean, {_NOTES}. May be repeated; clean and paper if left out.")
 ]
@@ -152,5 +159,10 @@ Settings = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, such as attack.steps=5. May be repeated."),
 ]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; the first GPU, if any, by default.")]
+Jobs = Annotated[int | None, count("Processes on this machine; default one per GPU, or two on the CPU.")]
+Cluster = Annotated[
+    str | None,
+    typer.Option(metavar="ADDRESS", help="A Dask scheduler, such as tcp://10.0.0.1:8786: its workers do the work."),
+]
 Engine = Annotated[str, named(ENGINES, "How the model runs: {names}.")]
 Precision = Annotated[str, named(PRECISIONS, "{names}; bf16 is faster and not for published numbers.")]

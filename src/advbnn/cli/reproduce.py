@@ -12,7 +12,7 @@ from advbnn.cli import options
 if TYPE_CHECKING:
     from advbnn.paper import Reproduction
     from advbnn.report.elements import Table
-    from advbnn.training.workers import Task
+    from advbnn.training.tasks import Task
 
 
 def reproduce(
@@ -40,7 +40,8 @@ def reproduce(
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda for all GPUs, or one such as cuda:1; default all GPUs, else cpu.")
     ] = None,
-    jobs: Annotated[int | None, options.count("Processes; default one per GPU, or two on the CPU.")] = None,
+    jobs: options.Jobs = None,
+    cluster: options.Cluster = None,
     engine: Annotated[str, typer.Option(help="How training steps run: auto, graph, compile or eager.")] = "auto",
     estimate: Annotated[
         bool, typer.Option("--estimate/--no-estimate", help="Time a few steps first to estimate the duration.")
@@ -53,14 +54,14 @@ def reproduce(
     """
     import torch
 
-    from advbnn.cli.common import command_line, device_or_first_gpu
+    from advbnn.cli.common import command_line, device_or_first_gpu, show_failures
     from advbnn.defenses.profiles import DEFENSES
     from advbnn.files import locked_folder
     from advbnn.paper import EXPERIMENTS, Evidence, Experiment, Reproduction, make_plan, write_all
     from advbnn.paper.experiment import BESIDE, FILE, check_beside, stored
-    from advbnn.paper.reproduction import load_splits
     from advbnn.paper.tables import table1
     from advbnn.report.select import labels_of
+    from advbnn.training.config import load_splits
     from advbnn.training.interrupts import Interrupted
     from advbnn.training.workers import device_list, run_tasks
 
@@ -82,12 +83,13 @@ def reproduce(
         engine=engine,
     )
     left = len(plan.pending_runs()) or len(plan.pending())
-    devices = device_list(place, jobs, left)
+    devices = device_list(place, options.local_jobs(jobs, cluster), left)
     # the small networks of digits gain nothing from threads, and lose much on busy cores
     threads = 1 if chosen.like == "digits" else max(1, (os.cpu_count() or 1) // len(devices))
     torch.set_num_threads(threads)
     reproduction = Reproduction(plan=plan, devices=devices, command=command_line())
-    tasks = _announce(reproduction, estimate)
+    # a cluster has other devices than this machine
+    tasks = _announce(reproduction, estimate and cluster is None)
     if dry_run:
         return
     with locked_folder(folder):
@@ -96,15 +98,15 @@ def reproduce(
             facts[BESIDE] = os.path.relpath(beside, folder)
         chosen.write(folder, **facts | {"test_images": len(load_splits(plan.runs[0].config).test)})
         try:
-            results = run_tasks(tasks, devices, threads=threads, log=typer.echo)
+            if cluster is None:
+                results = run_tasks(tasks, devices, threads=threads, log=typer.echo)
+            else:
+                results = run_tasks(tasks, [device] if device else [], threads=None, log=typer.echo, cluster=cluster)
         except Interrupted as stop:
             with suppress(OSError):  # the terminal may be closed
                 typer.echo(f"stopped; finished work is kept in {folder}, run the same command to resume", err=True)
             raise typer.Exit(128 + (stop.signal or 2)) from None
-        for name, reason in results.failed.items():
-            typer.echo(f"error: {name} failed: {reason}", err=True)
-        if results.skipped:
-            typer.echo(f"error: skipped as a result: {', '.join(results.skipped)}", err=True)
+        show_failures(results)
         evidence = Evidence.read(folder)
         if evidence.records:
             report = write_all(folder, reproduction.images(labels_of(evidence.records)))
@@ -130,7 +132,7 @@ def show(table: "Table") -> None:
 
 def _announce(reproduction: "Reproduction", estimate: bool) -> list["Task"]:
     """Prints and returns what is to be done, with estimates of its duration."""
-    from advbnn.training.workers import in_words, wall_time
+    from advbnn.training.tasks import in_words, wall_time
 
     plan = reproduction.plan
     experiment = plan.experiment

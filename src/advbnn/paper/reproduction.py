@@ -2,23 +2,19 @@
 
 from collections.abc import Container
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import Any
 
-from advbnn import data
-from advbnn.data import Splits
 from advbnn.evaluation.accuracy import Options
 from advbnn.paper.estimate import estimated_seconds
 from advbnn.paper.experiment import RUNS, Experiment, Run
 from advbnn.paper.measurement import Measurement, Session
 from advbnn.paper.plan import Plan, finished
 from advbnn.report import AttackedImage, attacked_images
-from advbnn.training.config import Config
+from advbnn.training.config import load_splits
 from advbnn.training.loading import load_trained
 from advbnn.training.loop import fit_config
 from advbnn.training.run_folder import CONFIG, stored_config
-from advbnn.training.workers import Task
+from advbnn.training.tasks import Task
 
 _IMAGES = 2
 
@@ -89,13 +85,3 @@ def measure(device: str, measurement: Measurement, experiment: Experiment, out: 
         models[run.label] = trained.model
     measurement.run(Session(protocol=protocol, models=models, splits=splits, options=options))
     measurement.note_weights(out)  # the records hold for these weights, even if none was missing
-
-
-def load_splits(config: Config) -> Splits[Any]:
-    """The data of a run, read once per process."""
-    return _load(config.data, config.root, config.size, config.cache)
-
-
-@cache
-def _load(source: str, root: str | None, size: int | None, folder: str | None) -> Splits[Any]:
-    return data.load(source, root, size=size, cache=folder)

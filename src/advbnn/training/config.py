@@ -12,6 +12,7 @@ Every other key is a field of `Defense`; tables are its parts. An unknown key is
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,6 +136,16 @@ class Config:
         """The dataset, checked before training."""
         data.check_source(self.data, "data")
         return data.load(self.data, self.root, size=self.size, cache=self.cache)
+
+
+def load_splits(config: Config) -> Splits[Any]:
+    """The data of a run, read once per process."""
+    return _load(config.data, config.root, config.size, config.cache)
+
+
+@functools.cache
+def _load(source: str, root: str | None, size: int | None, folder: str | None) -> Splits[Any]:
+    return data.load(source, root, size=size, cache=folder)
 
 
 def load_config(path: Path | str, settings: Iterable[str] = ()) -> Config:

@@ -2,6 +2,8 @@
 
 import signal
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -25,22 +27,19 @@ BROKEN_PIPE = getattr(signal, "SIGPIPE", None)
 class Interrupts:
     """Within the block, Ctrl-C, SIGTERM and SIGHUP set `received` instead of ending the process; a second Ctrl-C does.
 
-    SIGHUP, from a terminal that closes, is ignored if it was before, as by nohup. Does nothing outside the main thread,
-    where signals do not arrive.
+    SIGHUP, from a terminal that closes, is ignored if it was before, as by nohup. Outside the main thread, where
+    signals do not arrive, only `stop_running` sets `received`.
     """
 
     received: signal.Signals | None = None
 
     def __enter__(self) -> "Interrupts":
-        self._before: dict[signal.Signals, Any] = {}
-        if threading.current_thread() is threading.main_thread():
-            hangup = [] if HANGUP is None or signal.getsignal(HANGUP) is signal.SIG_IGN else [HANGUP]
-            self._before = {
-                which: signal.signal(which, self._note) for which in (signal.SIGINT, signal.SIGTERM, *hangup)
-            }
+        self._before = _handled(self._note)
+        _active.append(self)
         return self
 
     def __exit__(self, *error: object) -> None:
+        _active.remove(self)
         for which, handler in self._before.items():
             signal.signal(which, handler)
 
@@ -48,3 +47,36 @@ class Interrupts:
         if self.received is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.received = signal.Signals(number)
+
+
+_active: list[Interrupts] = []
+
+
+def stop_running() -> bool:
+    """Stops the runs of this process as SIGTERM does, from any thread; whether there are any."""
+    for each in _active:
+        each.received = signal.SIGTERM
+    return bool(_active)
+
+
+@contextmanager
+def raised() -> Iterator[None]:
+    """Within the block, Ctrl-C, SIGTERM and SIGHUP raise `Interrupted`, except where `Interrupts` waits for them."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Interrupted("stopped", signal.Signals(number))
+
+    before = _handled(stop)
+    try:
+        yield
+    finally:
+        for which, handler in before.items():
+            signal.signal(which, handler)
+
+
+def _handled(handler: Callable[[int, FrameType | None], None]) -> dict[signal.Signals, Any]:
+    """Installs a handler for the signals that stop a run; returns those before it."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    hangup = [] if HANGUP is None or signal.getsignal(HANGUP) is signal.SIG_IGN else [HANGUP]
+    return {which: signal.signal(which, handler) for which in (signal.SIGINT, signal.SIGTERM, *hangup)}

@@ -14,6 +14,7 @@ import copy
 import math
 import os
 import pickle
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -31,7 +32,7 @@ from advbnn.bayes.swag import SWAG
 from advbnn.data import Splits
 from advbnn.defenses.defense import OWN, Defense
 from advbnn.distributed import ALONE, world
-from advbnn.errors import ArgumentError, RunError
+from advbnn.errors import MOST, ArgumentError, RunError
 from advbnn.files import explain_file_errors, file_digest, locked_folder
 from advbnn.models import reset_parameters_
 from advbnn.progress import ProgressBar
@@ -44,7 +45,8 @@ from advbnn.training.loop import FitResult, fit, run_facts
 from advbnn.training.mode_plan import TRUNK, ModePlan
 from advbnn.training.run_folder import METRICS, MODEL, MODES, NOISE_STD, RunFolder, read_metrics, write_sum
 from advbnn.training.state import TrainingState
-from advbnn.training.workers import Task, run_tasks
+from advbnn.training.tasks import Task
+from advbnn.training.workers import device_list, run_tasks
 
 SECONDS_BETWEEN_LOOKS = 5.0
 """How often a process that waits for the modes of others looks whether they are finished, or free."""
@@ -236,15 +238,13 @@ class _ModesFolder(RunFolder):
 
 def _train_in_parallel(run: ModesRun, out: Path, devices: list[str]) -> None:
     """Train the modes that no other process trains, one at a time on each device."""
-    # by value: torch would share the memory of its tensors with the workers
-    tasks, pickled = [], pickle.dumps(run)
-    for name in run.plan.trainings:
-        before = run.plan.start_of(name)
-        needs = () if before is None else (run.title(before),)
-        tasks.append(Task(run.title(name), _train_task, (pickled, name), needs))
     threads = max(1, torch.get_num_threads() // len(devices))
     try:
-        results = run_tasks(tasks, devices, threads=threads, log=lambda line: _say(run, None, line))
+        with tempfile.TemporaryDirectory() as place:  # the data is too large for messages
+            file = Path(place) / "run"
+            file.write_bytes(pickle.dumps(run))
+            tasks = [Task(run.title(name), _train_task, (file, name), _needs(run, name)) for name in run.plan.trainings]
+            results = run_tasks(tasks, devices, threads=threads, log=lambda line: _say(run, None, line))
     except Interrupted as stop:
         raise Interrupted(f"stopped; saved in {out}; continue with --resume (resume=True)", stop.signal) from None
     if results.failed:
@@ -252,8 +252,13 @@ def _train_in_parallel(run: ModesRun, out: Path, devices: list[str]) -> None:
         raise RunError(f"{out} is not finished: {reasons}; remove the cause, and continue with --resume (resume=True)")
 
 
-def _train_task(device: str, pickled: bytes, name: str) -> None:
-    run: ModesRun = pickle.loads(pickled)
+def _needs(run: ModesRun, name: str) -> tuple[str, ...]:
+    before = run.plan.start_of(name)
+    return () if before is None else (run.title(before),)
+
+
+def _train_task(device: str, file: Path, name: str) -> None:
+    run: ModesRun = pickle.loads(file.read_bytes())  # of this user, written a moment ago
     run.train_unless_taken(name, device)
 
 
@@ -287,9 +292,9 @@ def _enters(stack: ExitStack, lock: AbstractContextManager[None]) -> bool:
 
 def _devices(device: torch.device, processes: int) -> list[str]:
     """The device of each worker: all GPUs for `"cuda"` without a number, unless processes train together."""
-    if processes == 1 and str(device) == "cuda" and torch.cuda.device_count() > 1:
-        return [f"cuda:{index}" for index in range(torch.cuda.device_count())]
-    return [str(device)]
+    return (
+        device_list(str(device), jobs=None, pending=MOST) if str(device) == "cuda" and processes == 1 else [str(device)]
+    )
 
 
 def _config_of(run: ModesRun) -> Config:

@@ -1,0 +1,131 @@
+"""Work that is shared among processes: tasks that need each other, and the account of what has been done."""
+
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from advbnn.errors import AdvbnnError, InUseError
+
+
+@dataclass(frozen=True)
+class Task:
+    """A piece of work with a unique name, the names of the tasks that it needs, and its estimated duration if known.
+
+    `work` is a function at module level. Its first argument is the device, before `arguments`. It may be called again
+    after a crash, and then continues from what is on disk.
+    """
+
+    name: str
+    work: Callable[..., None]
+    arguments: tuple[Any, ...] = ()
+    needs: tuple[str, ...] = ()
+    seconds: float | None = None
+
+    def run(self, device: str, patience: float = 0.0) -> str | None:
+        """Does the work; returns the reason if it fails.
+
+        What another process has locked is waited for up to `patience` seconds.
+        """
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                self.work(device, *self.arguments)
+                return None
+            except AdvbnnError as error:
+                if not isinstance(error, InUseError) or time.monotonic() > deadline:
+                    return str(error)
+                time.sleep(1.0)
+            except Exception as error:  # a failed task must not end the others
+                traceback.print_exc()  # a bug, or out of memory
+                return f"{type(error).__name__}: {error}"
+
+
+@dataclass
+class TaskResults:
+    """The names of the tasks that succeeded, those that failed with the reason, and those that needed a failed one."""
+
+    done: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
+
+
+class Ledger:
+    """Which tasks wait, run and have ended; `log` receives a line whenever one starts or ends."""
+
+    def __init__(self, tasks: Sequence[Task], log: Callable[[str], None]) -> None:
+        self.waiting = {task.name: task for task in tasks}
+        self.running: dict[str, Task] = {}
+        self.results = TaskResults()
+        self.log = log
+        self._count, self._started = len(tasks), dict[str, float]()
+
+    def start(self) -> Task | None:
+        """The next task, which now runs; None while there is none that can start.
+
+        It is the one with the longest duration, together with those that need it.
+        """
+        every = self.waiting.values()
+        unfinished = {*self.waiting, *self.running}
+        ready = [task for task in every if not unfinished & set(task.needs)]
+        if not ready:
+            return None
+        task = max(ready, key=lambda t: sum(o.seconds or 0.0 for o in every if o is t or t.name in o.needs))
+        self.running[task.name] = self.waiting.pop(task.name)
+        self._started[task.name] = time.monotonic()
+        self.log(f"start:  {task.name}")
+        return task
+
+    def put_back(self, task: Task, why: str) -> None:
+        """The task is to be started again."""
+        self.waiting[task.name] = self.running.pop(task.name)
+        self.log(f"again:  {task.name}: {why}")
+
+    def end(self, task: Task, reason: str | None, workers: int) -> None:
+        """The task has ended, with the reason if it failed; those that need a failed one are skipped."""
+        del self.running[task.name]
+        if reason is None:
+            self.results.done.append(task.name)
+            line = f"done:   {task.name}, {in_words(time.monotonic() - self._started[task.name])}"
+        else:
+            self.results.failed[task.name] = reason
+            line = f"failed: {task.name}: {reason}"
+        self._skip_impossible()
+        self.log(f"{line} ({self._progress(workers)})")
+
+    def _skip_impossible(self) -> None:
+        results = self.results
+        while impossible := [
+            name for name, task in self.waiting.items() if {*results.failed, *results.skipped} & set(task.needs)
+        ]:
+            for name in impossible:
+                del self.waiting[name]
+            results.skipped += impossible
+
+    def _progress(self, workers: int) -> str:
+        estimates = [task.seconds for task in self.waiting.values()]
+        estimates += [_seconds_left(task, self._started) for task in self.running.values()]
+        known = [seconds for seconds in estimates if seconds is not None]
+        done = f"{len(self.results.done)} of {self._count} done"
+        return f"{done}, about {in_words(wall_time(known, workers))} left" if known and known == estimates else done
+
+
+def _seconds_left(task: Task, started: Mapping[str, float]) -> float | None:
+    """The estimated rest of a task; None without an estimate, or once it has taken longer."""
+    left = -1.0 if task.seconds is None else task.seconds - (time.monotonic() - started[task.name])
+    return left if left > 0 else None
+
+
+def in_words(seconds: float) -> str:
+    """A duration such as `"12 min"`."""
+    if seconds < 90:
+        return f"{max(1.0, seconds):.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
+
+
+def wall_time(seconds: Iterable[float], workers: int) -> float:
+    """The duration of all tasks if the workers share them evenly and do not slow each other down."""
+    every = list(seconds)
+    return max(sum(every) / max(1, workers), max(every, default=0.0))

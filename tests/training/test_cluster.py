@@ -1,0 +1,140 @@
+"""Tasks on Dask workers: local processes, and a scheduler with two workers, one of which is killed."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("distributed")
+
+from advbnn.errors import ArgumentError
+from advbnn.training import cluster
+from advbnn.training.checkpoint import latest
+from advbnn.training.interrupts import Interrupted
+from advbnn.training.run_folder import CHECKPOINTS, MODEL
+from advbnn.training.tasks import Task
+from advbnn.training.workers import run_tasks
+from stand_in_tasks import copy, die, once, refuse, say, stumble, train_and_stay, train_long, write
+from workers import train_resumable
+
+HERE = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+
+
+@contextmanager
+def started(*command: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen([sys.executable, "-m", "dask", *command], env=HERE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture(scope="module")
+def scheduler() -> Iterator[tuple[str, Callable[[], None]]]:
+    """The address of a scheduler of our own, and a function that starts a worker for it."""
+    with ExitStack() as stack:
+        process = stack.enter_context(started("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard"))
+        assert process.stderr is not None
+        address = next(found[0] for line in process.stderr if (found := re.search(r"tcp://127.0.0.1:\d+", line)))
+        options = ["--nthreads", "1", "--no-nanny", "--no-dashboard", "--memory-limit", "0"]
+        yield address, lambda: stack.enter_context(started("worker", address, *options)) and None
+
+
+@pytest.mark.slow
+def test_a_training_whose_worker_is_killed_goes_on_elsewhere_bit_for_bit(scheduler, tmp_path: Path) -> None:
+    address, start_worker = scheduler
+    start_worker(), start_worker()
+    begun, out = tmp_path / "begun", tmp_path / "run"
+    killer = threading.Thread(target=once, args=(begun, lambda: os.kill(int(begun.read_text()), signal.SIGKILL)))
+    killer.start()
+    lines: list[str] = []
+    tasks = [
+        Task(name="training", work=train_and_stay, arguments=(out, begun)),
+        Task(name="after", work=copy, arguments=(begun, tmp_path / "after"), needs=("training",)),
+    ]
+    results = run_tasks(tasks, ["cpu"], threads=1, log=lines.append, cluster=address)
+    killer.join()
+    assert (results.done, results.failed) == (["training", "after"], {})
+    assert any(line.startswith("again:  training") for line in lines)
+    assert "resumed after step 12" in (out / "log.txt").read_text()
+    whole = tmp_path / "whole"
+    train_resumable(whole)
+    assert (out / MODEL).read_bytes() == (whole / MODEL).read_bytes()
+
+
+@pytest.mark.slow
+def test_workers_of_another_version_and_without_the_folder_say_so(scheduler, tmp_path: Path, monkeypatch) -> None:
+    address, start_worker = scheduler
+    start_worker()
+    task = Task(name="task", work=write, arguments=(tmp_path / "file",))
+    with monkeypatch.context() as patched:
+        patched.setattr(cluster, "__version__", "9.9")
+        results = run_tasks([task], [], threads=None, log=print, cluster=address)
+        assert "9.9; install the same version" in results.failed["task"]
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "getcwd", lambda: "/nowhere/at/all")
+        results = run_tasks([task], [], threads=None, log=print, cluster=address)
+        assert "folder that all machines see" in results.failed["task"]
+
+
+def test_an_address_without_a_scheduler_is_refused(tmp_path: Path, monkeypatch) -> None:
+    task = Task(name="task", work=write, arguments=(tmp_path / "file",))
+    monkeypatch.setattr(cluster, "_SECONDS_TO_CONNECT", 0.5)
+    for address in ("tcp://127.0.0.1:9", "what?"):
+        with pytest.raises(ArgumentError, match="cluster.*dask scheduler"):
+            run_tasks([task], [], threads=None, log=print, cluster=address)
+
+
+@pytest.mark.slow
+def test_local_processes_survive_failures_and_lost_workers(tmp_path: Path, capfd, monkeypatch) -> None:
+    monkeypatch.setattr(cluster, "ATTEMPTS", 1)
+    tasks = [
+        Task(name="after", work=copy, arguments=(tmp_path / "before", tmp_path / "after"), needs=("before",)),
+        Task(name="before", work=write, arguments=(tmp_path / "before",)),
+        Task(name="bad", work=refuse),
+        Task(name="wrong", work=stumble),
+        Task(name="after bad", work=write, arguments=(tmp_path / "never",), needs=("bad",)),
+        Task(name="killed", work=die),
+        Task(name="talkative", work=say, arguments=("half way\n",)),
+    ]
+    results = run_tasks(tasks, ["cpu", "cpu"], threads=1, log=print)
+    assert set(results.done) == {"before", "after", "talkative"}
+    assert results.failed["bad"] == "eps must be positive, got -1"
+    assert results.failed["wrong"] == "KeyError: 'nobody'"
+    assert "worker was lost" in results.failed["killed"]
+    assert results.skipped == ["after bad"]
+    printed = capfd.readouterr().err
+    assert "  talkative: half way\n" in printed and "  talkative: warning: it is late\n" in printed
+    assert printed.count("Traceback") == 1  # only for the bug
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_trainings_and_ends_other_tasks(tmp_path: Path) -> None:
+    """Of two local processes, one trains and one is busy with something that cannot be stopped."""
+    from stand_in_tasks import wait_for
+
+    tasks = [
+        Task(name="training", work=train_long, arguments=(tmp_path / "run",)),
+        Task(name="measurement", work=wait_for, arguments=(tmp_path / "flag", tmp_path / "file")),
+    ]
+    both = tmp_path / "file.begun"
+
+    def stop() -> None:
+        once(tmp_path / "run" / "metrics.jsonl", lambda: os.kill(os.getpid(), signal.SIGINT))
+
+    thread = threading.Thread(target=once, args=(both, stop))
+    thread.start()
+    with pytest.raises(Interrupted) as stopped:
+        run_tasks(tasks, ["cpu", "cpu"], threads=1, log=print)
+    thread.join()
+    assert stopped.value.signal == signal.SIGINT
+    assert latest(tmp_path / "run" / CHECKPOINTS) is not None  # none was due
+    assert not (tmp_path / "file").exists()
