@@ -53,7 +53,7 @@ def local_workers(devices: Sequence[str]) -> Iterator[Any]:
     }
     scheduler = {
         "cls": distributed.Scheduler,
-        "options": {"host": "127.0.0.1", "port": 0, "dashboard": False, "dashboard_address": None},
+        "options": {"host": "127.0.0.1", "port": 0, "dashboard": False, "dashboard_address": "127.0.0.1:0"},
     }
     with (
         dask.config.set({"distributed.worker.profile.enabled": False}),
