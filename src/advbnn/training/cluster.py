@@ -34,7 +34,9 @@ DEVICE = "ADVBNN_DEVICE"
 """The environment variable with the device of a worker; by default its first GPU, or else the CPU."""
 
 ATTEMPTS = 3
-"""How often a task starts if its worker is lost each time."""
+"""How often a task starts if its worker is lost each time, soon after."""
+
+_SOON = 600.0  # seconds; a worker lost later, such as at the wall time of its job, is not the fault of the task
 
 _SECONDS_BETWEEN_LOOKS = 0.1
 _SECONDS_TO_CONNECT = 10.0
@@ -104,7 +106,7 @@ def run_on_workers(client: Any, ledger: Ledger, *, device: str | None, threads: 
                     ledger.end(task, _outcome(future), len(workers))
                 elif address in workers:
                     continue
-                elif attempts[task.name] < ATTEMPTS:
+                elif attempts[task.name] < ATTEMPTS or ledger.seconds(task) > _SOON:
                     ledger.put_back(task, "its worker was lost")
                 else:
                     ledger.end(task, f"its worker was lost {ATTEMPTS} times, such as for lack of memory", len(workers))
@@ -151,8 +153,13 @@ def _stop(client: Any, running: dict[str, tuple[Task, Any]]) -> None:
             time.sleep(_SECONDS_BETWEEN_LOOKS)
         if busy := [address for address, (_, future) in running.items() if not future.done()]:
             client.cancel([running[address][1] for address in busy])
-            with suppress(ValueError):  # a worker without a nanny cannot be restarted
-                client.restart_workers(busy, timeout=10, raise_for_error=False)
+            client.run(_end, workers=busy, on_error="ignore")  # no answer comes
+
+
+def _end(dask_worker: Any) -> None:
+    """Ends the process of a worker, if it has a nanny, which starts it again."""
+    if dask_worker.nanny is not None:
+        os._exit(1)
 
 
 def _show(event: tuple[float, str]) -> None:

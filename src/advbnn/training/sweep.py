@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from advbnn.errors import ConfigError, RunError, positive_whole
-from advbnn.training.config import CONFIG, Config, load_config, load_splits
+from advbnn.training.config import CONFIG, Config, load_config, load_splits, parse_settings
 from advbnn.training.loop import fit_config
 from advbnn.training.run_folder import METRICS, MODEL, MODES, read_metrics
 from advbnn.training.tasks import Task
@@ -61,9 +61,8 @@ def plan_sweep(file: Path, settings: Sequence[str], seeds: int | None, out: Path
 
 def _choices(setting: str) -> tuple[str, list[str]]:
     """The key and the values of a setting. Commas in quotes, lists and tables do not separate values."""
-    key, equals, text = setting.partition("=")
-    if not equals or not key.strip():
-        return setting, [""]  # `load_config` refuses it
+    parse_settings([setting])  # refuses what is not key=value
+    key, _, text = setting.partition("=")
     values, depth, quote = [""], 0, ""
     for letter in text:
         if letter in "\"'" and quote in ("", letter):

@@ -2,7 +2,7 @@
 
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,12 +87,16 @@ class Ledger:
         del self.running[task.name]
         if reason is None:
             self.results.done.append(task.name)
-            line = f"done:   {task.name}, {in_words(time.monotonic() - self._started[task.name])}"
+            line = f"done:   {task.name}, {in_words(self.seconds(task))}"
         else:
             self.results.failed[task.name] = reason
             line = f"failed: {task.name}: {reason}"
         self._skip_impossible()
         self.log(f"{line} ({self._progress(workers)})")
+
+    def seconds(self, task: Task) -> float:
+        """The time since the last start of a task."""
+        return time.monotonic() - self._started[task.name]
 
     def _skip_impossible(self) -> None:
         results = self.results
@@ -105,16 +109,15 @@ class Ledger:
 
     def _progress(self, workers: int) -> str:
         estimates = [task.seconds for task in self.waiting.values()]
-        estimates += [_seconds_left(task, self._started) for task in self.running.values()]
+        estimates += [self._seconds_left(task) for task in self.running.values()]
         known = [seconds for seconds in estimates if seconds is not None]
         done = f"{len(self.results.done)} of {self._count} done"
         return f"{done}, about {in_words(wall_time(known, workers))} left" if known and known == estimates else done
 
-
-def _seconds_left(task: Task, started: Mapping[str, float]) -> float | None:
-    """The estimated rest of a task; None without an estimate, or once it has taken longer."""
-    left = -1.0 if task.seconds is None else task.seconds - (time.monotonic() - started[task.name])
-    return left if left > 0 else None
+    def _seconds_left(self, task: Task) -> float | None:
+        """The estimated rest of a task; None without an estimate, or once it has taken longer."""
+        left = -1.0 if task.seconds is None else task.seconds - self.seconds(task)
+        return left if left > 0 else None
 
 
 def in_words(seconds: float) -> str:
