@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 REQUIREMENTS := pyproject.toml constraints.txt
 
-.PHONY: venv demo test test-portable fuzz kills lint docs clean
+.PHONY: venv demo test test-portable fuzz kills release-test lint docs clean
 
 venv: $(VENV)/.dev
 
@@ -39,6 +39,15 @@ fuzz: export OMP_NUM_THREADS = 1
 fuzz: $(VENV)/.dev
 	$(BIN)/python -m pytest -s tests/test_fuzz.py tests/cli/test_fuzz.py
 
+# The wheel in an empty environment, outside the repository. The tests try a shorter form, without downloads.
+release-test: $(VENV)/.run
+	rm -rf dist
+	@$(BIN)/python -m pip wheel -qq --no-deps --no-build-isolation --wheel-dir dist .
+	set -e; place=$$(mktemp -d); trap 'rm -rf "$$place"' EXIT; $(PYTHON) -m venv "$$place/env"; \
+	"$$place/env/bin/python" -m pip install -qq --disable-pip-version-check --constraint constraints.txt \
+		"$$(ls $(CURDIR)/dist/advbnn-*.whl)[report,cluster]"; \
+	cd "$$place"; env/bin/advbnn reproduce all --data digits
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -66,8 +75,8 @@ $(VENV)/.run: $(REQUIREMENTS) | $(BIN)/python
 	@touch $@
 
 $(VENV)/.report: $(VENV)/.run
-	@echo "Installing the packages for figures and reports"
-	@$(PIP) --no-build-isolation --editable '.[report]'
+	@echo "Installing the packages for figures, reports and several processes"
+	@$(PIP) --no-build-isolation --editable '.[report,cluster]'
 	@touch $@
 
 # Three of the libraries that tests compare with require torchvision or old versions, and need neither.
