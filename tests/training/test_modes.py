@@ -183,6 +183,7 @@ def test_processes_share_the_modes(
     digits: Splits[ImageSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Workers of one run, one for each device, and a mode that another process has taken for a while."""
+    pytest.importorskip("distributed")
     monkeypatch.setattr(modes_module, "_devices", lambda device, size: ["cpu", "cpu"])
     value, out = quick("adv"), tmp_path / "run"
     result = train(digits, value, modes=3, out=out, progress=True)
