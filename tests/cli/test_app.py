@@ -30,7 +30,7 @@ from advbnn.cli.app import app
 try:
     app(sys.argv[1:])
 except SystemExit as ended:
-    sys.exit("torch was imported" if "torch" in sys.modules else ended.code)
+    sys.exit("torch or Dask was imported" if {"torch", "distributed"} & sys.modules.keys() else ended.code)
 """
     ended = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
     assert ended.returncode == status, ended.stderr

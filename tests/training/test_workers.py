@@ -89,6 +89,9 @@ def test_without_dask_there_is_one_worker_and_more_are_refused(monkeypatch) -> N
     assert device_list("cpu", jobs=None, pending=9) == ["cpu"]
     with pytest.raises(ImportError):
         device_list("cpu", jobs=2, pending=9)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    with pytest.warns(UserWarning, match="cluster"):
+        assert device_list("cuda", jobs=None, pending=9) == ["cuda:0"]
 
 
 def test_devices_of_workers(monkeypatch) -> None:

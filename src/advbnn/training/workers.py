@@ -4,6 +4,7 @@ Finished work is on disk, and a training has checkpoints: after Ctrl-C or a cras
 """
 
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from itertools import cycle, islice
@@ -59,6 +60,8 @@ def device_list(device: str, jobs: int | None, pending: int) -> list[str]:
     places = [f"cuda:{index}" for index in range(torch.cuda.device_count())] if device == "cuda" else [device]
     default = len(places) if device.startswith("cuda") else min(2, os.cpu_count() or 1)
     if find_spec("distributed") is None:
+        if jobs is None and len(places) > 1:
+            warnings.warn(f"only one of {len(places)} GPUs is used; pip install 'advbnn[cluster]'", stacklevel=2)
         default = 1
     devices = list(islice(cycle(places), max(1, min(jobs or default, pending))))
     if len(devices) > 1:
