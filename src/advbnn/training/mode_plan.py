@@ -79,8 +79,16 @@ class ModePlan:
         if not self.trunk or isinstance(whole, Section):
             return defense
         if name == TRUNK:
-            schedule = Section(whole=whole, begin=0, end=self.trunk)
-            return replace(defense, schedule=schedule, averaging=None, early_stopping=None, swag=None)
+            later = defense.awp_start >= self.trunk
+            return replace(
+                defense,
+                schedule=Section(whole=whole, begin=0, end=self.trunk),
+                averaging=None,
+                early_stopping=None,
+                swag=None,
+                awp=None if later else defense.awp,
+                awp_start=0 if later else defense.awp_start,
+            )
         return replace(defense, schedule=Section(whole=whole, begin=self.trunk, end=whole.total_epochs))
 
 
