@@ -10,7 +10,7 @@ from advbnn.attacks import PGD
 from advbnn.attacks.threat import Threat
 from advbnn.defenses.published import EVERY_PASS, AuthorsProtocol, Published
 from advbnn.defenses.surgery import replaced
-from advbnn.errors import positive_whole, within
+from advbnn.errors import ArgumentError, positive_whole, within
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,11 @@ def _relu_shapes(net: nn.Module, x: Tensor) -> dict[str, tuple[int, ...]]:
     for name, module in trial.named_modules():
         if type(module) is nn.ReLU:
             module.register_forward_pre_hook(lambda _, args, name=name: shapes.update({name: tuple(args[0].shape[1:])}))
-    trial(x.to(next(trial.parameters())))
+    try:
+        trial(x.to(next(trial.parameters())))
+    except RuntimeError as error:
+        given = f"network: channels={x.shape[1]} and image_size={x.shape[-1]}"
+        raise ArgumentError(f"{given} must be those of the images that net takes: {error}; set both") from error
     return shapes
 
 
