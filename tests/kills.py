@@ -130,7 +130,8 @@ def result(out: Path) -> dict[str, Any]:
     return {
         "weights": {str(path.relative_to(out)): file_digest(path) for path in weights},
         "metrics": [{name: value for name, value in line.items() if "second" not in name} for line in lines],
-        "files": sorted(str(path.relative_to(out)) for path in out.rglob("*")),
+        # the lock of a killed process that has nothing left to do may stay: it locks nothing
+        "files": sorted(str(path.relative_to(out)) for path in out.rglob("*") if path.name != ".lock"),
     }
 
 
