@@ -27,6 +27,8 @@ from advbnn.data.imageset import TensorSet as TensorSet
 from advbnn.data.imageset import from_tensors as from_tensors
 from advbnn.data.splits import Splits as Splits
 from advbnn.data.stl10 import load_stl10 as load_stl10
+from advbnn.data.streams import Stream as Stream
+from advbnn.data.streams import stream as stream
 from advbnn.errors import ArgumentError, unknown
 from advbnn.errors import DataError as DataError
 

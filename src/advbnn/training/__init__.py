@@ -4,6 +4,9 @@ The call chain is `loop.fit -> state.TrainingState.advance -> step.EagerStep` (o
 `config` has the settings of a run, `run_folder` and `checkpoint` its files, and `loading` reads the result back.
 """
 
+from advbnn.training.callbacks import Callback as Callback
+from advbnn.training.callbacks import Moment as Moment
+from advbnn.training.callbacks import TensorBoard as TensorBoard
 from advbnn.training.checkpoint import load_weights as load_weights
 from advbnn.training.config import Config as Config
 from advbnn.training.config import load_config as load_config

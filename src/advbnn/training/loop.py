@@ -1,22 +1,27 @@
 """Training: Algorithm 1 of the paper for every defence, on one process or several, with exact resumption."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from advbnn import modules
+from advbnn.bayes.protocol import random_parts
 from advbnn.data import Splits
+from advbnn.data.streams import stream
 from advbnn.defenses.defense import OWN, Defense, structure_of
 from advbnn.distributed import World, world
-from advbnn.errors import CheckpointError, DivergedError, FileError, RunError
-from advbnn.files import locked_folder
+from advbnn.errors import ArgumentError, ArgumentTypeError, CheckpointError, DivergedError, FileError, RunError
+from advbnn.files import file_digest, locked_folder
+from advbnn.models.initial_weights import InitialWeights, load_initial
 from advbnn.progress import ProgressBar
+from advbnn.randomness import seeded
 from advbnn.training import checkpoint
+from advbnn.training.callbacks import Augment, Callback, TensorBoard, check_callbacks
 from advbnn.training.checkpoint import Checkpoint
 from advbnn.training.config import Config
 from advbnn.training.interrupts import BROKEN_PIPE, Interrupted, Interrupts
@@ -25,7 +30,7 @@ from advbnn.training.mode_plan import ModePlan, mode_plan
 from advbnn.training.provenance import provenance
 from advbnn.training.run_folder import CHECKPOINTS, RunFolder
 from advbnn.training.state import TrainingState
-from advbnn.training.suitability import check_arguments
+from advbnn.training.suitability import check_arguments, check_forward
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -57,9 +62,13 @@ class FitResult:
 
 def fit(
     net: nn.Module,
-    data: Splits[Any],
+    data: Splits[Any] | Iterable[Any],
     defense: Defense,
     *,
+    init: InitialWeights | Sequence[InitialWeights] | None = None,
+    init_classifier: str = "kept",
+    augment: Augment | None = None,
+    callbacks: Iterable[Callback] = (),
     modes: ModePlan | int | None = None,
     seed: int = 0,
     out: Path | str | None = None,
@@ -83,8 +92,17 @@ def fit(
         net: a plain network, which the defence makes noisy or Bayesian as needed, or one that is so already. Trained
             in place, except for RSE, which trains a copy. If it is in training mode, parts in evaluation mode stay in
             it: their BatchNorm is frozen.
-        data: the training set is used, the test set never.
+        data: the training set is used, the test set never. Also a `DataLoader`, or any iterable of batches (inputs,
+            targets); see `advbnn.data.stream`. A set in memory is faster and can be divided among processes, and a
+            resumption in the middle of an epoch need not load its first batches again.
         defense: how to train; see `defense(...)`.
+        init: a safetensors file or a state dict whose weights the network starts from; with several modes, one for all
+            or one for each. See `load_initial`.
+        init_classifier: `"kept"`, or `"fresh"` for a checkpoint with another number of classes.
+        augment: a function of the inputs and targets of a batch, applied after the defence's augmentation. Random
+            numbers of torch's, NumPy's and Python's global generators follow from the seed. A function cannot be
+            stored in the run folder: pass the same one to resume.
+        callbacks: called after every step and epoch; see `Callback`.
         modes: train so many networks, each with initial weights and a seed of its own; the model of the result is a
             `Modes`. A `ModePlan` says how they are trained. On `device="cuda"` all GPUs train modes side by side.
         seed: decides all randomness.
@@ -104,8 +122,11 @@ def fit(
             complete and the state is saved.
         DivergedError: the loss is NaN or infinite; the state is saved separately.
     """
+    plan, called = mode_plan(modes), check_callbacks(callbacks)
+    if not isinstance(data, Splits):
+        data = _streamed(net, data, seed)
     check_arguments(net, data, defense)
-    plan = mode_plan(modes)
+    given = starts(init, plan)
     settings = config or Config(
         data=data.train.name,
         seed=seed,
@@ -114,10 +135,16 @@ def fit(
         log_every=log_every,
         save_every=save_every,
         defense=defense,
+        init=tuple(str(weights) for weights in given if isinstance(weights, str | Path)),
+        init_classifier=init_classifier,
     )
     if plan.count > 1:
         from advbnn.training.modes import fit_modes  # it trains each mode by this function
 
+        if called:
+            raise ArgumentError(
+                "callbacks are for a single network; train each mode with fit, and combine: Modes(nets)"
+            )
         return fit_modes(
             net,
             data,
@@ -128,6 +155,9 @@ def fit(
             resume=resume,
             config=config,
             device=device,
+            init=given,
+            init_classifier=init_classifier,
+            augment=augment,
             progress=bool(progress),
             engine=engine,
             precision=precision,
@@ -137,7 +167,14 @@ def fit(
         )
     processes = world()
     device = modules.usable_device(device) if device is not None else next(net.parameters()).device
-    training = TrainingState(defense.wrap(net).to(device), data.to(device), defense, seed, engine, processes, precision)
+    for weights in given:
+        if random_parts(net):
+            remedy = "load it before bayesianize(net), or with defense.build(..., init=...)"
+            raise ArgumentError(f"init is for a plain network, and this {type(net).__name__} is random; {remedy}")
+        load_initial(net, weights, init_classifier)
+    training = TrainingState(
+        defense.wrap(net).to(device), data.to(device), defense, seed, engine, processes, precision, augment
+    )
     train = data.train
     if config is None and not defense.has_built(training.model, classes=len(train.classes), shape=train.shape):
         settings = replace(settings, defense=replace(defense, architecture=OWN))
@@ -150,7 +187,7 @@ def fit(
             bar,
             log_every=log_every,
             save_every=save_every,
-            tensorboard=tensorboard,
+            callbacks=(*called, TensorBoard()) if tensorboard and run is not None else called,
             title=progress if isinstance(progress, str) else "",
         ) as journal,
         Interrupts() as interrupts,
@@ -210,18 +247,27 @@ def _opened(
         yield None
         return
     with locked_folder(Path(out)):
-        yield RunFolder(out, config, run_facts(training), resume=resume)
+        yield RunFolder(out, config, run_facts(training, config.init), resume=resume)
 
 
 def fit_config(
     config: Config, data: Splits[Any], *, out: Path, resume: bool, device: torch.device | str | None
 ) -> FitResult:
     """Build the network of a configuration and train it on `config.load_data()`, with progress; see `fit`."""
-    train = data.train
+    train, several = data.train, config.modes.count > 1
+    first = None if several or not config.init else starts(config.init, config.modes)[0]
     return fit(
-        config.defense.build(classes=len(train.classes), shape=train.shape, seed=config.seed),
+        config.defense.build(
+            classes=len(train.classes),
+            shape=train.shape,
+            seed=config.seed,
+            init=first,
+            init_classifier=config.init_classifier,
+        ),
         data,
         config.defense,
+        init=config.init if several and config.init else None,
+        init_classifier=config.init_classifier,
         modes=config.modes,
         seed=config.seed,
         out=out,
@@ -237,7 +283,32 @@ def fit_config(
     )
 
 
-def run_facts(training: TrainingState) -> dict[str, Any]:
+def starts(init: InitialWeights | Sequence[InitialWeights] | None, plan: ModePlan) -> tuple[InitialWeights, ...]:
+    """The checkpoints to start from: none, one for all modes, or one for each."""
+    if init is None:
+        return ()
+    given = (init,) if isinstance(init, str | Path | Mapping) else tuple(init)
+    if len(given) not in (1, plan.count):
+        raise ArgumentError(f"init must be one checkpoint, or one for each of {plan.count} modes, got {len(given)}")
+    return given
+
+
+def _streamed(net: nn.Module, loader: Any, seed: int) -> Splits[Any]:
+    """Batches of a loader as a training set; the network says how many classes there are, if the loader does not."""
+    if not isinstance(loader, Iterable) or isinstance(loader, str | bytes | Tensor | Mapping):
+        remedy = "advbnn.data.load and from_tensors make its sets; a DataLoader or a list of batches works too"
+        raise ArgumentTypeError(f"data must be Splits(train, test), got {type(loader).__name__}; {remedy}")
+    train = stream(loader, seed=seed)
+    if train.classes and isinstance(net, nn.Module):
+        check_forward(net, train)
+        with torch.no_grad(), modules.training(net), modules.evaluating(net), seeded(0):
+            outputs = net(train.inputs[:2].to(modules.device_of(net, train.device)))
+        named = train.classes if len(train.classes) == outputs.shape[1] else tuple(map(str, range(outputs.shape[1])))
+        train = replace(train, classes=named)
+    return Splits(train, train)
+
+
+def run_facts(training: TrainingState, init: Sequence[str] = ()) -> dict[str, Any]:
     """The contents of run.json."""
     train, model = training.data.train, training.model
     data = {"name": train.name, "examples": len(train), "classes": len(train.classes), "shape": list(train.shape)}
@@ -245,6 +316,8 @@ def run_facts(training: TrainingState) -> dict[str, Any]:
     size = sum(p.numel() for p in model.parameters())
     network = {"kind": type(model).__name__, "parameters": size, "structure": structure_of(model)}
     more = {"data": {**data, "sha256": train.fingerprint()}, "model": network, "processes": training.world.size}
+    if init:
+        more["init"] = {file: file_digest(Path(file)) for file in init}
     return provenance(training.seed, train.device, **more)
 
 
