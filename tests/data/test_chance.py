@@ -26,8 +26,7 @@ def test_chance_is_the_share_of_the_most_frequent_class() -> None:
         (0.52, 2, True),
     ],
 )
-def test_what_is_near_chance(given: tuple[float, int], near: bool) -> None:
-    accuracy, classes = given
+def test_what_is_near_chance(accuracy: float, classes: int, near: bool) -> None:
     assert is_near_chance(accuracy, 1 / classes) == near
 
 
