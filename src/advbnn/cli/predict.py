@@ -48,7 +48,7 @@ def predict(
     dtype = dtype_of(opened.model)
     first_part = read_inputs(files[:TOGETHER], reference.shape)  # an unreadable image is found before the work begins
     limit = cutoff(opened.model, reference, coverage, samples, seed)
-    names = [typer.format_filename(path) for path in files]  # a name that is not UTF-8 cannot be printed
+    names = [typer.format_filename(path) for path in files]  # in a folder, names may be no text
     width = max(len("image"), *map(len, names))
     if not as_json:
         typer.echo(f"{'image':{width}}  {'label':>12}  probability  entropy  disagreement")
