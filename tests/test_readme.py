@@ -90,6 +90,20 @@ def test_every_function_that_the_method_table_names_exists() -> None:
         assert pkgutil.resolve_name(f"advbnn.{name}") is not None, name
 
 
+def test_every_path_that_the_documents_name_is_an_attribute() -> None:
+    """`advbnn.evaluation.uncertainty` and the like work after `import advbnn` alone."""
+    documents = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    named = {
+        name for path in documents for name in re.findall(r"\badvbnn((?:\.[A-Za-z_]\w*)+)", path.read_text("utf-8"))
+    }
+    assert len(named) > 30
+    for name in named:
+        found: Any = advbnn
+        for part in name[1:].split("."):
+            assert hasattr(found, part), f"advbnn{name}"
+            found = getattr(found, part)
+
+
 def test_every_equation_has_its_row() -> None:
     text = (ROOT / "docs" / "method.md").read_text(encoding="utf-8")
     covered: set[int] = set()

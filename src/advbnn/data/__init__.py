@@ -6,6 +6,7 @@ the published files never has their name.
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from advbnn.data.augment import Augmentation as Augmentation
 from advbnn.data.augment import HorizontalFlip as HorizontalFlip
@@ -31,6 +32,7 @@ from advbnn.data.streams import Stream as Stream
 from advbnn.data.streams import stream as stream
 from advbnn.errors import ArgumentError, unknown
 from advbnn.errors import DataError as DataError
+from advbnn.lazy import submodules
 
 NAMES = ("digits", "cifar10", "stl10", "imagenet143")
 
@@ -72,3 +74,7 @@ def load(
     if source == "imagenet143":
         return load_imagenet143(root, size=size or 64, cache=cache)
     return (load_cifar10 if source == "cifar10" else load_stl10)(root, verify=verify)
+
+
+if not TYPE_CHECKING:  # type checkers know the submodules
+    __getattr__ = submodules(__name__)
