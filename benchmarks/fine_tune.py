@@ -62,15 +62,8 @@ def main() -> None:
         }
         for name, (value, init, modes) in trainings.items():
             begin = time.perf_counter()
-            start = init if modes == 1 else None
-            found = fit(
-                value.build(**shape, seed=0, init=start),
-                digits,
-                value,
-                seed=0,
-                modes=modes,
-                init=files if modes > 1 else None,
-            )
+            net = value.build(**shape, seed=0, init=init if modes == 1 else None)
+            found = fit(net, digits, value, seed=0, modes=modes, init=init if modes > 1 else None)
             measure(name, found.model, found.steps, time.perf_counter() - begin, audited=init is not None)
 
 
