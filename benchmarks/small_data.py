@@ -103,6 +103,7 @@ def main() -> None:
                     "defense": options.defense,
                     "like": options.like,
                     "changed": options.settings,
+                    "alpha": how.objective.alpha,
                     "seed": seed,
                     "steps": result.steps,
                     "seconds": round(seconds, 1),

@@ -160,7 +160,7 @@ def _ours(name: str, data: str) -> Defense:
         architecture="small_cnn",
         network=_shaped(_network(name, Variational(prior_std=0.05, init_std=0.02, norm_scale_mean=1.0)), digits),
         attack=attack if _is_adversarial(name) else None,
-        objective=RobustELBO(alpha=0.02) if name in _VARIATIONAL else RobustELBO(),
+        objective=RobustELBO(alpha=0.02 if digits else 0.005) if name in _VARIATIONAL else RobustELBO(),
         optimizer=AdamOptimizer(lr=0.01),
         schedule=OneCycle(epochs=15 if digits else 30),
         batch_size=64 if digits else 32,
