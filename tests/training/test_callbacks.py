@@ -1,6 +1,8 @@
 """What a caller adds to a training: callbacks, augmentation, batches of a loader, a checkpoint to start from."""
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -153,3 +155,24 @@ def test_several_checkpoints_become_modes(digits: Splits[ImageSet], tmp_path: Pa
         torch.testing.assert_close(member.net.state_dict(), state)
     with pytest.raises(ArgumentError, match="init.*2 modes.*3"):
         fit(net(), digits, how, modes=2, init=[*files, files[0]])
+
+
+def test_tensorboard_gets_every_line_after_the_step_where_a_run_resumes(
+    digits: Splits[ImageSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[Any] = []
+
+    class Writer:
+        def __init__(self, folder: str, purge_step: int) -> None:
+            written.append((Path(folder).name, purge_step))
+
+        def add_scalar(self, name: str, value: float, step: int) -> None:
+            if name == "loss":
+                written.append(step)
+
+        def close(self) -> None:
+            written.append("closed")
+
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=Writer))
+    train(digits, quick("none"), out=tmp_path / "run", tensorboard=True)
+    assert written == [("tensorboard", 0), 5, 10, "closed"]

@@ -1,26 +1,25 @@
 """Training: Algorithm 1 of the paper for every defence, on one process or several, with exact resumption."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from advbnn import modules
 from advbnn.bayes.protocol import random_parts
 from advbnn.data import Splits
-from advbnn.data.streams import stream
 from advbnn.defenses.defense import OWN, Defense, structure_of
 from advbnn.distributed import World, world
-from advbnn.errors import ArgumentError, ArgumentTypeError, CheckpointError, DivergedError, FileError, RunError
+from advbnn.errors import ArgumentError, CheckpointError, DivergedError, FileError, RunError
 from advbnn.files import file_digest, locked_folder
 from advbnn.models.initial_weights import InitialWeights, load_initial
 from advbnn.progress import ProgressBar
-from advbnn.randomness import seeded
 from advbnn.training import checkpoint
+from advbnn.training.arguments import as_splits, starts
 from advbnn.training.callbacks import Augment, Callback, TensorBoard, check_callbacks
 from advbnn.training.checkpoint import Checkpoint
 from advbnn.training.config import Config
@@ -30,7 +29,7 @@ from advbnn.training.mode_plan import ModePlan, mode_plan
 from advbnn.training.provenance import provenance
 from advbnn.training.run_folder import CHECKPOINTS, RunFolder
 from advbnn.training.state import TrainingState
-from advbnn.training.suitability import check_arguments, check_forward
+from advbnn.training.suitability import check_arguments
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -124,7 +123,7 @@ def fit(
     """
     plan, called = mode_plan(modes), check_callbacks(callbacks)
     if not isinstance(data, Splits):
-        data = _streamed(net, data, seed)
+        data = as_splits(net, data, seed)
     check_arguments(net, data, defense)
     given = starts(init, plan)
     settings = config or Config(
@@ -281,31 +280,6 @@ def fit_config(
         progress=True,
         tensorboard=config.tensorboard,
     )
-
-
-def starts(init: InitialWeights | Sequence[InitialWeights] | None, plan: ModePlan) -> tuple[InitialWeights, ...]:
-    """The checkpoints to start from: none, one for all modes, or one for each."""
-    if init is None:
-        return ()
-    given = (init,) if isinstance(init, str | Path | Mapping) else tuple(init)
-    if len(given) not in (1, plan.count):
-        raise ArgumentError(f"init must be one checkpoint, or one for each of {plan.count} modes, got {len(given)}")
-    return given
-
-
-def _streamed(net: nn.Module, loader: Any, seed: int) -> Splits[Any]:
-    """Batches of a loader as a training set; the network says how many classes there are, if the loader does not."""
-    if not isinstance(loader, Iterable) or isinstance(loader, str | bytes | Tensor | Mapping):
-        remedy = "advbnn.data.load and from_tensors make its sets; a DataLoader or a list of batches works too"
-        raise ArgumentTypeError(f"data must be Splits(train, test), got {type(loader).__name__}; {remedy}")
-    train = stream(loader, seed=seed)
-    if train.classes and isinstance(net, nn.Module):
-        check_forward(net, train)
-        with torch.no_grad(), modules.training(net), modules.evaluating(net), seeded(0):
-            outputs = net(train.inputs[:2].to(modules.device_of(net, train.device)))
-        named = train.classes if len(train.classes) == outputs.shape[1] else tuple(map(str, range(outputs.shape[1])))
-        train = replace(train, classes=named)
-    return Splits(train, train)
 
 
 def run_facts(training: TrainingState, init: Sequence[str] = ()) -> dict[str, Any]:
