@@ -21,6 +21,13 @@ def test_every_public_name_resolves() -> None:
     assert not hasattr(advbnn, "nonsense")
 
 
+def test_submodules_are_attributes_without_an_import() -> None:
+    code = "import advbnn; advbnn.evaluation.uncertainty.uncertainty; advbnn.attacks.adapters; advbnn.data.streams"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+    for room in (advbnn.attacks, advbnn.evaluation):
+        assert not hasattr(room, "nonsense")
+
+
 def test_no_function_shadows_a_module() -> None:
     for package in pkgutil.walk_packages(advbnn.__path__, "advbnn."):
         if package.ispkg:

@@ -2,7 +2,9 @@
 
 import pkgutil
 import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -71,6 +73,30 @@ def test_the_example_of_a_regression_runs_as_written(capsys: pytest.CaptureFixtu
     assert ((found.mean - y).abs() < 2 * found.std).float().mean() > 0.8  # and knows how much
 
 
+def test_the_example_of_a_loader_runs_as_written(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    example, wandb = [block for block in python_blocks(ROOT / "docs" / "training.md") if "Callback)" in block]
+    scope: dict[str, Any] = {}
+    exec(example + wandb, scope)
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["1", "2"]
+    logged: list[int] = []
+    run = SimpleNamespace(log=lambda line, step: logged.append(step), finish=lambda: logged.append(-1))
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **options: run))
+    advbnn.fit(scope["net"], scope["loader"], scope["how"], callbacks=[scope["WandB"](project="mine")], log_every=2)
+    assert logged == [2, 3, 5, 6, -1]  # every second step, and the end of an epoch
+
+
+@pytest.mark.filterwarnings("ignore::advbnn.evaluation.accuracy.SmallSampleWarning")
+def test_the_examples_of_fine_tuning_run_as_written(capsys: pytest.CaptureFixture[str]) -> None:
+    scope: dict[str, Any] = {}
+    torch.manual_seed(0)
+    exec("\n".join(python_blocks(ROOT / "docs" / "fine-tune.md")), scope)
+    assert "worst-case accuracy" in capsys.readouterr().out
+    kept = dict(scope["bnn"].prior_mean.named_buffers())
+    assert torch.equal(kept["0.weight"], scope["checkpoint"]["0.weight"])
+
+
 def test_every_test_that_the_method_table_names_exists() -> None:
     text = (ROOT / "docs" / "method.md").read_text(encoding="utf-8")
     named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", text)
@@ -88,6 +114,19 @@ def test_every_function_that_the_method_table_names_exists() -> None:
     assert len(names) > 25
     for name in names:
         assert pkgutil.resolve_name(f"advbnn.{name}") is not None, name
+
+
+def test_every_path_that_the_documents_name_is_an_attribute() -> None:
+    """`advbnn.evaluation.uncertainty` and the like work after `import advbnn` alone."""
+    documents = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in documents)
+    named = set(re.findall(r"\badvbnn((?:\.[A-Za-z_]\w*)+)", text))
+    assert len(named) > 30
+    for name in named:
+        found: Any = advbnn
+        for part in name[1:].split("."):
+            assert hasattr(found, part), f"advbnn{name}"
+            found = getattr(found, part)
 
 
 def test_every_equation_has_its_row() -> None:

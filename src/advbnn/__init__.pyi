@@ -6,6 +6,7 @@ from advbnn import data as data
 from advbnn import defenses as defenses
 from advbnn import evaluation as evaluation
 from advbnn import models as models
+from advbnn import report as report
 from advbnn import training as training
 from advbnn.attacks import Threat as Threat
 from advbnn.bayes import layers as layers

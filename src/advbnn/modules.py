@@ -18,7 +18,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
     A model in evaluation mode is left as it is, including submodules in training mode, such as dropout at test time.
     """
-    with _modes_restored(model):
+    with modes_restored(model):
         if model.training:
             for module in model.modules():
                 module.training = False
@@ -31,7 +31,7 @@ def training(model: nn.Module) -> Iterator[None]:
 
     A model in training mode is left as it is, including submodules kept in evaluation mode, such as frozen BatchNorm.
     """
-    with _modes_restored(model):
+    with modes_restored(model):
         if not model.training:
             model.train()
         yield
@@ -51,7 +51,8 @@ def without_parameter_gradients(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _modes_restored(model: nn.Module) -> Iterator[None]:
+def modes_restored(model: nn.Module) -> Iterator[None]:
+    """Every submodule gets its own mode back after the block."""
     # `model.train()` would also switch on the submodules that the caller keeps in evaluation mode
     modes = [(module, module.training) for module in model.modules()]
     try:

@@ -117,3 +117,14 @@ def test_an_attack_that_does_not_fit_is_refused_before_anything_is_measured(runs
     arguments = ["evaluate", runs / "plain", "--attack", "clean", "--attack", "mean", "--eps", 0.1, *QUICK]
     assert "use 'pgd'" in advbnn(*arguments, status=1)
     assert not (runs / "plain" / "records.json").exists()
+
+
+def test_a_network_near_chance_is_said_to_be_so_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, advbnn: Callable[..., str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    net = "net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).eval()"
+    build = f"from torch import nn\ndef build():\n    {net}\n    nn.init.zeros_(net[1].weight)\n    return net\n"
+    (tmp_path / "nets.py").write_text(build)
+    shown = advbnn("evaluate", "--model", "nets.py:build", "--data", "digits", "--attack", "clean", "--device", "cpu")
+    assert shown.index("Near chance") < shown.index("95 % interval")

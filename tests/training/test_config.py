@@ -111,7 +111,7 @@ def test_settings_on_the_command_line(tmp_path: Path) -> None:
         ('defense = "advbnn"', "defense='advbnn'.*'adv_bnn'"),
         ('defense = "adv"\nprofile = "paper"', "profile for digits"),
         ('defense = "adv"\ndata = "cifar1O"', "data='cifar1O'.*'cifar10'"),
-        ('defense = "adv"\ndata = "."', "data='.'.*set like"),
+        ('defense = "adv"\ndata = "."\nlike = "imges"', "like='imges'.*'images'"),
         ('defense = "adv"\nname = "x"', "key='name'"),
         ('defense = "adv"\nseed = "one"', "run.toml: seed: .*whole number"),
         ('defense = "adv"\n[attack]\n"threat.eps" = 0.1', "attack.threat.eps = ... without the quotes"),
@@ -138,6 +138,13 @@ def test_own_data_starts_from_named_hyper_parameters() -> None:
     config = Config.from_table({"data": "photos", "like": "cifar10", "defense": "adv", "profile": "paper"})
     assert config.defense == defense("adv", "cifar10", "paper") and config.data == "photos"
     assert Config.from_table(tomllib.loads(config.to_toml())) == config
+
+
+def test_a_folder_has_the_recipe_for_small_sets_by_default(tmp_path: Path) -> None:
+    config = Config.from_table({"data": str(tmp_path), "defense": "adv_bnn"})
+    assert config.defense == defense("adv_bnn", "images")
+    assert config.defense.attack is not None and config.defense.attack.threat.eps == 8 / 255
+    assert Config.from_run(config.to_toml()) == config
 
 
 def test_a_radius_that_can_be_meant_is_taken_and_any_that_was_trained_with_stays_readable(tmp_path: Path) -> None:

@@ -31,10 +31,11 @@ def test_tensorboard_events(digits: Splits[ImageSet], tmp_path: Path) -> None:
 
 def test_progress_in_plain_lines(digits: Splits[ImageSet], capsys: pytest.CaptureFixture[str]) -> None:
     train(digits, quick(), progress=True)
-    head, last = capsys.readouterr().err.splitlines()
+    head, last, note = capsys.readouterr().err.splitlines()
     assert "adv_bnn" in head and "72 examples of digits[72 of 1297], 10 steps on cpu" in head
-    assert re.fullmatch(r"epoch 2/2: 100%, 0:00:00 left, clean \S+ %, robust \S+ %, loss [\d.]+", last)
+    assert re.fullmatch(r"epoch 2/2: 100%, 0:00:00 left, eval clean \S+%, train robust \S+%, loss [\d.]+", last)
     assert len(last) <= 80
+    assert note.startswith("Near chance") and "schedule.epochs" in note  # after ten steps
 
 
 def test_the_speed_does_not_depend_on_where_an_interval_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +44,7 @@ def test_the_speed_does_not_depend_on_where_an_interval_ends(monkeypatch: pytest
     monkeypatch.setattr("advbnn.training.journal.time.monotonic", lambda: clock[0])
     lengths = {}
     for log_every in (50, 390, 391, 1000):
-        journal = Journal(None, ProgressBar(None), log_every=log_every, save_every=60.0, tensorboard=False)
+        journal = Journal(None, ProgressBar(None), log_every=log_every, save_every=60.0)
         training: Any = SimpleNamespace(total_steps=100, examples_seen=12_800)  # resumed
         journal._marks = [(100, 12_800, clock[0])]
         speeds = []

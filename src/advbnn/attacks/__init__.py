@@ -7,6 +7,8 @@ are imported on first use (PEP 562), so that the command line can list attacks w
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from advbnn.lazy import submodules
+
 if TYPE_CHECKING:  # the same names, for type checkers and editors
     from advbnn.attacks.apgd import APGD as APGD
     from advbnn.attacks.arc import ARC as ARC
@@ -58,6 +60,6 @@ __all__ = [*_MODULE_OF]
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
-        raise AttributeError(f"module 'advbnn.attacks' has no attribute {name!r}")
+        return submodules(__name__)(name)
     value = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)
     return value

@@ -7,6 +7,8 @@ block, one sample. Other packages use this protocol alone, so a new family is on
 of the weights during training) and `Modes` (a mixture of any networks).
 """
 
+from typing import TYPE_CHECKING
+
 from advbnn.bayes import layers as layers
 from advbnn.bayes.kl import kl_divergence as kl_divergence
 from advbnn.bayes.likelihoods import Categorical as Categorical
@@ -28,3 +30,7 @@ from advbnn.bayes.sampling import rand_layer as rand_layer
 from advbnn.bayes.sgld import PSGLD as PSGLD
 from advbnn.bayes.sgld import SGLD as SGLD
 from advbnn.bayes.swag import SWAG as SWAG
+from advbnn.lazy import submodules
+
+if not TYPE_CHECKING:  # type checkers know the submodules
+    __getattr__ = submodules(__name__)

@@ -7,13 +7,14 @@ never changed: a forward pass runs it with the sampled weights in place of its o
 import math
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from advbnn.bayes.functional import module_tree
-from advbnn.bayes.priors import GaussianPrior, PerParameter, Prior, check_names, std_for
+from advbnn.bayes.priors import GaussianPrior, HeldMeans, PerParameter, Prior, check_names, std_for, tensor_means
 from advbnn.bayes.protocol import Choice, RandomNetwork, Weights, check_plain
 from advbnn.bayes.sampling import Workspace, sample_all, split_like
 from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole
@@ -31,6 +32,7 @@ def bayesianize(
 
     Args:
         net: the network. It is wrapped, not copied: its weights become the posterior means.
+        prior: any `Prior`. Tensors in its mean are copied and saved with the weights.
         init_std: initial posterior standard deviation exp(s), a number or one per parameter.
         where: chooses the random parameters by `where(name, parameter)`; all floating-point ones when None.
     """
@@ -43,7 +45,8 @@ class Bayesian(RandomNetwork):
     """A network whose weights are sampled from q(w) = N(mu, exp(s)^2) at every call.
 
     `net` is the posterior-mean network: the wrapped module, still a plain module on the same storage. `log_std` holds
-    the parameters `s`, under the names that their means have in `net`.
+    the parameters `s`, under the names that their means have in `net`. If the prior means differ from weight to weight,
+    as for a prior centred on pretrained weights, `prior_mean` holds them as buffers.
     """
 
     prior: Prior
@@ -63,6 +66,9 @@ class Bayesian(RandomNetwork):
         chosen = _choose_parameters(net, where)
         self.log_std = module_tree((name, _initial_log_std(init_std, name, mu)) for name, mu in chosen.items())
         self.prior = prior
+        if means := tensor_means(prior, chosen):
+            self.prior_mean = module_tree(means.items())
+            self.prior = cast(Prior, replace(cast(Any, prior), mean=HeldMeans(self.prior_mean)))
         self._names = tuple(chosen)
 
     @property

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from advbnn.errors import ArgumentError, did_you_mean, positive_whole, within
 
-PerParameter = float | Mapping[str, float] | Callable[[str, Tensor], float | Tensor]
-"""A number for all parameters, a mapping from their names (`"*"` for the rest), or a function of name and parameter."""
+PerParameter = float | Mapping[str, float | Tensor] | Callable[[str, Tensor], float | Tensor]
+"""A number for all parameters; a mapping from their names (`"*"` for the rest) to numbers or tensors of their shapes,
+such as a state dict; or a function of name and parameter."""
 
 
 @runtime_checkable
@@ -38,6 +39,8 @@ class _Checked:
             elif name == "samples":
                 positive_whole(name, value)
             for number in value.values() if isinstance(value, Mapping) else () if callable(value) else (value,):
+                if isinstance(number, Tensor):  # checked with its parameter
+                    continue
                 if name.endswith("std"):
                     remedy = "to keep a parameter deterministic leave it out with `where`"
                     within(name, number, "(0, 1e30]", remedy)
@@ -47,7 +50,10 @@ class _Checked:
 
 @dataclass(frozen=True)
 class GaussianPrior(_Checked):
-    """p(w) = N(w; mean, std^2), the paper's choice with mean 0 and std sigma_0."""
+    """p(w) = N(w; mean, std^2), the paper's choice with mean 0 and std sigma_0.
+
+    A state dict as the mean centres the prior on pretrained weights: `GaussianPrior(0.05, mean=net.state_dict())`.
+    """
 
     std: PerParameter = 0.05
     mean: PerParameter = 0.0
@@ -130,9 +136,10 @@ def check_names(net: nn.Module, prior: Prior, init_std: PerParameter) -> None:
     if isinstance(prior, _Checked):
         given |= {f"prior.{name}": value for name, value in vars(prior).items()}
     names = {name for name, _ in net.named_parameters(remove_duplicate=False)}
+    buffers = {name for name, _ in net.named_buffers(remove_duplicate=False)}  # a state dict has them too
     for argument, value in given.items():
-        for name in value if isinstance(value, Mapping) else ():
-            if name not in names and name != "*":
+        for name, entry in value.items() if isinstance(value, Mapping) else ():
+            if name not in names and name != "*" and not (isinstance(entry, Tensor) and name in buffers):
                 raise ArgumentError(f"{argument}: net has no parameter {name!r}{did_you_mean(name, names)}")
 
 
@@ -148,6 +155,40 @@ def choose(
             raise ArgumentError(f"{argument} has no value for parameter {name!r}: name it there, or add a '*' entry")
         return chosen
     return value
+
+
+class HeldMeans:
+    """Prior means that differ from weight to weight, as buffers of a module, which are saved with the weights."""
+
+    def __init__(self, tree: nn.Module) -> None:
+        self.tree = tree
+
+    def __call__(self, name: str, parameter: Tensor) -> Tensor:
+        return self.tree.get_buffer(name)
+
+    def __repr__(self) -> str:
+        return "stored with the weights"
+
+
+def tensor_means(prior: Prior, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The prior means of all parameters, copied, if any of them is a tensor; empty otherwise.
+
+    A function is called once: later it would see the posterior mean that training has moved.
+    """
+    value = prior.mean if isinstance(prior, _Checked) and hasattr(prior, "mean") else 0.0
+    means = {name: choose(value, name, parameter.detach(), default=0.0) for name, parameter in parameters.items()}
+    if not any(isinstance(mean, Tensor) for mean in means.values()):
+        return {}
+    held = {}
+    for name, parameter in parameters.items():
+        mean = torch.as_tensor(means[name]).detach().to(parameter)
+        if mean.numel() != 1 and mean.shape != parameter.shape:
+            shapes = f"{list(parameter.shape)}, got {list(mean.shape)}"
+            raise ArgumentError(f"prior.mean for parameter {name!r} must have its shape, {shapes}")
+        if not bool(mean.isfinite().all()):
+            raise ArgumentError(f"prior.mean for parameter {name!r} holds NaN or infinity; load another checkpoint")
+        held[name] = mean.expand(parameter.shape).clone(memory_format=torch.contiguous_format)
+    return held
 
 
 def std_for(argument: str, value: PerParameter, name: str, parameter: Tensor) -> float | Tensor:

@@ -16,8 +16,10 @@ from advbnn.attacks.threat import Threat
 from advbnn.cli.groups import Measurement, Subject
 from advbnn.cli.options import file_to_write
 from advbnn.data import Examples, ImageSet, Splits, load
+from advbnn.data.chance import chance_note
 from advbnn.distributed import World, joined
 from advbnn.errors import ArgumentError, positive_whole
+from advbnn.evaluation.accuracy import CLEAN
 from advbnn.evaluation.records import Record
 from advbnn.files import check_name
 from advbnn.models.from_file import load_model
@@ -146,14 +148,6 @@ def show_failures(results: TaskResults) -> None:
         typer.echo(f"error: skipped as a result: {', '.join(results.skipped)}", err=True)
 
 
-def refuse_missing(files: Sequence[Path]) -> None:
-    """Refuses folders, and files that do not exist."""
-    for path in files:
-        if not path.is_file():
-            is_folder = f"{path} is a folder; give the files in it"
-            raise ArgumentError(is_folder if path.is_dir() else f"there is no such file: {path}")
-
-
 def label_of(run: Path) -> str:
     """The label of a run in records: the name of its folder."""
     check_name(run, "RUN")
@@ -170,10 +164,14 @@ def command_line() -> str:
     return shlex.join(["advbnn", *sys.argv[1:]])
 
 
-def show(records: Sequence[Record]) -> None:
-    """Prints accuracies as a table."""
+def show(records: Sequence[Record], chance: float | None = None) -> None:
+    """Prints accuracies as a table; before it a warning, if a clean accuracy is near `chance`."""
     from rich.console import Console
     from rich.table import Table
+
+    for record in records:
+        if record.kind == CLEAN and (note := chance_note(record.accuracy, chance, "the clean accuracy")):
+            typer.echo(note)
 
     columns = {
         "model": [record.model.label for record in records],

@@ -30,6 +30,7 @@ def evaluate(
     from advbnn.attacks.threat import Threat
     from advbnn.cli.attacks import make_attack, refuse_impossible, title
     from advbnn.cli.common import open_run, show
+    from advbnn.data.chance import chance_level
     from advbnn.evaluation.accuracy import CLEAN, Evaluation
     from advbnn.evaluation.points import Points
     from advbnn.evaluation.records import Records
@@ -59,4 +60,4 @@ def evaluate(
             if not (eps or known):
                 raise ArgumentError(f"{one.name} does not say for which radius its points were made; give --eps")
         if leads:
-            show(records)
+            show(records, chance_level(test.targets, shared["rows"]))

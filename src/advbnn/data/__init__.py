@@ -6,6 +6,7 @@ the published files never has their name.
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from advbnn.data.augment import Augmentation as Augmentation
 from advbnn.data.augment import HorizontalFlip as HorizontalFlip
@@ -27,8 +28,11 @@ from advbnn.data.imageset import TensorSet as TensorSet
 from advbnn.data.imageset import from_tensors as from_tensors
 from advbnn.data.splits import Splits as Splits
 from advbnn.data.stl10 import load_stl10 as load_stl10
+from advbnn.data.streams import Stream as Stream
+from advbnn.data.streams import stream as stream
 from advbnn.errors import ArgumentError, unknown
 from advbnn.errors import DataError as DataError
+from advbnn.lazy import submodules
 
 NAMES = ("digits", "cifar10", "stl10", "imagenet143")
 
@@ -70,3 +74,7 @@ def load(
     if source == "imagenet143":
         return load_imagenet143(root, size=size or 64, cache=cache)
     return (load_cifar10 if source == "cifar10" else load_stl10)(root, verify=verify)
+
+
+if not TYPE_CHECKING:  # type checkers know the submodules
+    __getattr__ = submodules(__name__)

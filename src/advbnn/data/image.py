@@ -48,6 +48,19 @@ def decode(path: Path, size: int | None = None) -> np.ndarray:
     return np.asarray(image).transpose(2, 0, 1)
 
 
+def image_files(paths: Sequence[Path]) -> list[Path]:
+    """The files, and of every folder all images in it and below it, in the order of their names."""
+    found: list[Path] = []
+    for path in paths:
+        if not path.exists():
+            raise ArgumentError(f"there is no such file or folder: {path}")
+        inside = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+        if path.is_dir() and not inside:
+            raise ArgumentError(f"{path} is a folder without images; expected files such as {', '.join(SUFFIXES)}")
+        found += inside if path.is_dir() else [path]
+    return found
+
+
 def read_inputs(paths: Sequence[Path], shape: tuple[int, ...]) -> Tensor:
     """Image files as inputs in [0, 1] of the given shape: centred squares, resized; grey for a single channel."""
     channels, height, width = shape

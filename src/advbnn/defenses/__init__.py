@@ -4,6 +4,8 @@
 trains: `advbnn.training.fit` takes a `Defense`.
 """
 
+from typing import TYPE_CHECKING
+
 from advbnn.defenses.defense import Averaging as Averaging
 from advbnn.defenses.defense import Defense as Defense
 from advbnn.defenses.defense import EarlyStopping as EarlyStopping
@@ -21,3 +23,7 @@ from advbnn.defenses.schedules import Constant as Constant
 from advbnn.defenses.schedules import Cosine as Cosine
 from advbnn.defenses.schedules import OneCycle as OneCycle
 from advbnn.defenses.schedules import Stages as Stages
+from advbnn.lazy import submodules
+
+if not TYPE_CHECKING:  # type checkers know the submodules
+    __getattr__ = submodules(__name__)

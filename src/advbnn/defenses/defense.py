@@ -13,7 +13,7 @@ from torch import nn
 from advbnn import models
 from advbnn.attacks import PGD
 from advbnn.bayes.mean_field import bayesianize
-from advbnn.bayes.priors import GaussianPrior, unit_norm_scales
+from advbnn.bayes.priors import GaussianPrior, PerParameter, unit_norm_scales
 from advbnn.bayes.protocol import random_parts
 from advbnn.data.augment import NAMED
 from advbnn.defenses.config_io import DERIVED
@@ -23,6 +23,7 @@ from advbnn.defenses.registry import Randomized
 from advbnn.defenses.rse import add_noise, check_noise, noise_levels
 from advbnn.defenses.schedules import Constant, Cosine, OneCycle, Section, Stages
 from advbnn.errors import MOST_EXAMPLES, ArgumentError, check_types, positive_whole, unknown, whole, within
+from advbnn.models.initial_weights import InitialWeights, load_initial
 from advbnn.randomness import seeded
 
 OWN = "own"
@@ -63,21 +64,28 @@ class Variational:
         init_std: the posterior standard deviation at the start.
         norm_scale_mean: the prior mean of normalisation scales; 0 in the paper, as for all other weights. These
             scales are factors, so 1 keeps the network's function.
+        prior_mean: `"zero"`, or `"init"` for the weights that the network has when it is made Bayesian, such as those
+            of a checkpoint; the prior means are then saved with the run.
     """
 
     prior_std: float = 0.05
     init_std: float = 0.05
     norm_scale_mean: float = 0.0
+    prior_mean: str = "zero"
 
     def __post_init__(self) -> None:
         within("prior_std", self.prior_std, "(0, 1e30]", "it is a standard deviation")
         within("init_std", self.init_std, "(0, 1e6]", "it is a standard deviation")
         within("norm_scale_mean", self.norm_scale_mean, "[-1e6, 1e6]")
+        if self.prior_mean not in ("zero", "init"):
+            raise unknown("prior_mean", self.prior_mean, ("zero", "init"))
 
     def wrap(self, net: nn.Module) -> nn.Module:
         if random_parts(net):
             return net
-        mean = dict.fromkeys(unit_norm_scales(net), self.norm_scale_mean) if self.norm_scale_mean else 0.0
+        mean: PerParameter = dict.fromkeys(unit_norm_scales(net), self.norm_scale_mean) if self.norm_scale_mean else 0.0
+        if self.prior_mean == "init":
+            mean = {name: parameter.detach() for name, parameter in net.named_parameters()}
         return bayesianize(net, prior=GaussianPrior(std=self.prior_std, mean=mean), init_std=self.init_std)
 
 
@@ -232,9 +240,19 @@ class Defense:
         """The network to train: `net` itself, or made noisy or Bayesian unless it is so already."""
         return self.network.wrap(net)
 
-    def build(self, *, classes: int, shape: tuple[int, ...], seed: int = 0) -> nn.Module:
-        """A freshly initialised network of this defence's architecture for images of shape (channels, height, width),
-        ready for `fit`."""
+    def build(
+        self,
+        *,
+        classes: int,
+        shape: tuple[int, ...],
+        seed: int = 0,
+        init: InitialWeights | None = None,
+        init_classifier: str = "kept",
+    ) -> nn.Module:
+        """A network of this defence's architecture for images of shape (channels, height, width), ready for `fit`.
+
+        Its weights are fresh, or those of a checkpoint; see `models.initial_weights.load_initial`.
+        """
         if self.architecture == OWN:
             raise ArgumentError(
                 "architecture='own' is a network that was passed to fit; build it in Python, and pass it to fit or to "
@@ -247,6 +265,8 @@ class Defense:
             net = models.build(self.architecture, classes=classes, image_size=shape[1], channels=shape[0])
             if self.norm_scales == "uniform":
                 models.uniform_norm_scales_(net)
+        if init is not None:
+            load_initial(net, init, init_classifier)
         model = self.wrap(net)
         _BUILT[model] = self._built_as(model, classes, shape)
         return model

@@ -1,4 +1,4 @@
-"""The numbers of the paper's five defences: from the paper, from its authors' code, and our own for the digits.
+"""The numbers of the paper's five defences: from the paper, from its authors' code, and our own for small sets.
 
 The published defences of `advbnn.defenses.registry` share one recipe, so that they differ in their randomness alone.
 
@@ -21,6 +21,10 @@ from advbnn.errors import ArgumentError, unknown
 DEFENSES = ("none", "rse", "adv", "bnn", "adv_bnn")
 NAMES = (*DEFENSES, *PUBLISHED)
 DATASETS = ("cifar10", "stl10", "imagenet143", "digits")
+IMAGES = "images"
+"""In place of a dataset: a few hundred or thousand images of one's own."""
+SOURCES = (*DATASETS, IMAGES)
+_OURS = ("digits", IMAGES)
 _ADVERSARIAL, _VARIATIONAL = ("adv", "adv_bnn"), ("bnn", "adv_bnn")
 
 
@@ -60,20 +64,21 @@ def defense(name: str, data: str = "digits", profile: str | None = None, **overr
 
     Args:
         name: `"none"`, `"rse"`, `"adv"`, `"bnn"`, `"adv_bnn"`, or a name of `advbnn.defenses.registry.PUBLISHED`.
-        data: the dataset of the experiment: `"cifar10"`, `"stl10"`, `"imagenet143"` or `"digits"`.
-        profile: `"paper"` or `"authors_code"` (the default); for digits `"ours"`. `"common"` on CIFAR-10 is one recipe
-            for `"none"`, `"adv"` and the published defences (for these the default).
+        data: the dataset of the experiment: `"cifar10"`, `"stl10"`, `"imagenet143"` or `"digits"`; `"images"` for a
+            few hundred or thousand colour images of your own.
+        profile: `"paper"` or `"authors_code"` (the default); for digits and images `"ours"`. `"common"` on CIFAR-10 is
+            one recipe for `"none"`, `"adv"` and the published defences (for these the default).
         overrides: other values of fields of `Defense`; a dict changes part of a field:
             `defense("adv_bnn", "cifar10", batch_size=256, objective={"alpha": 0.1})`.
     """
     if name not in NAMES:
         raise unknown("name", name, NAMES)
-    if data not in DATASETS:
-        raise unknown("data", data, DATASETS)
-    makers = {"ours": _ours} if data == "digits" else {"authors_code": _authors_code, "paper": _paper}
+    if data not in SOURCES:
+        raise unknown("data", data, SOURCES)
+    makers = {"ours": _ours} if data in _OURS else {"authors_code": _authors_code, "paper": _paper}
     if data == "cifar10" and name in (*PUBLISHED, "none", "adv"):
         makers = {"common": _common_recipe} if name in PUBLISHED else {**makers, "common": _common_recipe}
-    elif name in PUBLISHED and data != "digits":
+    elif name in PUBLISHED and data not in _OURS:
         raise ArgumentError(f"data={data!r} has no recipe for {name!r}; use cifar10 or digits, or give all settings")
     profile = profile or next(iter(makers))
     if profile not in list(makers):  # a list takes any value
@@ -142,25 +147,31 @@ def _common_recipe(name: str, data: str) -> Defense:
 
 
 def _ours(name: str, data: str) -> Defense:
-    """Small enough for a CPU: each defence trains in seconds, see results/digits."""
+    """Small enough for a CPU: seconds on the digits, see results/digits; a minute or two on a few hundred images, see
+    benchmarks/records/small-data-cpu.json."""
+    digits = data == "digits"
+    attack = PGD(Threat("linf", 0.15), steps=4, step_size=0.06)
+    if not digits:
+        attack = PGD(Threat("linf", 8 / 255), steps=4, step_size=3 / 255)
     return Defense(
         name=name,
         profile="ours",
         like=data,
         architecture="small_cnn",
-        network=_for_digits(_network(name, Variational(prior_std=0.05, init_std=0.02, norm_scale_mean=1.0))),
-        attack=PGD(Threat("linf", 0.15), steps=4, step_size=0.06) if _is_adversarial(name) else None,
-        objective=RobustELBO(alpha=0.02) if name in _VARIATIONAL else RobustELBO(),
+        network=_shaped(_network(name, Variational(prior_std=0.05, init_std=0.02, norm_scale_mean=1.0)), digits),
+        attack=attack if _is_adversarial(name) else None,
+        objective=RobustELBO(alpha=0.02 if digits else 0.005) if name in _VARIATIONAL else RobustELBO(),
         optimizer=AdamOptimizer(lr=0.01),
-        schedule=OneCycle(epochs=15),
-        batch_size=64,
+        schedule=OneCycle(epochs=15 if digits else 30),
+        batch_size=64 if digits else 32,
         augment=False,
     )
 
 
-def _for_digits(network: Any) -> Any:
-    """Noise that has the shape of the images gets that of the digits."""
-    return replace(network, channels=1, image_size=8) if hasattr(network, "image_size") else network
+def _shaped(network: Any, digits: bool) -> Any:
+    """Noise that has the shape of the images gets that of the digits, or of colour images of 32 pixels."""
+    shape = {"channels": 1, "image_size": 8} if digits else {"channels": 3, "image_size": 32}
+    return replace(network, **shape) if hasattr(network, "image_size") else network
 
 
 def _is_adversarial(name: str) -> bool:

@@ -6,6 +6,8 @@ of regressions. `audit` runs a suite of attacks and reports the worst case. Reco
 weights and images, and with which settings. Nothing here trains or plots.
 """
 
+from typing import TYPE_CHECKING
+
 from advbnn.evaluation.accuracy import Evaluation as Evaluation
 from advbnn.evaluation.accuracy import Options as Options
 from advbnn.evaluation.accuracy import Perturbation as Perturbation
@@ -14,3 +16,7 @@ from advbnn.evaluation.accuracy import evaluate as evaluate
 from advbnn.evaluation.records import Plan as Plan
 from advbnn.evaluation.records import Record as Record
 from advbnn.evaluation.records import Records as Records
+from advbnn.lazy import submodules
+
+if not TYPE_CHECKING:  # type checkers know the submodules
+    __getattr__ = submodules(__name__)

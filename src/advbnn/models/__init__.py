@@ -7,11 +7,12 @@ pairs of convolution and BatchNorm in any network.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import nn
 
 from advbnn.errors import ArgumentError, positive_whole, unknown
+from advbnn.lazy import submodules
 from advbnn.models import plain, resnet
 
 __all__ = ["NAMES", "build", "reset_parameters_", "uniform_norm_scales_"]
@@ -69,3 +70,7 @@ def reset_parameters_(net: Net) -> Net:
                 "for several modes build a network for each, train each with fit, and combine them: Modes(networks)"
             )
     return net
+
+
+if not TYPE_CHECKING:  # type checkers know the submodules
+    __getattr__ = submodules(__name__)

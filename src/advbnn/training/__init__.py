@@ -4,6 +4,12 @@ The call chain is `loop.fit -> state.TrainingState.advance -> step.EagerStep` (o
 `config` has the settings of a run, `run_folder` and `checkpoint` its files, and `loading` reads the result back.
 """
 
+from typing import TYPE_CHECKING
+
+from advbnn.lazy import submodules
+from advbnn.training.callbacks import Callback as Callback
+from advbnn.training.callbacks import Moment as Moment
+from advbnn.training.callbacks import TensorBoard as TensorBoard
 from advbnn.training.checkpoint import load_weights as load_weights
 from advbnn.training.config import Config as Config
 from advbnn.training.config import load_config as load_config
@@ -14,3 +20,6 @@ from advbnn.training.loop import FitResult as FitResult
 from advbnn.training.loop import fit as fit
 from advbnn.training.loop import fit_config as fit_config
 from advbnn.training.mode_plan import ModePlan as ModePlan
+
+if not TYPE_CHECKING:  # type checkers know the submodules
+    __getattr__ = submodules(__name__)

@@ -22,8 +22,9 @@ from advbnn import data
 from advbnn.data import Splits
 from advbnn.defenses import config_io
 from advbnn.defenses.defense import OWN, Defense
-from advbnn.defenses.profiles import DATASETS, NAMES, defense
+from advbnn.defenses.profiles import DATASETS, IMAGES, NAMES, SOURCES, defense
 from advbnn.errors import ConfigError, check_types, positive_whole, unknown, within
+from advbnn.models.initial_weights import CLASSIFIERS
 from advbnn.names import ENGINES, PRECISIONS
 from advbnn.randomness import check_seed
 from advbnn.training.mode_plan import ModePlan
@@ -46,8 +47,10 @@ class Config:
         root: the folder of a named dataset; by default the environment variable `ADVBNN_DATA`.
         size: image folders and imagenet143: the side of the images in pixels.
         cache: image folders and imagenet143: the folder for decoded images.
-        defense: how to train. Its hyper-parameters start from those for `data`; for an image folder, the key `like`
-            names the dataset to take them from.
+        defense: how to train. Its hyper-parameters start from those for `data`; for an image folder, from those of
+            `"images"`, or of the dataset that the key `like` names.
+        init: a safetensors file to start from, or one for each mode; see `load_initial`.
+        init_classifier: `"kept"`, or `"fresh"` for a checkpoint with another number of classes.
         modes: the number of modes and how they are trained, or the number alone; see `ModePlan`.
         seed: decides all randomness, including the initial weights; this and the rest as for `fit`.
     """
@@ -57,6 +60,8 @@ class Config:
     size: int | None = None
     cache: str | None = None
     defense: Defense = dataclasses.field(default_factory=Defense)
+    init: tuple[str, ...] = ()
+    init_classifier: str = "kept"
     modes: ModePlan = dataclasses.field(default_factory=ModePlan)
     seed: int = 0
     engine: str = "auto"
@@ -68,7 +73,8 @@ class Config:
     def __post_init__(self) -> None:
         check_types(self)
         check_seed(self.seed)
-        for name, options in {"engine": ENGINES, "precision": ("auto", *PRECISIONS)}.items():
+        choices = {"engine": ENGINES, "precision": ("auto", *PRECISIONS), "init_classifier": CLASSIFIERS}
+        for name, options in choices.items():
             if getattr(self, name) not in options:
                 raise unknown(name, getattr(self, name), options)
         if self.size is not None:
@@ -89,10 +95,9 @@ class Config:
         try:
             if like is None:
                 data.check_source(config.data, "data")
-                like = config.data
-            if like not in DATASETS:
-                choices = ", ".join(DATASETS)
-                raise ConfigError(f"data={config.data!r} has no hyper-parameters: set like to one of {choices}")
+                like = config.data if config.data in DATASETS else IMAGES
+            if like not in SOURCES:
+                raise unknown("like", like, SOURCES)
             config = dataclasses.replace(config, defense=defense(name, like, profile, **parts))
             config.modes.check(config.defense)
             return config
@@ -112,7 +117,8 @@ class Config:
     def to_toml(self) -> str:
         """All settings, including the profile's, as text that reads back as the same configuration."""
         unset = [name for name in ("root", "size", "cache") if getattr(self, name) is None]
-        unset += ["modes"] if self.modes == ModePlan() else []
+        usual = Config()
+        unset += [key for key in ("modes", "init", "init_classifier") if getattr(self, key) == getattr(usual, key)]
         return _comment(self.defense) + config_io.to_toml({k: v for k, v in self._table().items() if k not in unset})
 
     def difference(self, other: "Config") -> str | None:
@@ -215,6 +221,8 @@ def _split(table: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The keys of the run itself, and those of its defence; every key of the nested table is checked."""
     if type(table.get("modes")) is int:
         table = {**table, "modes": {"count": table["modes"]}}
+    if isinstance(table.get("init"), str):
+        table = {**table, "init": [table["init"]]}
     own = [name for name in config_io.field_names(Config) if name != "defense"]
     keys = [*own, *config_io.keys_of(ModePlan, "modes"), "defense"]
     keys += [key for key in config_io.keys_of(Defense) if key != "name"]

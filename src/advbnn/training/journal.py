@@ -1,15 +1,24 @@
 """The records of a run: metrics at intervals, checkpoints in time, and messages."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from advbnn.errors import MissingPackageError
+from torch import nn
+
+from advbnn.data.chance import chance_level, chance_note
+from advbnn.modules import modes_restored
 from advbnn.progress import ProgressBar
 from advbnn.training import checkpoint
+from advbnn.training.callbacks import Callback, Moment
 from advbnn.training.noise_share import DOMINANT, PosteriorScale
 from advbnn.training.run_folder import LAST, RunFolder
 from advbnn.training.state import TrainingState
+
+_TWO_KINDS = (
+    "accuracies of training: robust is the update's own pass, in training mode with batch statistics; clean is a pass "
+    "in evaluation mode with running statistics, which lag behind at first, so clean may be the lower one"
+)
 
 
 class Journal:
@@ -25,13 +34,13 @@ class Journal:
         *,
         log_every: int,
         save_every: float,
-        tensorboard: bool,
+        callbacks: Sequence[Callback] = (),
         title: str = "",
     ) -> None:
         self.run, self.bar, self.log_every, self.save_every = run, bar, log_every, save_every
         self._title = f"{title}, " if title else ""
         self.history: list[dict[str, Any]] = run.metrics() if run is not None else []
-        self._tensorboard = _summary_writer(run) if tensorboard and run is not None else None
+        self._callbacks, self._first_step = callbacks, 0
         self._marks: list[tuple[int, int, float]] = []
 
     def __enter__(self) -> "Journal":
@@ -39,8 +48,8 @@ class Journal:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._tensorboard is not None:
-            self._tensorboard.close()
+        for callback in self._callbacks:
+            callback.close()
 
     def say(self, text: str) -> None:
         """A line on stderr and in the log."""
@@ -53,6 +62,10 @@ class Journal:
         for note in self.run.notes if self.run is not None else ():
             self.say(note)
         self.say(_headline(training))
+        norms = (part for part in training.model.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm))
+        if training.defense.attack is not None and any(norm.running_mean is not None for norm in norms):
+            self.say(_TWO_KINDS)
+        self._first_step = training.total_steps
         self._marks = [(training.total_steps, training.examples_seen, time.monotonic())]
 
     def after_step(self, training: TrainingState) -> None:
@@ -65,6 +78,24 @@ class Journal:
         self.bar.update(training.total_steps, training.steps_in_all, note, epoch)
         if self.run is not None and time.monotonic() - self._saved >= self.save_every:
             self.save(training)
+        if self._callbacks and training.world.leads:
+            self._call(training, None if note is None else self.history[-1])
+
+    def _call(self, training: TrainingState, metrics: Mapping[str, Any] | None) -> None:
+        now = Moment(
+            model=training.model,
+            step=training.total_steps,
+            steps=training.steps_in_all,
+            epoch=training.epoch,
+            metrics=metrics,
+            out=None if self.run is None else self.run.path,
+            first_step=self._first_step,
+        )
+        for callback in self._callbacks:
+            with modes_restored(training.model):
+                callback.after_step(now)
+                if training.step == 0:
+                    callback.after_epoch(now)
 
     def save(self, training: TrainingState, **facts: Any) -> None:
         """Write a checkpoint, unless the weights have diverged."""
@@ -82,6 +113,11 @@ class Journal:
     def finish(self, training: TrainingState) -> None:
         """Write the last checkpoint and the trained network."""
         self.save(training, finished=True)
+        clean = next((line["clean_accuracy"] for line in self.history[::-1] if "clean_accuracy" in line), None)
+        if clean is not None:
+            chance = chance_level(training.data.train.targets)
+            if note := chance_note(clean, chance, "the accuracy on clean training images"):
+                self.say(note)
         if self.run is not None:
             self.run.publish()
             self.say(f"finished after {training.total_steps} steps: {self.run.path}")
@@ -118,10 +154,6 @@ class Journal:
         if self.run is not None:
             self.run.write_metrics(line)
             self.run.write_log(f"epoch {line['epoch']}, step {line['step']}: {describe(line)}")
-        if self._tensorboard is not None:
-            for name, value in line.items():
-                if name not in ("step", "epoch"):
-                    self._tensorboard.add_scalar(name, value, line["step"])
         if training.scale is not None and before < DOMINANT <= training.scale.noise_share:
             self.say(_dominant_noise(training.scale, training.defense.objective.kl_scope))
 
@@ -148,9 +180,15 @@ def describe(metrics: Mapping[str, Any]) -> str:
 
 def brief(metrics: Mapping[str, Any]) -> str:
     """Accuracies or errors and the loss, which fit into a terminal."""
-    kinds = ("clean", "robust", "validation")
-    parts = [f"{kind} {100 * metrics[f'{kind}_accuracy']:.1f} %" for kind in kinds if f"{kind}_accuracy" in metrics]
-    parts += [f"{kind} mse {metrics[f'{kind}_mse']:.4g}" for kind in kinds if f"{kind}_mse" in metrics]
+    attacked = any(name.startswith("robust_") for name in metrics)
+    # with an attack, clean images have a pass of their own; see `_TWO_KINDS`
+    kinds = {"clean": "eval clean" if attacked else "train clean", "robust": "train robust", "validation": "validation"}
+    parts = [
+        f"{title} {100 * metrics[f'{kind}_accuracy']:.1f}%"
+        for kind, title in kinds.items()
+        if f"{kind}_accuracy" in metrics
+    ]
+    parts += [f"{title} mse {metrics[f'{kind}_mse']:.4g}" for kind, title in kinds.items() if f"{kind}_mse" in metrics]
     return ", ".join([*parts, f"loss {metrics['loss']:.4g}"])
 
 
@@ -171,14 +209,3 @@ def _dominant_noise(scale: PosteriorScale, scope: str) -> str:
         f"channel {scale.channel}; with batch statistics the update does not see it, but attacks and evaluation, with "
         f"running statistics, do; {remedy} limits it"
     )
-
-
-def _summary_writer(run: RunFolder) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise MissingPackageError(
-            "tensorboard=True needs pip install 'advbnn[tensorboard]'; metrics.jsonl holds the same numbers"
-        ) from error
-    # the run writes the events after the last checkpoint again
-    return SummaryWriter(str(run.path / "tensorboard"), purge_step=run.checkpoint.step if run.checkpoint else 0)

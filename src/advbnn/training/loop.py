@@ -1,6 +1,6 @@
 """Training: Algorithm 1 of the paper for every defence, on one process or several, with exact resumption."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,13 +10,17 @@ import torch
 from torch import nn
 
 from advbnn import modules
+from advbnn.bayes.protocol import random_parts
 from advbnn.data import Splits
 from advbnn.defenses.defense import OWN, Defense, structure_of
 from advbnn.distributed import World, world
-from advbnn.errors import CheckpointError, DivergedError, FileError, RunError
-from advbnn.files import locked_folder
+from advbnn.errors import ArgumentError, CheckpointError, DivergedError, FileError, RunError
+from advbnn.files import file_digest, locked_folder
+from advbnn.models.initial_weights import InitialWeights, load_initial
 from advbnn.progress import ProgressBar
 from advbnn.training import checkpoint
+from advbnn.training.arguments import as_splits, starts
+from advbnn.training.callbacks import Augment, Callback, TensorBoard, check_callbacks
 from advbnn.training.checkpoint import Checkpoint
 from advbnn.training.config import Config
 from advbnn.training.interrupts import BROKEN_PIPE, Interrupted, Interrupts
@@ -57,9 +61,13 @@ class FitResult:
 
 def fit(
     net: nn.Module,
-    data: Splits[Any],
+    data: Splits[Any] | Iterable[Any],
     defense: Defense,
     *,
+    init: InitialWeights | Sequence[InitialWeights] | None = None,
+    init_classifier: str = "kept",
+    augment: Augment | None = None,
+    callbacks: Iterable[Callback] = (),
     modes: ModePlan | int | None = None,
     seed: int = 0,
     out: Path | str | None = None,
@@ -83,8 +91,17 @@ def fit(
         net: a plain network, which the defence makes noisy or Bayesian as needed, or one that is so already. Trained
             in place, except for RSE, which trains a copy. If it is in training mode, parts in evaluation mode stay in
             it: their BatchNorm is frozen.
-        data: the training set is used, the test set never.
+        data: the training set is used, the test set never. Also a `DataLoader`, or any iterable of batches (inputs,
+            targets); see `advbnn.data.stream`. A set in memory is faster and can be divided among processes, and a
+            resumption in the middle of an epoch need not load its first batches again.
         defense: how to train; see `defense(...)`.
+        init: a safetensors file or a state dict whose weights the network starts from; with several modes, one for all
+            or one for each. See `load_initial`.
+        init_classifier: `"kept"`, or `"fresh"` for a checkpoint with another number of classes.
+        augment: a function of the inputs and targets of a batch, applied after the defence's augmentation. Random
+            numbers of torch's, NumPy's and Python's global generators follow from the seed. A function cannot be
+            stored in the run folder: pass the same one to resume.
+        callbacks: called after every step and epoch; see `Callback`.
         modes: train so many networks, each with initial weights and a seed of its own; the model of the result is a
             `Modes`. A `ModePlan` says how they are trained. On `device="cuda"` all GPUs train modes side by side.
         seed: decides all randomness.
@@ -104,8 +121,11 @@ def fit(
             complete and the state is saved.
         DivergedError: the loss is NaN or infinite; the state is saved separately.
     """
+    plan, called = mode_plan(modes), check_callbacks(callbacks)
+    if not isinstance(data, Splits):
+        data = as_splits(net, data, seed)
     check_arguments(net, data, defense)
-    plan = mode_plan(modes)
+    given = starts(init, plan)
     settings = config or Config(
         data=data.train.name,
         seed=seed,
@@ -114,10 +134,16 @@ def fit(
         log_every=log_every,
         save_every=save_every,
         defense=defense,
+        init=tuple(str(weights) for weights in given if isinstance(weights, str | Path)),
+        init_classifier=init_classifier,
     )
     if plan.count > 1:
         from advbnn.training.modes import fit_modes  # it trains each mode by this function
 
+        if called:
+            raise ArgumentError(
+                "callbacks are for a single network; train each mode with fit, and combine: Modes(nets)"
+            )
         return fit_modes(
             net,
             data,
@@ -128,6 +154,9 @@ def fit(
             resume=resume,
             config=config,
             device=device,
+            init=given,
+            init_classifier=init_classifier,
+            augment=augment,
             progress=bool(progress),
             engine=engine,
             precision=precision,
@@ -137,7 +166,14 @@ def fit(
         )
     processes = world()
     device = modules.usable_device(device) if device is not None else next(net.parameters()).device
-    training = TrainingState(defense.wrap(net).to(device), data.to(device), defense, seed, engine, processes, precision)
+    for weights in given:
+        if random_parts(net):
+            remedy = "load it before bayesianize(net), or with defense.build(..., init=...)"
+            raise ArgumentError(f"init is for a plain network, and this {type(net).__name__} is random; {remedy}")
+        load_initial(net, weights, init_classifier)
+    training = TrainingState(
+        defense.wrap(net).to(device), data.to(device), defense, seed, engine, processes, precision, augment
+    )
     train = data.train
     if config is None and not defense.has_built(training.model, classes=len(train.classes), shape=train.shape):
         settings = replace(settings, defense=replace(defense, architecture=OWN))
@@ -150,7 +186,7 @@ def fit(
             bar,
             log_every=log_every,
             save_every=save_every,
-            tensorboard=tensorboard,
+            callbacks=(*called, TensorBoard()) if tensorboard and run is not None else called,
             title=progress if isinstance(progress, str) else "",
         ) as journal,
         Interrupts() as interrupts,
@@ -210,18 +246,27 @@ def _opened(
         yield None
         return
     with locked_folder(Path(out)):
-        yield RunFolder(out, config, run_facts(training), resume=resume)
+        yield RunFolder(out, config, run_facts(training, config.init), resume=resume)
 
 
 def fit_config(
     config: Config, data: Splits[Any], *, out: Path, resume: bool, device: torch.device | str | None
 ) -> FitResult:
     """Build the network of a configuration and train it on `config.load_data()`, with progress; see `fit`."""
-    train = data.train
+    train, several = data.train, config.modes.count > 1
+    first = None if several or not config.init else starts(config.init, config.modes)[0]
     return fit(
-        config.defense.build(classes=len(train.classes), shape=train.shape, seed=config.seed),
+        config.defense.build(
+            classes=len(train.classes),
+            shape=train.shape,
+            seed=config.seed,
+            init=first,
+            init_classifier=config.init_classifier,
+        ),
         data,
         config.defense,
+        init=config.init if several and config.init else None,
+        init_classifier=config.init_classifier,
         modes=config.modes,
         seed=config.seed,
         out=out,
@@ -237,7 +282,7 @@ def fit_config(
     )
 
 
-def run_facts(training: TrainingState) -> dict[str, Any]:
+def run_facts(training: TrainingState, init: Sequence[str] = ()) -> dict[str, Any]:
     """The contents of run.json."""
     train, model = training.data.train, training.model
     data = {"name": train.name, "examples": len(train), "classes": len(train.classes), "shape": list(train.shape)}
@@ -245,6 +290,8 @@ def run_facts(training: TrainingState) -> dict[str, Any]:
     size = sum(p.numel() for p in model.parameters())
     network = {"kind": type(model).__name__, "parameters": size, "structure": structure_of(model)}
     more = {"data": {**data, "sha256": train.fingerprint()}, "model": network, "processes": training.world.size}
+    if init:
+        more["init"] = {file: file_digest(Path(file)) for file in init}
     return provenance(training.seed, train.device, **more)
 
 

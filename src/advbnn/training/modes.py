@@ -35,6 +35,7 @@ from advbnn.distributed import ALONE, world
 from advbnn.errors import MOST, RunError
 from advbnn.files import locked_folder
 from advbnn.models import reset_parameters_
+from advbnn.models.initial_weights import InitialWeights, load_initial
 from advbnn.progress import ProgressBar
 from advbnn.randomness import seeded
 from advbnn.training.checkpoint import save_weights
@@ -65,6 +66,8 @@ class ModesRun:
     config: Config | None
     out: Path | None
     progress: bool
+    init: tuple[InitialWeights, ...]  # none, one for all modes, or one for each
+    init_classifier: str
     options: Mapping[str, Any]
 
     def folder(self, name: str) -> Path | None:
@@ -82,12 +85,15 @@ class ModesRun:
     def train(self, name: str, device: torch.device | str, start: nn.Module | None = None) -> FitResult:
         """Train one mode, or resume its training; it starts from the weights of `start`, or else of their folder."""
         plan, seed = self.plan, self.plan.seed_of(name, self.seed)
-        model, before = self._fresh(seed), plan.start_of(name)
+        before = plan.start_of(name)
+        model = self._fresh(seed, self._init_of(name) if before is None else None)
         if before is not None:
             model.load_state_dict(_state_to_continue(self.load(before).model if start is None else start))
         config = self.config
         if config is not None:
-            config = replace(config, defense=plan.defense_of(name, config.defense), seed=seed, modes=ModePlan())
+            defense, weights = plan.defense_of(name, config.defense), self._init_of(name) if before is None else None
+            files = (str(weights),) if isinstance(weights, str | Path) else ()
+            config = replace(config, defense=defense, seed=seed, modes=ModePlan(), init=files)
         return fit(
             model,
             self.data,
@@ -119,15 +125,24 @@ class ModesRun:
             raise RunError("the modes are in no folder; give fit an out")
         return load_trained(folder, net=None if self.built else copy.deepcopy(self.net))
 
-    def _fresh(self, seed: int) -> nn.Module:
-        """A network like the given one, with initial weights of its own, ready for `fit`."""
+    def _init_of(self, name: str) -> InitialWeights | None:
+        """The checkpoint that a training starts from, if any."""
+        if not self.init:
+            return None
+        return self.init[int(name) if len(self.init) > 1 and name != TRUNK else 0]
+
+    def _fresh(self, seed: int, init: InitialWeights | None) -> nn.Module:
+        """A network like the given one, with initial weights of its own or of a checkpoint, ready for `fit`."""
         train = self.data.train
         if self.built:
-            model = self.defense.build(classes=len(train.classes), shape=train.shape, seed=seed)
+            kind = {"classes": len(train.classes), "shape": train.shape, "seed": seed}
+            model = self.defense.build(**kind, init=init, init_classifier=self.init_classifier)
             return model.train(self.net.training)
         with seeded(seed):
             model = copy.deepcopy(self.net)
             reset_parameters_(inner_network(model))
+            if init is not None:
+                load_initial(inner_network(model), init, self.init_classifier)
             return self.defense.wrap(model)
 
 
@@ -143,6 +158,8 @@ def fit_modes(
     config: Config | None,
     device: torch.device | str | None,
     progress: bool,
+    init: tuple[InitialWeights, ...],
+    init_classifier: str,
     **options: Any,
 ) -> FitResult:
     """`fit` for several modes: the model of the result is a `Modes`."""
@@ -153,7 +170,7 @@ def fit_modes(
     place = torch.device(device) if device is not None else next(net.parameters()).device
     built = defense.has_built(net, classes=len(data.train.classes), shape=data.train.shape)
     folder = None if out is None else Path(out)
-    run = ModesRun(net, built, data, defense, plan, seed, config, folder, progress, options)
+    run = ModesRun(net, built, data, defense, plan, seed, config, folder, progress, init, init_classifier, options)
     if out is None:
         results: dict[str, FitResult] = {}
         for name in plan.trainings:
@@ -224,7 +241,7 @@ def _opened(run: ModesRun, out: Path, resume: bool) -> RunFolder:
     model = run.defense.wrap(copy.deepcopy(run.net))
     device = next(model.parameters()).device
     training = TrainingState(model, run.data.to(device), run.defense, run.seed, "eager", ALONE)
-    facts = {**run_facts(training), "processes": world().size}
+    facts = {**run_facts(training, run.config.init), "processes": world().size}
     with _locked(out):
         opened = _ModesFolder(out, run.config, facts, resume=resume)
     for note in opened.notes:
@@ -311,7 +328,16 @@ def _devices(device: torch.device, processes: int) -> list[str]:
 def _config_of(run: ModesRun) -> Config:
     defense = run.defense if run.built else replace(run.defense, architecture=OWN)
     chosen = {key: run.options[key] for key in ("engine", "precision")}
-    return Config(data=run.data.train.name, seed=run.seed, defense=defense, modes=run.plan, **chosen)
+    files = tuple(str(weights) for weights in run.init if isinstance(weights, str | Path))
+    return Config(
+        data=run.data.train.name,
+        seed=run.seed,
+        defense=defense,
+        modes=run.plan,
+        init=files,
+        init_classifier=run.init_classifier,
+        **chosen,
+    )
 
 
 def _state_to_continue(model: nn.Module) -> dict[str, Any]:

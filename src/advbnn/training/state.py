@@ -12,16 +12,18 @@ from advbnn.bayes.priors import GaussianPrior
 from advbnn.bayes.sample_bank import SampleBank
 from advbnn.bayes.sgld import keep
 from advbnn.bayes.swag import SWAG
-from advbnn.data import Batches, CutMix, Splits, named_augmentation
+from advbnn.data import Batches, CutMix, Examples, Splits, named_augmentation
+from advbnn.data.streams import Stream, StreamBatches
 from advbnn.defenses.defense import Defense
 from advbnn.defenses.optimizers import LangevinSampler, set_learning_rate
 from advbnn.defenses.schedules import kl_factor
 from advbnn.distributed import World
-from advbnn.errors import ArgumentError, DivergedError
+from advbnn.errors import ArgumentError, ArgumentTypeError, DivergedError, shown
 from advbnn.fast.acceleration import accelerate
 from advbnn.modules import evaluating
-from advbnn.randomness import derive_seed, seeded
+from advbnn.randomness import derive_seed, seeded, seeded_globally
 from advbnn.training.averaging import WeightAverage, refresh_batchnorm
+from advbnn.training.callbacks import Augment
 from advbnn.training.checkpoint import Checkpoint
 from advbnn.training.early_stopping import BestEpoch, validation_score
 from advbnn.training.engine import make_step
@@ -60,22 +62,15 @@ class TrainingState:
         engine: str,
         processes: World,
         precision: str = "auto",
+        augment: Augment | None = None,
     ) -> None:
         stopping, optimizer = defense.early_stopping, defense.optimizer
         check_suitable(model, data.train, defense, processes)
         if stopping is not None and data.validation is None:
             data = data.split_validation(fraction=stopping.fraction, seed=seed)
         self.model, self.data, self.defense, self.seed, self.world = model, data, defense, seed, processes
-        self.batches = Batches(
-            data.train,
-            defense.batch_size,
-            seed=seed,
-            augmentations=named_augmentation(defense.augment, data.train.name),
-            drop_last=defense.drop_last,
-            rank=processes.rank,
-            world=processes.size,
-            cutmix=CutMix() if defense.augment == "cutmix" else None,
-        )
+        self.batches = _batches(data.train, defense, seed, processes)
+        self._augment = augment
         check_last_batch(model, self.batches, defense)
         prior = GaussianPrior(std=optimizer.prior_std) if isinstance(optimizer, LangevinSampler) else None
         self.loss = RobustLoss(model, defense.objective, len(data.train), prior)
@@ -138,7 +133,22 @@ class TrainingState:
         return exhausted or self.epoch >= self.defense.schedule.total_epochs
 
     def rest_of_epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
-        return self.batches.epoch(self.epoch, self.step)
+        """The batches of this epoch that are left, augmented by the caller's function."""
+        for number, (x, y) in enumerate(self.batches.epoch(self.epoch, self.step), self.step):
+            if self._augment is not None:
+                x, y = self._augmented(self._augment, x, y, number)
+            yield x, y
+
+    def _augmented(self, augment: Augment, x: Tensor, y: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        seed = step_seed(self.seed, self.epoch, step, self.world.rank)
+        with seeded_globally(derive_seed(seed, "augment"), x.device):
+            changed = augment(x, y)
+        if not (isinstance(changed, tuple) and len(changed) == 2 and all(isinstance(t, Tensor) for t in changed)):
+            raise ArgumentTypeError(f"augment must return a pair of tensors, inputs and targets, got {shown(changed)}")
+        if changed[0].shape != x.shape or len(changed[1]) != len(y):
+            shapes = f"{list(x.shape)}, got {list(changed[0].shape)} with {len(changed[1])} targets"
+            raise ArgumentError(f"augment must return as many inputs and targets as it gets, of shape {shapes}")
+        return changed
 
     def advance(self, x: Tensor, y: Tensor) -> None:
         """One step; the last step of an epoch also ends the epoch."""
@@ -330,3 +340,26 @@ class TrainingState:
             f"{what} (epoch {self.epoch_of_last_step + 1}, learning rate {self.lr:.3g}); lower optimizer.lr, clip the "
             "gradient with clip=1.0, or warm up the KL with objective.kl_warmup='linear', and start again"
         )
+
+
+def _batches(examples: Examples, defense: Defense, seed: int, processes: World) -> Batches | StreamBatches:
+    if not isinstance(examples, Stream):
+        return Batches(
+            examples,
+            defense.batch_size,
+            seed=seed,
+            augmentations=named_augmentation(defense.augment, examples.name),
+            drop_last=defense.drop_last,
+            rank=processes.rank,
+            world=processes.size,
+            cutmix=CutMix() if defense.augment == "cutmix" else None,
+        )
+    if processes.size > 1:
+        raise ArgumentError(
+            "data: a loader's batches cannot be divided among processes; pass Splits, or use one process"
+        )
+    if isinstance(defense.augment, str):
+        raise ArgumentError(
+            f"augment={defense.augment!r} is for sets in memory; augment in the loader, or give fit a function augment"
+        )
+    return StreamBatches(examples, seed)

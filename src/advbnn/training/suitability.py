@@ -8,6 +8,7 @@ from advbnn.bayes.likelihoods import Categorical
 from advbnn.bayes.protocol import gaussian_parameters
 from advbnn.data import Batches, Examples, Splits
 from advbnn.data.augment import to_float
+from advbnn.data.streams import StreamBatches
 from advbnn.defenses.defense import Defense
 from advbnn.defenses.optimizers import LangevinSampler
 from advbnn.distributed import World
@@ -52,10 +53,10 @@ def check_suitable(model: nn.Module, examples: Examples, defense: Defense, proce
             f"optimizer.weight_decay={decay} would pull the standard deviations of random weights towards 1; the KL "
             "regularizes them, set weight_decay to 0"
         )
-    _check_forward(model, examples)
+    check_forward(model, examples)
 
 
-def check_last_batch(model: nn.Module, batches: Batches, defense: Defense) -> None:
+def check_last_batch(model: nn.Module, batches: Batches | StreamBatches, defense: Defense) -> None:
     """Refuse a last batch of one example if a BatchNorm layer would have one value per channel, and no variance."""
     together = 2 if defense.objective.trades is not None else 1  # TRADES sends clean and attacked images together
     if together * (batches.size(len(batches) - 1) // batches.world) > 1:
@@ -73,7 +74,7 @@ def check_last_batch(model: nn.Module, batches: Batches, defense: Defense) -> No
         ) from error
 
 
-def _check_forward(model: nn.Module, examples: Examples) -> None:
+def check_forward(model: nn.Module, examples: Examples) -> None:
     """Refuse a network that does not accept the inputs, or has too few outputs for the labels."""
     ((x, _),) = examples.gather([torch.arange(min(2, len(examples)))])
     x = to_float(x)

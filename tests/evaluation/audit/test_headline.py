@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import made_up_records as made_up
-from advbnn.evaluation.audit.headline import TAKEN_OFF, Band, band, by_old_rule, headline, next_level
+from advbnn.evaluation.audit.headline import TAKEN_OFF, Band, band, by_old_rule, headline, near_chance, next_level
+from advbnn.evaluation.audit.worst_case import Audit
 from advbnn.evaluation.records import Record, Records
 from advbnn.names import AUDIT_LEVELS
 
@@ -44,6 +45,21 @@ def test_a_deterministic_network_has_no_band_and_one_rule() -> None:
     record = replace(audited(), details={**audited().details, "random": False})
     assert band(record) is None and band(old(record)) is None
     assert by_old_rule(old(audited())) and not by_old_rule(old(record))
+
+
+def test_an_audit_of_a_network_near_chance_begins_with_a_warning() -> None:
+    record = audited()
+    others = [attack for attack in record.details["attacks"] if attack["role"] != "clean"]
+    clean = {"name": "clean", "role": "clean", "on": "all", "attack": None, "n": [400], "correct": [48]}
+
+    def with_clean(**details: object) -> Record:
+        return replace(record, details={**record.details, "attacks": [clean, *others], **details})
+
+    assert near_chance(with_clean()) is None  # an older record, which does not say what chance is
+    note = near_chance(with_clean(chance=0.1))
+    assert note is not None and "12.0 %" in note
+    assert str(Audit(Records([with_clean(chance=0.1)]))).startswith(note)
+    assert near_chance(with_clean(chance=0.01)) is None
 
 
 def test_every_stored_audit_is_readable_and_its_rule_known() -> None:

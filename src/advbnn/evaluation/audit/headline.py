@@ -2,7 +2,9 @@
 
 from typing import NamedTuple
 
-from advbnn.evaluation.audit.runner import CERTAIN, INCONCLUSIVE, KNOWN_SEED
+from advbnn.data.chance import chance_note
+from advbnn.evaluation.accuracy import CLEAN
+from advbnn.evaluation.audit.runner import CERTAIN, CHANCE, INCONCLUSIVE, KNOWN_SEED
 from advbnn.evaluation.records import Record
 from advbnn.names import AUDIT_LEVELS
 
@@ -54,6 +56,13 @@ def headline(record: Record) -> str:
     line = f"{ball}{record.name}: worst-case accuracy {100 * record.accuracy:.1f} %{rule}, "
     line += f"95 % interval {100 * low:.1f} - {100 * high:.1f} %"
     return line if found is None else f"{line}; {found}"
+
+
+def near_chance(record: Record) -> str | None:
+    """A warning if the clean accuracy is near chance; None otherwise, and if the record does not say what chance is."""
+    clean = [attack for attack in record.details["attacks"] if attack["role"] == CLEAN]
+    share = sum(sum(attack["correct"]) for attack in clean) / max(1, sum(sum(attack["n"]) for attack in clean))
+    return chance_note(share, record.details.get(CHANCE), "the clean accuracy") if clean else None
 
 
 def known_seed(record: Record) -> str | None:

@@ -15,6 +15,7 @@ from advbnn.attacks.threat import Threat
 from advbnn.bayes.prediction import prediction_of, sampled_log_probs
 from advbnn.bayes.protocol import members
 from advbnn.data.augment import to_float
+from advbnn.data.chance import chance_level
 from advbnn.data.imageset import row_numbers
 from advbnn.distributed import world
 from advbnn.evaluation.accuracy import CLEAN, Evaluation, Options, Perturbation, SmallSampleWarning, attack_settings
@@ -42,6 +43,7 @@ _MOST_ENSEMBLES = 200
 """Ensembles that score a point at most; a record holds the accuracy of each."""
 
 KNOWN_SEED = "known_seed"
+CHANCE = "chance"
 """The detail with the images, counted for each seed, that are correct if the attacker knows the ensemble's seed."""
 
 CERTAIN, INCONCLUSIVE = "certain", "inconclusive"
@@ -294,6 +296,7 @@ class AuditRunner:
             "attacks": attacks,
             **{name: results[name][:, radius].sum(0).tolist() for name in (CERTAIN, INCONCLUSIVE) if self.tested},
             **({KNOWN_SEED: results[KNOWN_SEED][:, radius].sum(0).tolist()} if self.knows_seed else {}),
+            CHANCE: chance_level(self.evaluation.data.targets, self.evaluation.rows),
             "error": ERROR,
             "max_weight_samples": self.level.max_weight_samples,
             "mean_weight_samples": results["weight_samples"].double().mean().item(),

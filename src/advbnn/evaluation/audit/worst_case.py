@@ -18,7 +18,7 @@ from advbnn.errors import ArgumentError, ArgumentTypeError, unknown
 from advbnn.evaluation.accuracy import Evaluation, Options, Perturbation, attack_settings
 from advbnn.evaluation.audit.attack_suite import LEVELS
 from advbnn.evaluation.audit.flags import Flag
-from advbnn.evaluation.audit.headline import headline, known_seed, next_level
+from advbnn.evaluation.audit.headline import headline, known_seed, near_chance, next_level
 from advbnn.evaluation.audit.runner import AuditRunner
 from advbnn.evaluation.checks import check_attack
 from advbnn.evaluation.identity import ModelIdentity
@@ -170,7 +170,8 @@ class Audit:
     def __str__(self) -> str:
         first = self.records[0]
         classifier = f"{first.samples} weight samples" if first.details["random"] else "deterministic"
-        lines = [f"{first.model.label}, {first.n:,} images of {first.data.name}, {classifier}"]
+        what = f"{first.model.label}, {first.n:,} images of {first.data.name}, {classifier}"
+        lines = [*filter(None, [near_chance(first)]), what]
         lines += [*map(headline, self.records), *filter(None, map(known_seed, self.records)), next_level(first.name)]
         lines += [f"{flag.title}. {flag.evidence}" for flag in self.raised] or ["No flag is raised."]
         return "\n".join(lines)

@@ -1,0 +1,100 @@
+"""Weights of a checkpoint from elsewhere as the start of a training."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from advbnn.errors import ArgumentError, ArgumentTypeError, FileError, unknown
+from advbnn.files import explain_file_errors
+
+InitialWeights = Path | str | Mapping[str, Tensor]
+"""A safetensors file, or a state dict."""
+
+CLASSIFIERS = ("kept", "fresh")
+_PREFIXES = ("module.", "_orig_mod.", "net.", "model.", "backbone.")
+"""What wrappers put before the names of a network's tensors."""
+
+
+def load_initial(net: nn.Module, weights: InitialWeights, classifier: str = "kept") -> None:
+    """Load the weights of a checkpoint into a plain network; every name and shape must fit.
+
+    Args:
+        net: the network, before it is made noisy or Bayesian.
+        weights: a safetensors file, or a state dict. Pickled checkpoints are not read: load them yourself, with
+            `torch.load(file, weights_only=True)`, and pass the state dict.
+        classifier: `"kept"`, or `"fresh"`: the last linear layer keeps its own initial weights, so that the checkpoint
+            may have another number of classes.
+    """
+    if classifier not in CLASSIFIERS:
+        raise unknown("init_classifier", classifier, CLASSIFIERS)
+    where, given = _read(weights)
+    own = net.state_dict()
+    last = last_linear(net) if classifier == "fresh" else None
+    skipped = {name for name in own if last is not None and name.rpartition(".")[0] == last}
+    tied = _tied(own, given)
+    # torch counts batches only to average over all of them, and many checkpoints leave the count out
+    missing = [n for n in own if n not in {*given, *skipped, *tied} and not n.endswith("num_batches_tracked")]
+    unexpected = [n for n in given if n not in own]
+    shapes = [
+        f"{n} of {list(given[n].shape)} instead of {list(own[n].shape)}"
+        for n in own
+        if n in given and n not in skipped and given[n].shape != own[n].shape
+    ]
+    problems = (("lacks", missing), ("has", unexpected), ("has", shapes))
+    if found := [f"{what} {_listed(names)}" for what, names in problems if names]:
+        raise ArgumentError(f"init: {where} does not fit the network: it {'; it '.join(found)}{_hint(net, own, given)}")
+    net.load_state_dict({n: value for n, value in given.items() if n not in skipped}, strict=False)
+
+
+def last_linear(net: nn.Module) -> str:
+    """The name of the last linear layer, the classifier."""
+    names: list[str] = [name for name, part in net.named_modules() if isinstance(part, nn.Linear)]
+    if not names:
+        raise ArgumentError("init_classifier='fresh' needs a linear layer as the classifier, and net has none")
+    return names[-1]
+
+
+def _read(weights: InitialWeights) -> tuple[str, Mapping[str, Tensor]]:
+    if isinstance(weights, Mapping):
+        if not all(isinstance(value, Tensor) for value in weights.values()):
+            nested = ", ".join(map(repr, list(weights)[:5]))
+            raise ArgumentTypeError(f"init must hold tensors by name, such as net.state_dict(); this holds {nested}")
+        return "the state dict", weights
+    if not isinstance(weights, str | Path):
+        raise ArgumentTypeError(f"init must be a safetensors file or a state dict, got {type(weights).__name__}")
+    file = Path(weights)
+    if not file.is_file():
+        raise FileError(f"init: there is no file {file}; give its path from the current folder, {Path.cwd()}")
+    try:
+        with explain_file_errors(file, "cannot be read", "check its permissions"):
+            found: dict[str, Tensor] = load_file(file)
+            return str(file), found
+    except SafetensorError as error:
+        raise ArgumentError(
+            f"init: {file} is not a safetensors file, or is damaged ({error}); convert a checkpoint that you trust: "
+            "safetensors.torch.save_file(torch.load(file, weights_only=True), 'weights.safetensors')"
+        ) from error
+
+
+def _tied(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> set[str]:
+    """Further names of tensors that are loaded under another name."""
+    loaded = {value.data_ptr() for name, value in own.items() if name in given and value.numel()}
+    return {name for name, value in own.items() if value.numel() and value.data_ptr() in loaded}
+
+
+def _hint(net: nn.Module, own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str:
+    for prefix in _PREFIXES:
+        if any(name.startswith(prefix) and name.removeprefix(prefix) in own for name in given):
+            return f"; remove the prefix {prefix!r} of its names, which a wrapper has added"
+    linear = [name for name, part in net.named_modules() if isinstance(part, nn.Linear)]
+    differing = [n for n in own if n in given and given[n].shape != own[n].shape]
+    if linear and differing and {n.rpartition(".")[0] for n in differing} == {linear[-1]}:
+        return "; its classifier has another number of classes: init_classifier = 'fresh' leaves it out"
+    return "; build the network that the checkpoint is of"
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
