@@ -25,9 +25,9 @@ def live_display() -> Any:
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if not hasattr(shell, "kernel"):  # a terminal has a shell without a kernel
         return None
-    from IPython.display import display
+    from importlib import import_module
 
-    return display({"text/plain": ""}, raw=True, display_id=True)
+    return import_module("IPython.display").display({"text/plain": ""}, raw=True, display_id=True)
 
 
 def bar(text: str, done: float, total: float | None) -> dict[str, str]:

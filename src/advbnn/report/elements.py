@@ -86,6 +86,7 @@ class Figure:
     draw: Callable[[], str]
     numbers: Table | None = None
     small: bool = False
+    wide: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -102,7 +102,7 @@ def test_pairs_differ_in_one_thing() -> None:
     assert [pairs(entries, field) for field in ("eot", "steps", "restarts")] == [[(0, 1)], [(1, 2)], [(0, 3)]]
     entries = suite("quick")
     names = {(entries[a].name, entries[b].name) for field in ("eot", "restarts") for a, b in pairs(entries, field)}
-    assert ("authors' PGD-20", "authors' PGD-20 (EOT 8)") in names
+    assert ("PGD-20, step 0.007", "PGD-20, step 0.007, 8 EOT samples") in names
     assert ("PGD-10 (EOT 1)", "PGD-10 (EOT 1, 3 restarts)") in names
 
 

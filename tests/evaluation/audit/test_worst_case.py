@@ -83,9 +83,9 @@ def test_a_well_trained_network_raises_no_flag(name: str) -> None:
     [
         (Scaled, {"gradients", "noise", "black_box", "large_eps"}, "APGD-CE"),
         (Rounded, {"gradients", "noise", "black_box", "large_eps"}, "APGD-CE"),
-        (Jittered, {"single_sample"}, "authors' PGD-20"),
-        (lambda net: bayesianize(copy.deepcopy(net), init_std=0.2), {"single_sample"}, "authors' PGD-20"),
-        (Counting, {"hidden_randomness"}, "authors' PGD-20"),
+        (Jittered, {"single_sample"}, "PGD-20, step"),
+        (lambda net: bayesianize(copy.deepcopy(net), init_std=0.2), {"single_sample"}, "PGD-20, step"),
+        (Counting, {"hidden_randomness"}, "PGD-20, step"),
         (Hashing, {"gradients", "discontinuity"}, "clean"),
     ],
     ids=["scaled", "rounded", "jittered", "weight-noise", "counting", "hashing"],
@@ -138,7 +138,8 @@ def test_a_record_says_everything() -> None:
     }
     details, by_name = record.details, attacks_in(found)
     assert next(iter(by_name)) == "clean"
-    assert {"noise", "authors' PGD-20", "from plain", "from its mean network", "mine", "Square", "NES"} <= set(by_name)
+    named = {"noise", "PGD-20, step 0.007", "from plain", "from its mean network", "mine", "Square", "NES"}
+    assert named <= set(by_name)
     assert {"role": "given", "on": "all", "attack": settings_of(own), "n": [80, 80]}.items() <= by_name["mine"].items()
     assert by_name["from plain"]["attack"]["source"] == ModelIdentity.of(net()).sha256
     assert by_name["NES"]["on"] == "survivors"

@@ -18,7 +18,7 @@ from advbnn.data.imageset import Examples, row_numbers
 from advbnn.distributed import world
 from advbnn.errors import ArgumentError, ArgumentTypeError, unknown
 from advbnn.evaluation.accuracy import Evaluation, Options, Perturbation, attack_settings
-from advbnn.evaluation.audit.attack_suite import LEVELS
+from advbnn.evaluation.audit.attack_suite import LEVELS, ROLES
 from advbnn.evaluation.audit.flags import Flag
 from advbnn.evaluation.audit.headline import headline, known_seed, next_level
 from advbnn.evaluation.audit.runner import AuditRunner
@@ -178,10 +178,10 @@ class Audit:
         first, last = self.records[0], self.records[-1]
         what = f"{first.model.label}: worst case over the attacks of a {first.name} audit"
         tables = [self.records._repr_html_().replace("Measured accuracies", html.escape(what))]
-        rows = [
-            (entry["name"], entry["role"], f"{sum(entry['correct']):,} of {sum(entry['n']):,}")
-            for entry in last.details["attacks"]
-        ]
+        rows = []
+        for entry in last.details["attacks"]:
+            role = ROLES.get(entry["role"], entry["role"])
+            rows.append((entry["name"], role, f"{sum(entry['correct']):,} of {sum(entry['n']):,}"))
         tables.append(notebook.table(f"Attacks at radius {_radius(last):.4g}", ("attack", "kind", "correct"), rows))
         flags = [(flag.title, flag.evidence) for flag in self.raised] or [("none", "")]
         return "".join([*tables, notebook.table("Raised flags", ("flag", "evidence"), flags)])
