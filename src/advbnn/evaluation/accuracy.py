@@ -69,6 +69,7 @@ class Options(TypedDict, total=False):
             it, so that an interrupted evaluation resumes.
         progress: show progress and the remaining time.
         command: the command that makes these records again, to be stored in them.
+        overwrite: replace records in `out` that have the same name and other settings; refused by default.
         engine: how the network runs, see `accelerate`. It is not a setting of a record, as all engines agree up to
             rounding, but is noted in its `versions`. Attacks from outside `advbnn.attacks` get the model itself, in
             evaluation mode and without gradients of its parameters.
@@ -85,6 +86,7 @@ class Options(TypedDict, total=False):
     out: str | Path | None
     progress: bool
     command: str
+    overwrite: bool
     engine: str
     precision: str
 
@@ -122,6 +124,7 @@ class Evaluation:
         self._may_be_exact = options.get("exact", True)
         self.out, self.progress = options.get("out"), options.get("progress", False)
         self._label, self._command = options.get("label"), options.get("command", "")
+        self._overwrite = options.get("overwrite", False)
         engine, precision = options.get("engine", "auto"), options.get("precision", "full")
         # a source is accelerated once, not for every batch
         self._accelerated = functools.cache(lambda network: accelerated(network, engine, precision))
@@ -281,7 +284,7 @@ class Evaluation:
             for plan, right, more in zip(plans, rights, further, strict=True)
         )
         if self.out is not None and store is not None and world().leads:
-            records.save(self.out)
+            records.save(self.out, overwrite=self._overwrite)
             shutil.rmtree(store, ignore_errors=True)
             with suppress(OSError):  # other evaluations may have unfinished work there
                 store.parent.rmdir()
@@ -294,6 +297,9 @@ class Evaluation:
     def finished(self, plans: Sequence[Plan]) -> Records | None:
         """The records of these plans in `out`, if all are there; an error if one has other settings."""
         kept = Records.load(self.out) if self.out is not None and Path(self.out).exists() else Records()
+        if self._overwrite:
+            wanted = {plan.key: plan.settings() for plan in plans}
+            kept = Records(record for record in kept if record.settings() == wanted.get(record.key))
         for plan in plans:
             check_same_settings(kept.find(plan), plan, str(self.out))
         found = Records(record for plan in plans if (record := kept.find(plan)) is not None)

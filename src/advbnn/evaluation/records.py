@@ -27,8 +27,8 @@ SCHEMA = 2
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _ELSEWHERE = (
-    "Write the new one to another file (--out, out=), give it another name or label, or move the old file away to "
-    "measure again"
+    "Write the new one to another file (--out, out=), give it another name or label, or replace the old one "
+    "(--overwrite, overwrite=True)"
 )
 
 
@@ -295,14 +295,17 @@ class Records(Sequence[Record]):
         writer.writerows(rows)
         return text.getvalue()
 
-    def save(self, path: str | Path) -> None:
-        """Add the records to a file, atomically; records with other keys stay, and other settings are refused.
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Add the records to a file, atomically; records with other keys stay.
+
+        A record of the same key with other settings is refused, unless `overwrite` replaces it.
 
         Processes that save into one file at the same time wait for each other.
         """
         path = Path(path)
         with locked_file(path):
             kept = Records.load(path) if path.exists() else Records()
+            kept = Records(record for record in kept if self.find(record) is None) if overwrite else kept
             for record in self:
                 check_same_settings(kept.find(record), record, str(path))
             content = {"schema": SCHEMA, "records": [record.to_dict() for record in kept + self]}

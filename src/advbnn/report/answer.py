@@ -101,8 +101,7 @@ def _paired(first: Record, second: Record) -> Comparison | None:
 
 
 def _is_range(record: Record) -> bool:
-    most = at_most(record) if record.kind == WORST_CASE else None
-    return most is not None and most.accuracy > record.accuracy
+    return record.kind == WORST_CASE and at_most(record) is not None
 
 
 def _points(found: Comparison) -> str:

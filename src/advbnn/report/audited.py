@@ -17,7 +17,7 @@ def worst_cases(records: Records) -> Records:
 
 
 def at_most(worst: Record) -> Record | None:
-    """An upper bound on the accuracy of an audit by the old rule, as a record; None by the new rule.
+    """An upper bound on the accuracy of an audit by the old rule, as a record; None where it is exact.
 
     The inconclusive images count as correct, unless a single attack on all images leaves fewer.
     """
@@ -26,7 +26,8 @@ def at_most(worst: Record) -> Record | None:
     single = [entry["correct"] for entry in worst.details["attacks"] if entry["on"] == "all"]
     not_broken = [sum(counts) for counts in zip(worst.correct, worst.details["inconclusive"], strict=True)]
     bounds = zip(worst.correct, map(min, zip(not_broken, *single, strict=True)), strict=True)
-    return replace(worst, correct=tuple(map(max, bounds)), outcomes=())
+    most = tuple(map(max, bounds))
+    return None if most == worst.correct else replace(worst, correct=most, outcomes=())
 
 
 def clean_in(worst: Record) -> Record | None:

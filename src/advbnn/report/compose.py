@@ -6,11 +6,12 @@ from advbnn.errors import ArgumentError
 from advbnn.evaluation.records import Records
 from advbnn.report.audited import worst_cases
 from advbnn.report.elements import Contents, Section, Table
+from advbnn.report.picture import pictures
 from advbnn.report.provenance import provenance_tables
 from advbnn.report.sections.affinity import affinity_section
 from advbnn.report.sections.checks import checks_section
 from advbnn.report.sections.curves import curve_section
-from advbnn.report.sections.headline import headline_section
+from advbnn.report.sections.headline import clean_records, headline_section
 from advbnn.report.sections.smoothness import smoothness_section
 from advbnn.report.sections.uncertainty import detection_section, uncertainty_section
 from advbnn.report.select import check_one_data_set, labels_of
@@ -32,12 +33,15 @@ def compose(
     shown = looks(labels_of(records), defenses)
     worst = worst_cases(records)
     titles = Titles(records)
-    drawn = [r.name for one in main_series(records, worst, titles) for r in one.records.values()]
+    series = main_series(records, worst, titles)
+    clean = clean_records(records, worst, shown)
+    drawn = pictures(series, clean, shown)
+    named = [r.name for one in series for r in one.records.values()]
     found = [
-        headline_section(records, worst, shown, titles, table),
+        headline_section(records, worst, series, clean, drawn, shown, titles, table),
         *claims,
         checks_section(worst, shown, titles),
-        curve_section("radius", records, shown, drawn),
+        curve_section("radius", records, shown, named),
         *(curve_section(name, records, shown) for name in ("strength", "ensemble", "alpha")),
         affinity_section(records, shown),
         uncertainty_section(records, shown),
@@ -51,4 +55,5 @@ def compose(
         sections=[*filter(None, found)],
         provenance=provenance_tables(records, titles),
         commands=list(dict.fromkeys(record.command for record in records if record.command)),
+        pictures=tuple(drawn),
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 from advbnn.evaluation.records import Record
 from advbnn.report import plots
 from advbnn.report.audited import at_most, clean_in
+from advbnn.report.canvas import INK
 from advbnn.report.elements import NOTHING, Cell, Figure, Table, percent, percent_range
 from advbnn.report.select import images_of, radius, samples_of
 from advbnn.report.series import Series
@@ -61,7 +62,8 @@ def _picture(norm: str, series: Sequence[Series], clean: Mapping[str, Record], s
     if len(series) > 2:  # there is nothing to average, so that both attacks are the same
         points |= {(series[1].title, look.label): points[series[0].title, look.label] for look in still}
     if len(shown) == 1:
-        looks = [replace(shown[0], title=one.title) for one in series]
+        ink = {"light": INK[1], "marker": "o"}  # so that the worst case stands out
+        looks = [replace(shown[0], title=one.title, **(ink if one.worst else {})) for one in series]
         lines = [
             _line(look, points[one.title, look.label], style)
             for one, look, style in zip(series, looks, cycle(_STYLES))

@@ -92,7 +92,7 @@ def lines_file(path: Path, panels: Sequence[Panel], legend: Sequence[Line], *, b
         _draw_all(all_axes, panels)
         handles, labels = [_plot(all_axes[0], line) for line in legend], [line.look.title for line in legend]
         if below:
-            figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 5), frameon=False)
+            figure.legend(handles, labels, loc="outside lower center", ncols=_columns(panels, labels), frameon=False)
         else:
             all_axes[0].legend(handles, labels, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
@@ -102,7 +102,7 @@ def panels_svg(name: str, panels: Sequence[Panel], legend: Sequence[Line]) -> st
     with svg_panels(len(panels), 480 if len(panels) == 1 else 840 / len(panels), 330) as (figure, all_axes):
         _draw_all(all_axes, panels)
         handles, labels = [_plot(all_axes[0], line) for line in legend], [line.look.title for line in legend]
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 5), frameon=False)
+        figure.legend(handles, labels, loc="outside lower center", ncols=_columns(panels, labels), frameon=False)
         return to_svg(figure, name, [line.look for panel in panels for line in panel.lines])
 
 
@@ -176,6 +176,11 @@ def spread_out(values: Sequence[float], gap: float, low: float, high: float) -> 
         places[index] = min(max(values[index], least), most)
         least = places[index] + gap
     return places
+
+
+def _columns(panels: Sequence[Panel], labels: Sequence[str]) -> int:
+    """As many columns of a legend as fit below the panels."""
+    return min(len(labels), 5) if len(panels) > 1 or sum(map(len, labels)) < 30 else 1
 
 
 def _draw_all(all_axes: Sequence["Axes"], panels: Sequence[Panel]) -> None:

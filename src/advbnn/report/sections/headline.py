@@ -9,7 +9,7 @@ from advbnn.names import AUDIT_LEVELS
 from advbnn.report.answer import answer, middle_ball
 from advbnn.report.audited import at_most, clean_in, worst_cases
 from advbnn.report.elements import NOTHING, Cell, Section, Table, percent, percent_range
-from advbnn.report.picture import pictures
+from advbnn.report.picture import Picture
 from advbnn.report.select import ball, ball_title, clean_of, images_of, samples_of
 from advbnn.report.series import WORST, Series, Titles, main_series
 from advbnn.report.style import Look
@@ -34,14 +34,19 @@ _LINF = "A linf radius of 0.03 lets the attack change every pixel value by up to
 
 
 def headline_section(
-    records: Records, worst: Records, looks: Mapping[str, Look], titles: Titles, table: Table | None = None
+    records: Records,
+    worst: Records,
+    series: Sequence[Series],
+    clean: Mapping[str, Record],
+    drawn: Sequence[Picture],
+    looks: Mapping[str, Look],
+    titles: Titles,
+    table: Table | None = None,
 ) -> Section | None:
     """The answer, the picture and the table; another `table` of the same may be given. All accuracies are folded."""
-    series = main_series(records, worst, titles)
     measured = [r for r in records if r.correct and r.kind in ("clean", "attack", "transfer") and not r.curve]
     if not series and not measured:
         return None
-    clean = clean_records(records, worst, looks)
     words = [_WORST] if worst else [_NO_AUDIT]
     words += [_AVERAGED] if len(series) - len(worst[:1]) > 1 else []
     words += [RANGE] if any(map(at_most, worst)) else []
@@ -51,7 +56,7 @@ def headline_section(
         name="headline",
         title="Robust accuracy",
         words=answer(series, clean, looks),
-        figures=[picture.figure() for picture in pictures(series, clean, looks)],
+        figures=[picture.figure() for picture in drawn],
         tables=[table or headline_table(records, worst, series, clean, looks)],
         folded=[_everything(measured, looks, titles)] if measured else [],
         after=[" ".join(words[:2]), *words[2:], _INTERVALS],
@@ -99,7 +104,8 @@ def headline_table(
             cells = [accuracy_cell(at[place], one.worst) if place in at else NOTHING for place in balls]
             used += at.values()
             name = Cell(one.title, f"({levels})" if levels else "", strong=one.worst)
-            rows.append([Cell(look.title), name, unharmed, *cells])
+            if at or not any(other.of(label) for other in series):
+                rows.append([Cell(look.title), name, unharmed, *cells])
         if not series:
             rows.append([Cell(look.title), NOTHING, unharmed])
     columns = ["model", "attack", "no attack", *(f"{norm} {eps:.4g}" for norm, eps in balls)]
