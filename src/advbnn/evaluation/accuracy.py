@@ -54,7 +54,7 @@ class SmallSampleWarning(UserWarning):
 class Options(TypedDict, total=False):
     """The keyword arguments of every evaluation.
 
-    Args:
+    Attributes:
         samples: S, the number of weight samples of the classifier (eq. 18); 20 by default. A network with finite
             support, and not too many members, is not sampled: `samples` in its records is the number of members, and
             so is `members` in their details.
@@ -98,7 +98,8 @@ def evaluate(model: nn.Module, data: Examples, attacks: Attacks = None, **option
         model: any module that returns logits, random or not. Its mode and torch's random state are restored.
         data: the examples, such as `advbnn.data.load("digits").test`.
         attacks: one attack, or attacks by name; None or `"clean"` for the clean accuracy.
-        options: see `Options`, above all `samples=20`, `seeds=3` and `out`.
+        options: `samples=20`, `seeds=3`, `rows`, `label`, `out`, `overwrite`, `progress`, `batch_size=250`, `rule`,
+            `exact`, `engine`, `precision` and `command`; see `Options`.
     """
     evaluation = Evaluation(model, data, **options)
     records = Records()
