@@ -34,15 +34,17 @@ def _best(ranked: Sequence[Record], shown: Series, clean: Mapping[str, Record], 
     title = looks[best.model.label].title
     kind = "worst-case accuracy" if shown.worst else f"accuracy under {shown.title}"
     least = "at least " if _is_range(best) else ""
-    numbers = f"{least}{percent(best.accuracy)} % (95 % interval {percent(low)} to {percent(high)} %)"
+    where = ball_title(best)
+    numbers = f"{least}{percent(best.accuracy)} %{f' at {where}' if len(ranked) == 1 else ''}"
+    numbers += f" (95 % interval {percent(low)} to {percent(high)} %)"
     numbers += (
         f", and {percent(clean[best.model.label].accuracy)} % without attack" if best.model.label in clean else ""
     )
     if len(ranked) == 1:
-        return f"{title} has a {kind} of {numbers}, at {ball_title(best)}."
+        return f"{title} has a {kind} of {numbers}."
     second = ranked[1]
     return (
-        f"{title} has the highest {kind} of {len(ranked)} models at {ball_title(best)}: {numbers}; "
+        f"{title} has the highest {kind} of {len(ranked)} models at {where}: {numbers}; "
         f"{looks[second.model.label].title} follows with {percent(second.accuracy)} %."
     )
 

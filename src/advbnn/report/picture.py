@@ -16,7 +16,7 @@ from advbnn.report.series import Series
 from advbnn.report.style import Look
 
 _FEWEST = 3  # points of a line; a line through two would suggest what lies between
-_STYLES = ("solid", "dotted", "dashed")
+_STYLES = ("solid", "dotted")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +32,9 @@ class Picture:
 
     def figure(self) -> Figure:
         """For the page."""
+        wide = len(self.panels) > 1
         draw = partial(plots.panels_svg, self.name, self.panels, self.legend)
-        return Figure(name=self.name, caption=self.caption, alt=self.alt, draw=draw, numbers=self.numbers, wide=True)
+        return Figure(name=self.name, caption=self.caption, alt=self.alt, draw=draw, numbers=self.numbers, wide=wide)
 
     def save(self, path: Path) -> None:
         """As a file, SVG, PDF or PNG by its ending."""
@@ -65,7 +66,7 @@ def _picture(norm: str, series: Sequence[Series], clean: Mapping[str, Record], s
         ink = {"light": INK[1], "marker": "o"}  # so that the worst case stands out
         looks = [replace(shown[0], title=one.title, **(ink if one.worst else {})) for one in series]
         lines = [
-            _line(look, points[one.title, look.label], style)
+            _line(look, points[one.title, look.label], "dashed" if one.worst else style)
             for one, look, style in zip(series, looks, cycle(_STYLES))
             if points[one.title, look.label]
         ]

@@ -27,7 +27,7 @@ from advbnn.evaluation.audit.history import look_back
 from advbnn.evaluation.audit.worst_case import Audit, audit
 from advbnn.evaluation.identity import ModelIdentity
 from advbnn.evaluation.records import Records
-from advbnn.report.audited import accuracy_in
+from advbnn.report.audited import clean_in
 from cheats import Counting, Exploding, Hashing, Jittered, Normalising, Reseeding, Rounded, Scaled, Softened
 from trained_nets import bnn, defended, digits, net
 
@@ -138,7 +138,7 @@ def test_a_record_says_everything() -> None:
     }
     details, by_name = record.details, attacks_in(found)
     assert next(iter(by_name)) == "clean"
-    named = {"noise", "PGD-20, step 0.007", "from plain", "from its mean network", "mine", "Square", "NES"}
+    named = {"noise", "PGD-20, step 0.0336", "from plain", "from its mean network", "mine", "Square", "NES"}
     assert named <= set(by_name)
     assert {"role": "given", "on": "all", "attack": settings_of(own), "n": [80, 80]}.items() <= by_name["mine"].items()
     assert by_name["from plain"]["attack"]["source"] == ModelIdentity.of(net()).sha256
@@ -158,7 +158,7 @@ def test_the_accuracy_of_one_attack_is_what_evaluate_measures() -> None:
     found = tiny(bnn(), attacks={"mine": own}, **options)
     clean, mine = evaluate(bnn(), images(), {"clean": None, "mine": own}, **options)
     assert (under(found, "clean"), under(found, "mine")) == (clean.accuracy, mine.accuracy)
-    assert accuracy_in(found.records[0], "clean").accuracy == clean.accuracy  # as a record of its own
+    assert clean_in(found.records[0]).accuracy == clean.accuracy  # as a record of its own
 
 
 def test_several_radii_give_one_accuracy_each_that_never_rises() -> None:
