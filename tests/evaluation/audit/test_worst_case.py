@@ -33,7 +33,7 @@ from trained_nets import bnn, defended, digits, net
 
 pytestmark = pytest.mark.filterwarnings("ignore::advbnn.evaluation.accuracy.SmallSampleWarning")
 
-THREAT = Threat("linf", 0.15)
+THREAT = Threat("linf", 0.14)
 TINY = replace(LEVELS["quick"], eot=(1, 2), steps=(2, 4), restarts=2, apgd_steps=3, apgd_eot=2, selection_samples=2)
 TINY = replace(TINY, query_eot=2, square_queries=8, nes_queries=12, nes_directions=2)
 TINY = replace(TINY, comparison_samples=20, ensembles=2, max_weight_samples=60)
@@ -83,9 +83,9 @@ def test_a_well_trained_network_raises_no_flag(name: str) -> None:
     [
         (Scaled, {"gradients", "noise", "black_box", "large_eps"}, "APGD-CE"),
         (Rounded, {"gradients", "noise", "black_box", "large_eps"}, "APGD-CE"),
-        (Jittered, {"single_sample"}, "PGD-20, step"),
-        (lambda net: bayesianize(copy.deepcopy(net), init_std=0.2), {"single_sample"}, "PGD-20, step"),
-        (Counting, {"hidden_randomness"}, "PGD-20, step"),
+        (Jittered, {"single_sample"}, "PGD-20, step 0.007"),
+        (lambda net: bayesianize(copy.deepcopy(net), init_std=0.2), {"single_sample"}, "PGD-20, step 0.007"),
+        (Counting, {"hidden_randomness"}, "PGD-20, step 0.007"),
         (Hashing, {"gradients", "discontinuity"}, "clean"),
     ],
     ids=["scaled", "rounded", "jittered", "weight-noise", "counting", "hashing"],
@@ -138,7 +138,7 @@ def test_a_record_says_everything() -> None:
     }
     details, by_name = record.details, attacks_in(found)
     assert next(iter(by_name)) == "clean"
-    named = {"noise", "PGD-20, step 0.0336", "from plain", "from its mean network", "mine", "Square", "NES"}
+    named = {"noise", "PGD-20, step 0.007", "from plain", "from its mean network", "mine", "Square", "NES"}
     assert named <= set(by_name)
     assert {"role": "given", "on": "all", "attack": settings_of(own), "n": [80, 80]}.items() <= by_name["mine"].items()
     assert by_name["from plain"]["attack"]["source"] == ModelIdentity.of(net()).sha256
