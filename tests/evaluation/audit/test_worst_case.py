@@ -240,7 +240,7 @@ def test_the_running_attack_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: py
 
 def test_is_found_among_other_records_and_printed() -> None:
     found = tiny(Scaled(net()), label="cheat")
-    for words in ("cheat, 80 images", "linf 0.15, quick: ", "95 % interval", FLAGS["gradients"].title):
+    for words in ("cheat, 80 images", "linf 0.14, quick: ", "95 % interval", FLAGS["gradients"].title):
         assert words in str(found)
     assert str(tiny(net(), Threat(eps=0.01))).endswith("No flag is raised.")
     others = evaluate(net(), images(), samples=1, seeds=1)
@@ -261,7 +261,7 @@ def test_is_found_among_other_records_and_printed() -> None:
         ({"level": "quik"}, ValueError, "level='quik'.*'quick'"),
         ({"rule": "median"}, ValueError, "rule='median'.*'vote'"),
         ({"transfer_from": {"x": "y"}}, TypeError, "transfer_from.*'x' is str"),
-        ({"attacks": {"mine": PGD(Threat("linf", 0.1))}}, ValueError, "'mine' has .*eps=0.1.*eps=0.15"),
+        ({"attacks": {"mine": PGD(Threat("linf", 0.1))}}, ValueError, "'mine' has .*eps=0.1.*eps=0.14"),
     ],
 )
 def test_refuses_what_it_cannot_audit(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
