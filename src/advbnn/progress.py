@@ -7,11 +7,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from advbnn import notebook
+
 SECONDS_BETWEEN_LINES = 10.0
+_SECONDS_BETWEEN_REDRAWS = 0.2  # of a bar in a notebook
 
 
 class ProgressBar:
-    """A live bar with the time left on a terminal; elsewhere a plain line every ten seconds.
+    """A live bar with the time left on a terminal and in a notebook; elsewhere a plain line every ten seconds.
 
     If stderr cannot be written any more, such as a closed pipe, nothing more is shown and `broken` is True.
 
@@ -25,12 +28,17 @@ class ProgressBar:
     def __init__(self, description: str | None, unit: str = "") -> None:
         self.description, self.unit, self._note = description, unit, ""
         self._bar: Any = None
+        self._display: Any = None
         self.broken = False
         self._first: int | float | None = None  # resumed work does not start at 0, and the rest of it took no time
 
     def __enter__(self) -> "ProgressBar":
         self._started = self._last_line = time.monotonic()
-        if self.description is not None and sys.stderr is not None and sys.stderr.isatty():
+        self._redrawn = float("-inf")
+        if self.description is None:
+            return self
+        self._display = notebook.live_display()
+        if self._display is None and sys.stderr is not None and sys.stderr.isatty():
             self._bar = _rich_bar(self.unit)
             self._task = self._bar.add_task(self.description, total=None, note="")
             self._bar.start()
@@ -56,9 +64,14 @@ class ProgressBar:
             return
         now = time.monotonic()
         self._first = done if self._first is None else self._first
+        if self._display is not None:
+            if now - self._redrawn >= _SECONDS_BETWEEN_REDRAWS or done == total:
+                self._redrawn = now
+                self._display.update(notebook.bar(self._words(now, done, total), done, total), raw=True)
+            return
         if now - self._last_line >= SECONDS_BETWEEN_LINES or (done == total and self._note):
             self._last_line = now
-            self.print(", ".join(filter(None, [self._line(done, total), self._left(now, done, total), self._note])))
+            self.print(self._words(now, done, total))
 
     def print(self, text: str) -> None:
         """Prints a line, above the bar if there is one."""
@@ -76,6 +89,9 @@ class ProgressBar:
             yield
         except OSError:
             self.broken = True
+
+    def _words(self, now: float, done: float, total: float | None) -> str:
+        return ", ".join(filter(None, [self._line(done, total), self._left(now, done, total), self._note]))
 
     def _line(self, done: float, total: float | None) -> str:
         if not self.unit:

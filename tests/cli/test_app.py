@@ -100,3 +100,9 @@ def test_wrong_usage_is_one_line_too(arguments: list[str], words: str) -> None:
 
 def test_no_arguments_show_the_help() -> None:
     assert "Usage" in runner.invoke(app, []).output
+
+
+def test_help_shows_flags_as_flags() -> None:
+    for command in ("train", "evaluate", "audit", "reproduce", "tables"):
+        assert "<bool>" not in runner.invoke(app, [command, "--help"]).output
+    assert "--overwrite" in runner.invoke(app, ["evaluate", "--help"]).output

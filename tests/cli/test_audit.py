@@ -27,7 +27,13 @@ def test_levels_are_those_of_the_library() -> None:
 def test_shows_attacks_worst_case_and_flags_and_keeps_the_record(runs: Path, advbnn: Callable[..., str]) -> None:
     few = ["--samples", 2, "--limit", 100, "--transfer-from", runs / "plain"]
     shown = advbnn("audit", runs / "robust", *QUICK, *few)
-    for words in ("authors' PGD-20", "from its mean network", "from plain", "survivors", "quick: worst-case accuracy"):
+    for words in (
+        "PGD-20, step 0.007",
+        "from its mean network",
+        "from plain",
+        "survivors",
+        "quick: worst-case accuracy",
+    ):
         assert words in shown
     found = Audit(Records.load(runs / "robust" / "records.json"))
     (record,) = found.records

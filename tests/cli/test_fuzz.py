@@ -38,6 +38,7 @@ COMMANDS = {
     "uncertainty": f"robust --attack pgd --steps 1 --eps 0.05 {_SMALL}",
     "predict": "robust image.png --samples 1 --device cpu",
     "report": "measured --images 0 --device cpu --out report",
+    "table": "measured --format csv --figure picture.svg",
     "tables": "document.md --results results --check",
     "train": "small.toml --device cpu --out run",
     "reproduce": "table1 --data digits --no-estimate --dry-run --device cpu --jobs 1 --out reproduced",

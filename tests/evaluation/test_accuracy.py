@@ -266,3 +266,21 @@ def test_few_members_are_scored_by_their_exact_mean(tmp_path: Path) -> None:
     assert sampled[0].samples == 4 and "members" not in sampled[0].details
     noisy = Modes([net(), Recording()]).eval()  # only a pass shows that it is random
     assert not Evaluation(noisy, images, samples=4).exact and Evaluation(noisy, images, samples=4).plan.samples == 4
+
+
+def test_overwrite_replaces_a_record_with_other_settings_and_nothing_else(tmp_path: Path) -> None:
+    out = tmp_path / "records.json"
+
+    def measured(label: str, samples: int, **more: Any) -> Records:
+        return evaluate(net(), digits(), samples=samples, label=label, rows=range(100), seeds=1, out=out, **more)
+
+    first, other = measured("a", 1), measured("b", 1)
+    with pytest.raises(ValueError, match="--overwrite"):
+        measured("a", 2)
+    again = measured("a", 2, overwrite=True)
+    stored = Records.load(out)
+    assert stored.only(label="a") == again[0] != first[0]
+    assert stored.only(label="b") == other[0]
+    # what has the same settings is not measured again
+    kept = measured("a", 2, overwrite=True)
+    assert kept[0].seconds == again[0].seconds

@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 
 import made_up_records as made_up
-from advbnn.attacks import PGD, paper_pgd
+from advbnn.attacks import PGD
 from advbnn.attacks.identity import settings_of
 from advbnn.attacks.threat import Threat
 from advbnn.errors import ArgumentError
+from advbnn.evaluation.audit.attack_suite import ROLES
 from advbnn.evaluation.audit.flags import FLAGS
 from advbnn.evaluation.records import Record, Records
 from advbnn.evaluation.transfer import affinity
@@ -36,7 +37,6 @@ def shown(record: Record) -> tuple[str, str]:
 
 SECTIONS = {
     "headline": made_up.clean,
-    "radius": made_up.radius_curves,
     "checks": made_up.audits,
     "strength": made_up.other_curves,
     "ensemble": made_up.other_curves,
@@ -62,30 +62,12 @@ def test_headline_has_both_numbers_with_their_intervals() -> None:
     report = compose(records)
     for attack, column, found in (
         ("worst case", "linf 0.035", records.only(kind="worst_case", label="adv_bnn", eps=0.035)),
-        ("authors' attack", "linf 0.035", made_up.attacked("adv_bnn", 0.035)),
+        ("PGD-20", "linf 0.035", made_up.attacked("adv_bnn", 0.035)),
         ("worst case", "no attack", records.only(kind="clean", label="adv_bnn")),
     ):
         assert cell(report, "headline", "Adv-BNN", attack, column) == shown(found)
     assert len(report.tables()["accuracies"].rows) == len(made_up.LABELS)
     assert "400 images of digits; 20 weight samples, 3 seeds" in report.tables()["headline"].caption
-
-
-def test_the_summary_names_the_best_model_and_the_largest_gap() -> None:
-    (words,) = section(compose(made_up.audits()), "headline").words
-    assert "At linf 0.035 Adv-BNN" in words and "59.3 %" in words
-    assert "Adv. training with 52.3 %" in words and "overlap" in words
-    gap = made_up.attacked("rse", 0.035).accuracy - made_up.audits().only(label="rse", eps=0.035).accuracy
-    assert f"{100 * gap:.1f} points: at linf 0.035 RSE" in words
-
-
-def test_the_authors_attack_is_recognised_by_its_settings() -> None:
-    other = PGD(Threat("linf", 0.015), steps=20)
-    others = {"paper 20": other, "long": paper_pgd(0.015, steps=100)}
-    made = [made_up.attacked("none", 0.015, name=name, attack=settings_of(one)) for name, one in others.items()]
-    records = made_up.clean() + Records([made_up.attacked("none", 0.015, name="anything"), *made])
-    table = compose(records).tables()["headline"]
-    assert [row[1].text for row in table.rows] == ["authors' attack"] * 5
-    assert cell(compose(records), "headline", "No defence", "authors' attack", "linf 0.015") == shown(records[-3])
 
 
 def test_without_the_authors_attack_the_headline_shows_what_there_is() -> None:
@@ -101,7 +83,7 @@ def test_points_of_a_curve_replace_missing_single_records() -> None:
     curve = made_up.radius_curves()
     report = compose(curve)
     for column, at in {"no attack": 0.0, "linf 0.01": 0.01}.items():
-        assert cell(report, "headline", "BNN", "authors' attack", column) == shown(curve.only(label="bnn", at=at))
+        assert cell(report, "headline", "BNN", "paper 20", column) == shown(curve.only(label="bnn", at=at))
 
 
 def test_the_most_thorough_audit_counts() -> None:
@@ -122,35 +104,6 @@ def test_an_audit_by_the_old_rule_is_a_range() -> None:
     after = " ".join(section(compose(Records([old])), "headline").after)
     assert "older audit" in after and "quick" in after and "standard" in after
     assert "older audit" not in " ".join(section(compose(Records([new])), "headline").after)
-
-
-def test_radius_curve_has_the_worst_case_beside_it() -> None:
-    records = made_up.clean() + made_up.radius_curves() + made_up.audits()
-    (figure,) = section(compose(records), "radius").figures
-    dashed = {line.look.label: line for line in figure.draw.args[1].lines if line.style == "dashed"}
-    assert list(dashed) == list(made_up.LABELS)
-    assert list(dashed["adv"].x) == [0.0, *made_up.BATTERY_RADII]
-    assert dashed["adv"].y[2] == pytest.approx(100 * records.only(kind="worst_case", label="adv", eps=0.035).accuracy)
-    assert "Adv-BNN: 90.6 % at 0, 32.6 % at 0.07." in figure.alt
-
-
-def test_the_worst_case_of_a_norm_is_beside_an_attack_in_that_norm() -> None:
-    def in_l2(found: Records) -> list[Record]:
-        return [
-            replace(r, name=f"{r.name} l2", attack="PGD()", threat=Threat("l2", 10 * r.threat.eps), at=10 * (r.at or 0))
-            for r in found
-            if r.threat is not None
-        ]
-
-    linf = made_up.radius_curves() + made_up.audits()
-    for others in (in_l2(linf), in_l2(made_up.audits())):
-        figures = section(compose(made_up.clean() + Records(others) + linf), "radius").figures
-        for figure in figures:
-            scale = 10 if "l2" in figure.name else 1
-            dashed = [line for line in figure.draw.args[1].lines if line.style == "dashed"]
-            assert [list(line.x) for line in dashed] == [
-                [0.0, *(scale * eps for eps in made_up.BATTERY_RADII)] for _ in made_up.LABELS
-            ]
 
 
 def test_flags_of_two_norms_are_told_apart() -> None:
@@ -201,7 +154,7 @@ def test_raised_flags_come_with_evidence_and_advice() -> None:
 
 def test_the_suite_shows_which_attacks_saw_all_images() -> None:
     rows = compose(made_up.audits().where(label="adv", eps=0.035)).tables()["attack_suite"].rows
-    assert [row[3].text for row in rows] == ["clean", "paper", "black box", "worst case (quick)"]
+    assert [row[3].text for row in rows] == ["clean", ROLES["paper"], "black box", "worst case (quick)"]
     assert (rows[2][4].note, rows[1][4].note[-1]) == ("", "%")
     assert "certain" in rows[3][2].note and "0.2 % inconclusive" in rows[3][2].note  # 3 of 3 x 400
     calm = section(compose(made_up.audits().where(label="adv")), "checks")
@@ -256,6 +209,26 @@ def test_parts_of_one_data_set_may_be_combined() -> None:
 
 
 def test_names_of_figures_differ_even_if_those_of_attacks_look_alike() -> None:
-    alike = [made_up.attacked("adv", 0.1, name=name, curve="radius", at=0.1) for name in ("a b", "a-b", "a_b", "a c")]
-    names = [figure.name for figure in section(compose(Records(alike)), "radius").figures]
-    assert names == ["radius-a-b-linf", "radius-a-b-linf-2", "radius-a-b-linf-3", "radius-a-c-linf"]
+    alike = [made_up.attacked("adv", 0.1, name=name, curve="eot", at=2) for name in ("a b", "a-b", "a_b", "a c")]
+    names = [figure.name for figure in section(compose(Records(alike)), "strength").figures]
+    assert names == [f"eot-{end}-at-linf-0.1" for end in ("a-b", "a-b", "a-b", "a-c")[:1]] + [
+        "eot-a-b-at-linf-0.1-2",
+        "eot-a-b-at-linf-0.1-3",
+        "eot-a-c-at-linf-0.1",
+    ]
+
+
+def test_each_norm_has_its_picture_and_other_attacks_their_curves() -> None:
+    def in_l2(found: Records) -> list[Record]:
+        return [
+            replace(r, name=f"{r.name} l2", attack={"name": "X"}, threat=Threat("l2", 10 * r.threat.eps))
+            for r in found
+            if r.threat is not None
+        ]
+
+    records = made_up.clean() + made_up.audits() + in_l2(made_up.audits())
+    report = compose(records)
+    assert {figure.name for figure in section(report, "headline").figures} == {"accuracy-linf", "accuracy-l2"}
+    other = [made_up.attacked("adv", e, name="x", attack={"name": "X"}, curve="radius", at=e) for e in (0.1, 0.2, 0.3)]
+    (figure,) = section(compose(records + other), "radius").figures
+    assert figure.name == "radius-x-linf"

@@ -28,7 +28,9 @@ def test_csv_and_latex() -> None:
     )
     assert table.csv() == 'a_b,points\n"x, y",-1 [2]\n'
     assert table.latex().splitlines() == [
-        "% 10 %",
+        r"\begin{table}",
+        r"\centering",
+        r"\caption{10 \%}\label{tab:t}",
         r"\begin{tabular}{lr}",
         r"\toprule",
         r"a\_b & points \\",
@@ -36,6 +38,7 @@ def test_csv_and_latex() -> None:
         r"x, y & \textbf{-1} [2] \\",
         r"\bottomrule",
         r"\end{tabular}",
+        r"\end{table}",
     ]
     assert r"100 \% \& \textbackslash{}" in Table(name="t", caption="", columns=["100 % & \\"], rows=[]).latex()
 

@@ -67,7 +67,7 @@ def test_lines_are_named_once_at_their_ends() -> None:
 @pytest.mark.parametrize(
     "draw",
     [
-        lambda path: plots.lines_png(path, [panel(), panel(log=True)], [plots.Line(look=look) for look in LOOKS]),
+        lambda path: plots.lines_file(path, [panel(), panel(log=True)], [plots.Line(look=look) for look in LOOKS]),
         lambda path: plots.bars_png(path, BARS, title="t", x_label="x", mark="m"),
         lambda path: plots.heat_map_png(path, "ab", [[1.0, None], [0.2, 1.0]], title="t", x_label="x", y_label="y"),
     ],

@@ -89,7 +89,7 @@ def test_tables_and_markdown_need_no_plotting_library(monkeypatch: pytest.Monkey
     contents = compose(made_up.radius_curves().where(label="adv"))
     assert markdown(contents, {}).startswith("# Robustness of Adv. training on digits")
     with pytest.raises(ImportError, match=r"matplotlib.*pip install 'advbnn\[report\]'"):
-        contents.sections[1].figures[0].draw()
+        contents.sections[0].figures[0].draw()
     with pytest.raises(ImportError, match=r"jinja2.*pip install 'advbnn\[report\]'"):
         html(contents, {})
 

@@ -13,6 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from advbnn import notebook
 from advbnn.bayes.functional import module_tree
 from advbnn.bayes.priors import GaussianPrior, HeldMeans, PerParameter, Prior, check_names, std_for, tensor_means
 from advbnn.bayes.protocol import Choice, RandomNetwork, Weights, check_plain
@@ -125,6 +126,23 @@ class Bayesian(RandomNetwork):
 
     def extra_repr(self) -> str:
         return f"prior={self.prior!r}, random_weights={self.noise_size:,}"
+
+    @torch.no_grad()
+    def _repr_html_(self) -> str:
+        """The posterior of each parameter, for notebooks."""
+        columns = ("parameter", "shape", "mean |mu|", "mean std", "|mu| / std, median")
+        rows = (
+            (
+                name,
+                " x ".join(map(str, mu.shape)),
+                f"{mu.abs().mean():.3g}",
+                f"{s.exp().mean():.3g}",
+                f"{(mu.abs() / s.exp()).median():.3g}",
+            )
+            for name, mu, s in self.posterior()
+        )
+        caption = f"{type(self.net).__name__} with {self.noise_size:,} random weights, prior {self.prior!r}"
+        return notebook.table(caption, columns, rows, len(self._names))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Bayesian":
         self.scratch = None

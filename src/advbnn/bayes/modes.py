@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from advbnn import notebook
 from advbnn.bayes.functional import parameter_paths, saved_tensors
 from advbnn.bayes.protocol import Member, RandomNetwork, Weights, check_plain, random_parts
 from advbnn.errors import ArgumentError, ArgumentTypeError
@@ -111,6 +112,15 @@ class Modes(RandomNetwork):
 
     def extra_repr(self) -> str:
         return f"weights=({', '.join(f'{weight:.6g}' for weight in self.weights)})"
+
+    def _repr_html_(self) -> str:
+        """One row per mode, for notebooks."""
+        rows = (
+            (index, type(part).__name__, f"{weight:.3g}", f"{sum(p.numel() for p in part.parameters()):,}")
+            for index, (weight, part) in enumerate(zip(self.weights, self.net, strict=True))
+        )
+        caption = f"Mixture of {len(self)} modes"
+        return notebook.table(caption, ("mode", "network", "weight", "parameters"), rows, len(self))
 
     def get_extra_state(self) -> Tensor:
         return torch.tensor(self.weights, dtype=torch.float64)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from advbnn import notebook
 from advbnn.bayes.protocol import EXACT_UP_TO, members
 from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole, unknown
 from advbnn.modules import all_finite, evaluating, explain_input_errors, not_finite_error
@@ -21,7 +22,7 @@ _BYTES = 10  # images in [0, 1] stay below, whatever constant they are divided b
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Prediction:
     """The prediction of an ensemble of weight samples for each of n inputs. Entropies are in nats.
 
@@ -42,6 +43,37 @@ class Prediction:
     mutual_information: Tensor
     samples: int = 1
     exact: bool = False
+
+    def __repr__(self) -> str:
+        n = len(self.label)
+        labels = " ".join(map(str, self.label[:10].tolist())) + (" ..." if n > 10 else "")
+        sure = f"mean confidence {self._confidence.mean():.1%}, entropy {self.entropy.mean():.3g} nats, " if n else ""
+        return f"Prediction(labels {labels}; {n} inputs, {sure}{self._ensemble})"
+
+    def _repr_html_(self) -> str:
+        """One row per input, for notebooks."""
+        columns = ("input", "label", "probability", "entropy", "mutual information")
+        first = slice(notebook.MOST_ROWS)
+        values = (self.label, self._confidence, self.entropy, self.mutual_information)
+        rows = [
+            (number, label, f"{confidence:.1%}", f"{entropy:.3f}", f"{disagreement:.3f}")
+            for number, (label, confidence, entropy, disagreement) in enumerate(
+                zip(*(value[first].tolist() for value in values), strict=True)
+            )
+        ]
+        caption = f"Predictions of {self._ensemble}; entropies in nats"
+        return notebook.table(caption, columns, rows, len(self.label))
+
+    @property
+    def _confidence(self) -> Tensor:
+        """The mean probability of the label, [n]."""
+        return self.probs.gather(-1, self.label[:, None]).squeeze(-1)
+
+    @property
+    def _ensemble(self) -> str:
+        if self.exact:
+            return f"the exact mean over {self.samples} members"
+        return f"{self.samples} weight sample{'' if self.samples == 1 else 's'}"
 
 
 @torch.no_grad()

@@ -15,13 +15,15 @@ from advbnn.cli.groups import grouped
 from advbnn.cli.predict import predict
 from advbnn.cli.report import report
 from advbnn.cli.reproduce import reproduce
+from advbnn.cli.table import table
 from advbnn.cli.tables import tables
 from advbnn.cli.train import train
 from advbnn.cli.transfer import transfer
 from advbnn.cli.uncertainty import uncertainty
 
 app = typer.Typer(name="advbnn", cls=Group, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
-for command in (train, evaluate, audit, compare, curve, transfer, uncertainty, predict, report, tables, reproduce):
+_COMMANDS = (train, evaluate, audit, compare, curve, transfer, uncertainty, predict, report, table, tables, reproduce)
+for command in _COMMANDS:
     app.command(cls=Command)(grouped(command))
 
 data = typer.Typer(no_args_is_help=True, help="Download datasets from their publishers.")

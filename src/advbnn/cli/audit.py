@@ -82,12 +82,14 @@ def show_audit(found: "Audit") -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from advbnn.evaluation.audit.attack_suite import ROLES
+
     console = Console()
     for record in found.records:
         table = Table("attack", "kind", "still correct", box=None)
         for attack in record.details["attacks"]:
             n, correct = sum(attack["n"]), sum(attack["correct"])
             left = f"{100 * correct / n:.1f} %" if attack["on"] == "all" else f"{correct} of {n} survivors"
-            table.add_row(attack["name"], attack["role"], left)
+            table.add_row(attack["name"], ROLES.get(attack["role"], attack["role"]), left)
         console.print(table)
     console.print(str(found), markup=False, highlight=False)

@@ -16,7 +16,19 @@ UsageError: Any = typer.BadParameter.__mro__[1]
 """Click's error for wrong usage; newer versions of Typer have Click inside."""
 
 
-class Group(TyperGroup):
+class Flags:
+    """Shows flags without a type in the help, where some versions of Typer write `<bool>`."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The parameters; see Click."""
+        found: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for parameter in found:
+            if getattr(parameter, "is_flag", False):
+                parameter.display_type_rich = parameter.display_type = lambda *_, **__: None
+        return found
+
+
+class Group(Flags, TyperGroup):
     """The program: prints wrong usage in one line, with the place of the help."""
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
@@ -37,7 +49,7 @@ class Group(TyperGroup):
         sys.exit(status if isinstance(status, int) else 0)
 
 
-class Command(TyperCommand):
+class Command(Flags, TyperCommand):
     """A command: prints an error that the user can correct in one line, and warnings, too."""
 
     def invoke(self, ctx: Any) -> Any:

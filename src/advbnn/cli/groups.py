@@ -128,7 +128,9 @@ class Measurement:
     device: options.Device = None
     engine: options.Engine = "auto"
     precision: options.Precision = "full"
+    overwrite: options.Overwrite = False
 
     def settings(self) -> dict[str, Any]:
         """What an `Evaluation` takes as it is."""
-        return {name: getattr(self, name) for name in ("samples", "seeds", "batch_size", "engine", "precision")}
+        names = ("samples", "seeds", "batch_size", "engine", "precision", "overwrite")
+        return {name: getattr(self, name) for name in names}

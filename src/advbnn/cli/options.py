@@ -154,6 +154,9 @@ Out = Annotated[
 Last = Annotated[
     bool, typer.Option("--last", help="With early stopping: use the weights of the last epoch instead of the best.")
 ]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Measure again what the file holds with other settings, and replace it.")
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, such as attack.steps=5. May be repeated."),

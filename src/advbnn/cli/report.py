@@ -30,9 +30,19 @@ def report(
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; default the first GPU, else cpu.")] = None,
 ) -> None:
     """Write a page with tables and plots of everything that was measured."""
-    from advbnn.evaluation.records import Records, check_same_settings
     from advbnn.report import write_report
     from advbnn.report.sections.headline import middle_threat
+
+    records, defenses = collected(sources)
+    threat = middle_threat(records)
+    runs = [source for source in sources if source.is_dir()]
+    shown = _attacked(runs, threat, images, device) if threat is not None and images else []
+    typer.echo(f"{write_report(records, out, shown, defenses=defenses)}: {len(records)} records")
+
+
+def collected(sources: Sequence[Path]) -> "tuple[Records, dict[str, str]]":
+    """The records of all sources, of one data set and without contradictions, and the defences by label."""
+    from advbnn.evaluation.records import Records, check_same_settings
     from advbnn.report.select import check_one_data_set, labels_of
     from advbnn.report.style import defenses_in
 
@@ -49,10 +59,7 @@ def report(
         known = defenses_in(source if source.is_dir() else source.parent)
         defenses |= {label: known[label] for label in labels_of(some) if label in known}
     check_one_data_set(records)
-    threat = middle_threat(records)
-    runs = [source for source in sources if source.is_dir()]
-    shown = _attacked(runs, threat, images, device) if threat is not None and images else []
-    typer.echo(f"{write_report(records, out, shown, defenses=defenses)}: {len(records)} records")
+    return records, defenses
 
 
 def read_records(source: Path) -> "Records":

@@ -68,7 +68,8 @@ def defense(name: str, data: str = "digits", profile: str | None = None, **overr
             few hundred or thousand colour images of your own.
         profile: `"paper"` or `"authors_code"` (the default); for digits and images `"ours"`. `"common"` on CIFAR-10 is
             one recipe for `"none"`, `"adv"` and the published defences (for these the default).
-        overrides: other values of fields of `Defense`; a dict changes part of a field:
+        overrides: other values of the fields of `Defense`, above all `architecture`, `network`, `attack`, `objective`,
+            `optimizer`, `schedule`, `batch_size` and `augment`; a dict changes part of a field:
             `defense("adv_bnn", "cifar10", batch_size=256, objective={"alpha": 0.1})`.
     """
     if name not in NAMES:

@@ -54,7 +54,7 @@ class SmallSampleWarning(UserWarning):
 class Options(TypedDict, total=False):
     """The keyword arguments of every evaluation.
 
-    Args:
+    Attributes:
         samples: S, the number of weight samples of the classifier (eq. 18); 20 by default. A network with finite
             support, and not too many members, is not sampled: `samples` in its records is the number of members, and
             so is `members` in their details.
@@ -69,6 +69,7 @@ class Options(TypedDict, total=False):
             it, so that an interrupted evaluation resumes.
         progress: show progress and the remaining time.
         command: the command that makes these records again, to be stored in them.
+        overwrite: replace records in `out` that have the same name and other settings; refused by default.
         engine: how the network runs, see `accelerate`. It is not a setting of a record, as all engines agree up to
             rounding, but is noted in its `versions`. Attacks from outside `advbnn.attacks` get the model itself, in
             evaluation mode and without gradients of its parameters.
@@ -85,6 +86,7 @@ class Options(TypedDict, total=False):
     out: str | Path | None
     progress: bool
     command: str
+    overwrite: bool
     engine: str
     precision: str
 
@@ -96,7 +98,8 @@ def evaluate(model: nn.Module, data: Examples, attacks: Attacks = None, **option
         model: any module that returns logits, random or not. Its mode and torch's random state are restored.
         data: the examples, such as `advbnn.data.load("digits").test`.
         attacks: one attack, or attacks by name; None or `"clean"` for the clean accuracy.
-        options: see `Options`, above all `samples=20`, `seeds=3` and `out`.
+        options: `samples=20`, `seeds=3`, `rows`, `label`, `out`, `overwrite`, `progress`, `batch_size=250`, `rule`,
+            `exact`, `engine`, `precision` and `command`; see `Options`.
     """
     evaluation = Evaluation(model, data, **options)
     records = Records()
@@ -122,6 +125,7 @@ class Evaluation:
         self._may_be_exact = options.get("exact", True)
         self.out, self.progress = options.get("out"), options.get("progress", False)
         self._label, self._command = options.get("label"), options.get("command", "")
+        self._overwrite = options.get("overwrite", False)
         engine, precision = options.get("engine", "auto"), options.get("precision", "full")
         # a source is accelerated once, not for every batch
         self._accelerated = functools.cache(lambda network: accelerated(network, engine, precision))
@@ -281,7 +285,7 @@ class Evaluation:
             for plan, right, more in zip(plans, rights, further, strict=True)
         )
         if self.out is not None and store is not None and world().leads:
-            records.save(self.out)
+            records.save(self.out, overwrite=self._overwrite)
             shutil.rmtree(store, ignore_errors=True)
             with suppress(OSError):  # other evaluations may have unfinished work there
                 store.parent.rmdir()
@@ -294,6 +298,9 @@ class Evaluation:
     def finished(self, plans: Sequence[Plan]) -> Records | None:
         """The records of these plans in `out`, if all are there; an error if one has other settings."""
         kept = Records.load(self.out) if self.out is not None and Path(self.out).exists() else Records()
+        if self._overwrite:
+            wanted = {plan.key: plan.settings() for plan in plans}
+            kept = Records(record for record in kept if record.settings() == wanted.get(record.key))
         for plan in plans:
             check_same_settings(kept.find(plan), plan, str(self.out))
         found = Records(record for plan in plans if (record := kept.find(plan)) is not None)

@@ -44,7 +44,9 @@ def radius_curve(
 ) -> Records:
     """Accuracy under the attack at each radius; at 0 the clean accuracy.
 
-    The attack's radius is replaced; an absolute `step_size` stays the same. The other arguments are as for `evaluate`.
+    The attack's radius is replaced; an absolute `step_size` stays the same. `name` is the attack's name in records, its
+    class by default. Other options as for `evaluate`: `samples`, `seeds`, `rows`, `label`, `out` and more, see
+    `Options`.
     """
     points = {eps: changed(attack, threat=replace(attack.threat, eps=eps)) for eps in radii}
     return _curve("radius", points, model, data, **options)

@@ -15,6 +15,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
+from advbnn import notebook
 from advbnn.attacks.threat import Threat
 from advbnn.errors import ArgumentError, FileError, unknown
 from advbnn.evaluation.identity import DataIdentity, ModelIdentity
@@ -26,8 +27,8 @@ SCHEMA = 2
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _ELSEWHERE = (
-    "Write the new one to another file (--out, out=), give it another name or label, or move the old file away to "
-    "measure again"
+    "Write the new one to another file (--out, out=), give it another name or label, or replace the old one "
+    "(--overwrite, overwrite=True)"
 )
 
 
@@ -104,7 +105,7 @@ class Plan:
         return dict(_flat({f.name: _json(getattr(self, f.name)) for f in fields(Plan)}))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Record(Plan):
     """One measurement: its settings, and the result.
 
@@ -176,6 +177,17 @@ class Record(Plan):
     def _counts(self) -> list[Tensor]:
         return [unpack(one, self.n, self.ensembles) for one in self.outcomes]
 
+    def __repr__(self) -> str:
+        return f"Record({self.title}: {self._result}, {self.n:,} images of {self.data.name})"
+
+    @property
+    def _result(self) -> str:
+        """The accuracy with its interval; without one, the names of the results."""
+        if not self.correct:
+            return ", ".join(self.details) or "no result"
+        low, high = self.interval
+        return f"{100 * self.accuracy:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
+
     def to_dict(self) -> dict[str, Any]:
         """JSON values. Accuracy, interval and spread are included for readers; `from_dict` computes them again."""
         stored = {f.name: _json(getattr(self, f.name)) for f in fields(self)}
@@ -231,7 +243,26 @@ class Records(Sequence[Record]):
         return list(self) == list(other) if isinstance(other, Records) else NotImplemented
 
     def __repr__(self) -> str:
-        return f"Records({', '.join(record.title for record in self)})"
+        listed = [f"{record.title}: {record._result}" for record in self[: notebook.MOST_ROWS]]
+        listed += [f"and {len(self) - len(listed):,} more"] if len(self) > len(listed) else []
+        return "\n  ".join([f"Records of {len(self):,} measurement{'' if len(self) == 1 else 's'}", *listed])
+
+    def _repr_html_(self) -> str:
+        """The table that notebooks show."""
+        columns = ("model", "measurement", "radius", "accuracy [95 % interval]", "images", "weight samples", "seeds")
+        rows = (
+            (
+                r.model.label,
+                f"{r.name} ({r.kind})" if r.kind == "worst_case" else r.name,
+                "" if r.threat is None else f"{r.threat.norm} {r.threat.eps:.4g}",
+                r._result,
+                f"{r.n:,} of {r.data.name}",
+                r.samples,
+                len(r.seeds),
+            )
+            for r in self
+        )
+        return notebook.table("Measured accuracies", columns, rows, len(self))
 
     def where(self, **wanted: Any) -> "Records":
         """The records with the given values: `records.where(kind="attack", label="adv_bnn")`.
@@ -266,14 +297,17 @@ class Records(Sequence[Record]):
         writer.writerows(rows)
         return text.getvalue()
 
-    def save(self, path: str | Path) -> None:
-        """Add the records to a file, atomically; records with other keys stay, and other settings are refused.
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Add the records to a file, atomically; records with other keys stay.
+
+        A record of the same key with other settings is refused, unless `overwrite` replaces it.
 
         Processes that save into one file at the same time wait for each other.
         """
         path = Path(path)
         with locked_file(path):
             kept = Records.load(path) if path.exists() else Records()
+            kept = Records(record for record in kept if self.find(record) is None) if overwrite else kept
             for record in self:
                 check_same_settings(kept.find(record), record, str(path))
             content = {"schema": SCHEMA, "records": [record.to_dict() for record in kept + self]}

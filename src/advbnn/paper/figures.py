@@ -15,7 +15,7 @@ from advbnn.paper.evidence import Evidence
 from advbnn.paper.number import Number
 from advbnn.paper.protocol import AUTHORS, RANDOM
 from advbnn.report.canvas import INK
-from advbnn.report.plots import Line, Panel, bars_png, heat_map_png, lines_png
+from advbnn.report.plots import Line, Panel, bars_png, heat_map_png, lines_file
 from advbnn.report.sections.smoothness import lipschitz_bar
 from advbnn.report.style import looks
 
@@ -62,7 +62,7 @@ def _table1(evidence: Evidence) -> Draw | None:
         "stars": "worst case, its certain part" if ranges else "worst case",
     }
     legend = [_key(title, style) for style, title in titles.items() if style in drawn or style == "solid"]
-    return partial(lines_png, panels=panels, legend=legend)
+    return partial(lines_file, panels=panels, legend=legend)
 
 
 def _fig2(evidence: Evidence) -> Draw | None:
@@ -81,7 +81,7 @@ def _fig2(evidence: Evidence) -> Draw | None:
     ]
     legend = [Line(look=_LOOKS[name]) for name in shown]
     legend += [_key("the paper (Table 1)", "outlined")] if evidence.paper else []
-    return partial(lines_png, panels=panels, legend=legend)
+    return partial(lines_file, panels=panels, legend=legend)
 
 
 def _fig3(evidence: Evidence) -> Draw | None:
@@ -118,7 +118,7 @@ def _fig4(evidence: Evidence) -> Draw | None:
     legend = [Line(look=drawn[title]) for title in titles.values() if title in drawn]
     if evidence.paper:
         legend.append(_key("the paper (Table 1: 20 steps, 10 to 20 samples)", "dashed level"))
-    return partial(lines_png, panels=panels, legend=legend)
+    return partial(lines_file, panels=panels, legend=legend)
 
 
 def _lipschitz(evidence: Evidence) -> Draw | None:
@@ -156,7 +156,7 @@ def _alpha(evidence: Evidence) -> Draw | None:
     title, x_label = "Adv-BNN with smaller alpha", "alpha, the weight of the KL"
     panel = Panel(title=title, x_label=x_label, lines=lines, log=True, ticks=ticks)
     legend = [Line(look=line.look, style=line.style) for line in lines]
-    return partial(lines_png, panels=[panel], legend=legend, below=False)
+    return partial(lines_file, panels=[panel], legend=legend, below=False)
 
 
 FIGURES: Mapping[str, tuple[str, Callable[[Evidence], Draw | None]]] = {

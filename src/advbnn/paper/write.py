@@ -31,9 +31,10 @@ def write_all(out: Path, images: Sequence[AttackedImage] = (), figures: Path | N
     drawn = draw_all(evidence, figures or out / "figures")
     links = {name: Path(os.path.relpath(path, out)).as_posix() for name, path in drawn.items()}
     write_atomically(out / RESULTS, results(evidence, claims, links).encode())
-    tables = [claims_table(claims), table1(evidence)]
-    first = [Section(name="paper", title="The paper's claims", words=[_WORDS], tables=tables)]
-    return write_report(evidence.records, out / "report", images, first=first, defenses=defenses_in(out))
+    checked = [Section(name="paper", title="The paper's claims", words=[_WORDS], tables=[claims_table(claims)])]
+    return write_report(
+        evidence.records, out / "report", images, defenses_in(out), table=table1(evidence), claims=checked
+    )
 
 
 def results(evidence: Evidence, claims: Sequence[Claim], figures: Mapping[str, str]) -> str:

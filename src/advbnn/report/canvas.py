@@ -1,4 +1,4 @@
-"""Where plots are drawn: SVG inside a page, with colours that follow light and dark mode, or PNG files."""
+"""Where plots are drawn: SVG inside a page, with colours that follow light and dark mode, or files."""
 
 import io
 import re
@@ -49,17 +49,30 @@ def svg_canvas(
 
 
 @contextmanager
-def png_canvas(
+def svg_panels(columns: int, width: float, height: float) -> Iterator["tuple[Figure, Sequence[Axes]]"]:
+    """A figure with panels side by side, each of a size in points, with one vertical axis; see `to_svg`."""
+    with _matplotlib({"axes.titlesize": 12, "axes.titlepad": 8}) as new_figure:
+        figure = new_figure(figsize=(width * columns / 72, height / 72), layout="constrained")
+        yield figure, list(figure.subplots(1, columns, sharex=True, sharey=True, squeeze=False)[0])
+
+
+@contextmanager
+def file_canvas(
     path: Path, *, columns: int, width: float, height: float, sharey: bool = False
 ) -> Iterator["tuple[Figure, Sequence[Axes]]"]:
-    """A figure with panels side by side, each `width` inches wide; saved to `path` at the end."""
+    """A figure with panels side by side, each `width` inches wide; saved to `path` at the end.
+
+    The ending of the path chooses the format: .png, .svg or .pdf.
+    """
     with _matplotlib({"axes.titlesize": 13, "axes.titlepad": 10, "legend.fontsize": 10.5}) as new_figure:
         figure = new_figure(figsize=(width * columns, height), layout="constrained", facecolor=GROUND[1])
         panels = list(figure.subplots(1, columns, sharey=sharey, squeeze=False)[0])
         for axes in panels:
             axes.set_facecolor(GROUND[1])
         yield figure, panels
-        figure.savefig(path, dpi=150, metadata={"Software": None})
+        # without dates and versions, so that the same records give the same file
+        without: dict[str, Any] = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
+        figure.savefig(path, dpi=150, metadata=without.get(path.suffix, {"Software": None}))
 
 
 def to_svg(figure: "Figure", name: str, used: Sequence[Look]) -> str:

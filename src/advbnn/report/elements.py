@@ -7,8 +7,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from advbnn.report.style import Look
+
+if TYPE_CHECKING:
+    from advbnn.report.picture import Picture
 
 PLUS_MINUS = "\u00b1"
 
@@ -67,13 +71,14 @@ class Table:
         return text.getvalue()
 
     def latex(self) -> str:
-        """The table for LaTeX, with the rules of the package booktabs; the caption is a comment."""
+        """The table with its caption for LaTeX, with the rules of the package booktabs."""
         align = "".join("r" if numeric else "l" for numeric in self.numeric)
         lines = [" & ".join(map(_latex, self.columns)), *(" & ".join(_latex_cell(c) for c in row) for row in self.rows)]
         head, *body = (f"{line} \\\\" for line in lines)
         rows = ["\\toprule", head, "\\midrule", *body, "\\bottomrule"]
-        caption = [f"% {line}" for line in self.caption.splitlines()]
-        return "\n".join([*caption, f"\\begin{{tabular}}{{{align}}}", *rows, "\\end{tabular}"]) + "\n"
+        caption = f"\\caption{{{_latex(' '.join(self.caption.split()))}}}\\label{{tab:{self.name}}}"
+        inner = [f"\\begin{{tabular}}{{{align}}}", *rows, "\\end{tabular}"]
+        return "\n".join(["\\begin{table}", "\\centering", caption, *inner, "\\end{table}"]) + "\n"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +91,7 @@ class Figure:
     draw: Callable[[], str]
     numbers: Table | None = None
     small: bool = False
+    wide: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,13 +120,17 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True)
 class Contents:
-    """Everything in a report: `looks` are the models in order, `commands` make the records again."""
+    """Everything in a report: `looks` are the models in order, `commands` make the records again.
+
+    `pictures` are those of the first section, to be written as files.
+    """
 
     title: str
     looks: Mapping[str, Look]
     sections: Sequence[Section]
     provenance: Sequence[Table]
     commands: Sequence[str]
+    pictures: tuple["Picture", ...] = ()
 
     def tables(self) -> dict[str, Table]:
         """Every table of measurements by name, including those behind figures."""

@@ -1,4 +1,4 @@
-"""All plots, from plain data: as SVG for the page of a report, and as PNG files."""
+"""All plots, from plain data: as SVG for the page of a report, and as files."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from advbnn.report.canvas import FAINT, GROUND, INK, png_canvas, svg_canvas, to_svg
+from advbnn.report.canvas import FAINT, GROUND, INK, file_canvas, svg_canvas, svg_panels, to_svg
 from advbnn.report.style import Look
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ _STYLES: dict[str, dict[str, Any]] = {
     # larger than the marks of other lines and on top of them, so that both are visible where they agree
     "outlined": {"linestyle": (0, (4, 2)), "linewidth": 1.2, "markerfacecolor": "none", "markersize": 10, "zorder": 4},
     "dotted": {"linestyle": ":", "marker": "x"},
+    "points": {"linestyle": ""},
     "stars": {"linestyle": "", "marker": "*", "markersize": 11},
     "level": {"linewidth": 1.4, "marker": ""},
     "dashed level": {"linestyle": (0, (4, 2)), "linewidth": 1.2, "marker": ""},
@@ -80,24 +81,29 @@ def lines_svg(name: str, panel: Panel, *, y_label: str, top: float | None = None
         _draw(axes, panel)
         axes.set_ylim(0, top)
         _label_above(axes, y_label)
-        _name_ends(axes, _HEIGHT, [line for line in panel.lines if line.style == "solid"])
+        _name_ends(axes, _HEIGHT, [line for line in panel.lines if line.style in ("solid", "points")])
         return to_svg(figure, name, [line.look for line in panel.lines])
 
 
-def lines_png(path: Path, panels: Sequence[Panel], legend: Sequence[Line], *, below: bool = True) -> None:
+def lines_file(path: Path, panels: Sequence[Panel], legend: Sequence[Line], *, below: bool = True) -> None:
     """Accuracies in %, in panels side by side, with a legend of lines without points, below or to the right."""
     size = {"width": 4.6, "height": 4.4} if len(panels) > 1 or below else {"width": 6.4, "height": 4.2}
-    with png_canvas(path, columns=len(panels), sharey=True, **size) as (figure, all_axes):
-        for axes, panel in zip(all_axes, panels, strict=True):
-            _draw(axes, panel)
-            axes.set(title=panel.title, ylabel="accuracy, %", ylim=(0, 100))
-            axes.label_outer()
-            axes.grid(color=FAINT[1])
+    with file_canvas(path, columns=len(panels), sharey=True, **size) as (figure, all_axes):
+        _draw_all(all_axes, panels)
         handles, labels = [_plot(all_axes[0], line) for line in legend], [line.look.title for line in legend]
         if below:
-            figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+            figure.legend(handles, labels, loc="outside lower center", ncols=_columns(panels, labels), frameon=False)
         else:
             all_axes[0].legend(handles, labels, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+def panels_svg(name: str, panels: Sequence[Panel], legend: Sequence[Line]) -> str:
+    """The same for a page: accuracies in %, in panels side by side, with the legend below."""
+    with svg_panels(len(panels), 480 if len(panels) == 1 else 840 / len(panels), 330) as (figure, all_axes):
+        _draw_all(all_axes, panels)
+        handles, labels = [_plot(all_axes[0], line) for line in legend], [line.look.title for line in legend]
+        figure.legend(handles, labels, loc="outside lower center", ncols=_columns(panels, labels), frameon=False)
+        return to_svg(figure, name, [line.look for panel in panels for line in panel.lines])
 
 
 def bars_svg(name: str, bars: Sequence[Bar], *, x_label: str) -> str:
@@ -112,7 +118,7 @@ def bars_svg(name: str, bars: Sequence[Bar], *, x_label: str) -> str:
 
 def bars_png(path: Path, bars: Sequence[Bar], *, title: str, x_label: str, mark: str) -> None:
     """The same as a file, with `mark` as the name of the diamonds."""
-    with png_canvas(path, columns=1, width=7.0, height=4.0) as (figure, (axes,)):
+    with file_canvas(path, columns=1, width=7.0, height=4.0) as (figure, (axes,)):
         diamond = _draw_bars(axes, bars, [float(place) for place in range(len(bars))], x_label)
         axes.set_title(title)
         figure.legend([diamond], [mark], loc="outside lower center", frameon=False)
@@ -142,7 +148,7 @@ def heat_map_png(
     y_label: str,
 ) -> None:
     """A square matrix of values, 0 light and 1 dark, with each value written in its cell."""
-    with png_canvas(path, columns=1, width=6.8, height=5.4) as (_, (axes,)):
+    with file_canvas(path, columns=1, width=6.8, height=5.4) as (_, (axes,)):
         shades = [[float("nan") if value is None else min(max(value, 0.0), 1.2) for value in row] for row in values]
         axes.imshow(shades, cmap="Blues", vmin=0, vmax=1.3, aspect="auto")
         for row, of_row in enumerate(values):
@@ -172,12 +178,28 @@ def spread_out(values: Sequence[float], gap: float, low: float, high: float) -> 
     return places
 
 
+def _columns(panels: Sequence[Panel], labels: Sequence[str]) -> int:
+    """As many columns of a legend as fit below the panels."""
+    return min(len(labels), 5) if len(panels) > 1 or sum(map(len, labels)) < 30 else 1
+
+
+def _draw_all(all_axes: Sequence["Axes"], panels: Sequence[Panel]) -> None:
+    """Accuracies in %, in panels with one vertical axis."""
+    for axes, panel in zip(all_axes, panels, strict=True):
+        _draw(axes, panel)
+        axes.set(title=panel.title, ylabel="accuracy, %", ylim=(0, 100))
+        axes.label_outer()
+        axes.grid(color=FAINT[1])
+
+
 def _draw(axes: "Axes", panel: Panel) -> None:
     for line in panel.lines:
         if "level" in line.style:
             axes.axhline(line.y[0], color=line.look.light, **_STYLES[line.style])
             continue
-        if line.low is not None and line.high is not None:
+        if line.low is not None and line.high is not None and line.style == "points":
+            axes.vlines(line.x, line.low, line.high, color=line.look.light, linewidth=1.4)
+        elif line.low is not None and line.high is not None:
             axes.fill_between(line.x, line.low, line.high, color=line.look.light, alpha=0.12, linewidth=0)
         _plot(axes, line)
     axes.set_xlabel(panel.x_label)

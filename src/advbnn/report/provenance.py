@@ -5,9 +5,10 @@ from collections.abc import Iterable
 
 from advbnn.evaluation.records import Records
 from advbnn.report.elements import Cell, Table
+from advbnn.report.series import Titles
 
 
-def provenance_tables(records: Records) -> list[Table]:
+def provenance_tables(records: Records, titles: Titles) -> list[Table]:
     """Tables of the models, the images, the settings with the software, and the attacks."""
     models = dict.fromkeys((r.model.label, r.model.kind, r.model.sha256) for r in records)
     data = dict.fromkeys(
@@ -24,7 +25,8 @@ def provenance_tables(records: Records) -> list[Table]:
     for record in records:
         for name, version in record.versions.items():
             software.setdefault(name, []).append(version)
-    attacks = dict.fromkeys((r.name, json.dumps(r.attack)) for r in records if r.attack and not r.curve)
+    used = [r for r in records if r.attack and not r.curve]
+    attacks = dict.fromkeys((titles.of(r.name, r.attack), json.dumps(r.attack)) for r in used)
     rows = [(name, "; ".join(dict.fromkeys(values))) for name, values in [*settings.items(), *software.items()]]
     rows.append(("total measuring time", _duration(sum(r.seconds for r in records))))
     tables = [

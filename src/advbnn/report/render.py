@@ -20,22 +20,25 @@ def write_report(
     records: Iterable[Record],
     out: str | Path,
     images: Sequence[AttackedImage] | None = None,
-    first: Sequence[Section] = (),
     defenses: Mapping[str, str] | None = None,
+    *,
+    table: Table | None = None,
+    claims: Sequence[Section] = (),
 ) -> Path:
     """Writes `report.html`, `report.md` and `report.csv` into a folder, and returns the path of the HTML file.
 
-    There is a section for everything that was measured.
+    It begins with the answer, a picture and a table. There is a section for everything that was measured.
 
     Args:
         records: of any number of models, all measured on the same data set.
         out: the folder; created if it does not exist.
         images: single images to show; see `attacked_images`.
-        first: sections that come before all others.
         defenses: the defence of a model by its label, such as `{"run3": "adv"}`; shown with the label.
+        table: shown at the beginning instead of the usual table of accuracies.
+        claims: sections that come directly after it.
     """
     collected = records if isinstance(records, Records) else Records(records)
-    contents = compose(collected, first, defenses)
+    contents = compose(collected, defenses, table=table, claims=claims)
     shown = by_model(images or (), list(contents.looks))
     texts = {"md": markdown(contents, shown), "csv": collected.to_csv(), "html": html(contents, shown)}
     for kind, text in texts.items():

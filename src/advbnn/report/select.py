@@ -3,21 +3,11 @@
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from advbnn.attacks import paper_pgd
-from advbnn.attacks.identity import settings_of
 from advbnn.errors import ArgumentError
 from advbnn.evaluation.accuracy import CLEAN
 from advbnn.evaluation.records import Record, Records
 
 T = TypeVar("T")
-
-
-def is_authors_attack(record: Record) -> bool:
-    """Whether the paper's own attack was used: PGD-20 with one weight sample per step, of any step size."""
-    found = record.attack or {}
-    if record.kind != "attack" or record.threat is None or "step_size" not in found:
-        return False
-    return {**found, "step_size": 0} == {**settings_of(paper_pgd(record.threat.eps)), "step_size": 0}
 
 
 def clean_of(records: Records, label: str) -> Record | None:

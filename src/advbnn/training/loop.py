@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from advbnn import modules
+from advbnn import modules, notebook
 from advbnn.bayes.protocol import random_parts
 from advbnn.data import Splits
 from advbnn.defenses.defense import OWN, Defense, structure_of
@@ -57,6 +57,23 @@ class FitResult:
         parts += [describe(line) for line in self.history[-1:]]
         parts += [] if self.out is None else [f"in {self.out}"]
         return f"FitResult({', '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        """The last metrics, for notebooks."""
+        last = self.history[-notebook.MOST_ROWS :]
+        kinds = dict.fromkeys(name for line in last for name in line if name.endswith(("_accuracy", "_mse")))
+        rows = [
+            (
+                line["epoch"],
+                line["step"],
+                *("" if name not in line else _shown(name, line[name]) for name in kinds),
+                f"{line['loss']:.4g}",
+            )
+            for line in last
+        ]
+        caption = f"{type(self.model).__name__} by {self.defense.name}, seed {self.seed}, {self.steps:,} steps"
+        columns = ("epoch", "step", *(name.replace("_", " ") for name in kinds), "loss")
+        return notebook.table(caption if self.out is None else f"{caption}, in {self.out}", columns, rows)
 
 
 def fit(
@@ -305,3 +322,7 @@ def _last_checkpoint(run: RunFolder | None, out: Path | str | None, processes: W
     if processes.any(step != round(float(processes.sum(torch.tensor(float(step)))) / processes.size)):
         raise RunError(f"the processes see different checkpoints in {out}; use a folder that all can read and write")
     return found
+
+
+def _shown(name: str, value: float) -> str:
+    return f"{value:.1%}" if name.endswith("_accuracy") else f"{value:.4g}"

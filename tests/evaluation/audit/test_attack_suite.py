@@ -5,11 +5,20 @@ import torch
 from torch import nn
 
 from advbnn.attacks import APGD, ARC, NES, PGD, HopSkipJump, Square, paper_pgd
+from advbnn.attacks.identity import settings_of
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.mean_field import bayesianize
 from advbnn.bayes.modes import Modes
 from advbnn.evaluation.attackable import Attackable
-from advbnn.evaluation.audit.attack_suite import LEVELS, Noise, SuiteEntry, attack_suite, even_change, pairs
+from advbnn.evaluation.audit.attack_suite import (
+    LEVELS,
+    Noise,
+    SuiteEntry,
+    attack_suite,
+    even_change,
+    fixed_step_title,
+    pairs,
+)
 
 THREAT = Threat("linf", 0.1)
 
@@ -102,7 +111,7 @@ def test_pairs_differ_in_one_thing() -> None:
     assert [pairs(entries, field) for field in ("eot", "steps", "restarts")] == [[(0, 1)], [(1, 2)], [(0, 3)]]
     entries = suite("quick")
     names = {(entries[a].name, entries[b].name) for field in ("eot", "restarts") for a, b in pairs(entries, field)}
-    assert ("authors' PGD-20", "authors' PGD-20 (EOT 8)") in names
+    assert ("PGD-20, step 0.007", "PGD-20, step 0.007, 8 EOT samples") in names
     assert ("PGD-10 (EOT 1)", "PGD-10 (EOT 1, 3 restarts)") in names
 
 
@@ -117,3 +126,15 @@ def test_noise_is_a_random_point_of_the_ball() -> None:
     moved = Noise(THREAT)(net, x, torch.zeros(200, dtype=torch.int64), seed=0) - x
     assert moved.abs().max() <= 0.1
     assert moved.abs().mean().item() == pytest.approx(0.05, rel=0.1)
+
+
+@pytest.mark.parametrize("eps", [0.01, 0.14, 0.15, 1.0])
+def test_the_steps_of_every_attack_with_a_fixed_step_reach_the_radius(eps: float) -> None:
+    entries = suite("quick", threat=Threat("linf", eps))
+    fixed = [entry for entry in entries if fixed_step_title(settings_of(entry.attack))]
+    assert fixed
+    for entry in fixed:
+        assert entry.attack.steps * entry.attack.step_size >= eps
+        assert entry.name == fixed_step_title(settings_of(entry.attack))
+    # the authors' own wherever it reaches
+    assert (fixed[0].attack == paper_pgd(eps)) == (eps <= 0.14)

@@ -27,13 +27,13 @@ from advbnn.evaluation.audit.history import look_back
 from advbnn.evaluation.audit.worst_case import Audit, audit
 from advbnn.evaluation.identity import ModelIdentity
 from advbnn.evaluation.records import Records
-from advbnn.report.audited import accuracy_in
+from advbnn.report.audited import clean_in
 from cheats import Counting, Exploding, Hashing, Jittered, Normalising, Reseeding, Rounded, Scaled, Softened
 from trained_nets import bnn, defended, digits, net
 
 pytestmark = pytest.mark.filterwarnings("ignore::advbnn.evaluation.accuracy.SmallSampleWarning")
 
-THREAT = Threat("linf", 0.15)
+THREAT = Threat("linf", 0.14)
 TINY = replace(LEVELS["quick"], eot=(1, 2), steps=(2, 4), restarts=2, apgd_steps=3, apgd_eot=2, selection_samples=2)
 TINY = replace(TINY, query_eot=2, square_queries=8, nes_queries=12, nes_directions=2)
 TINY = replace(TINY, comparison_samples=20, ensembles=2, max_weight_samples=60)
@@ -83,9 +83,9 @@ def test_a_well_trained_network_raises_no_flag(name: str) -> None:
     [
         (Scaled, {"gradients", "noise", "black_box", "large_eps"}, "APGD-CE"),
         (Rounded, {"gradients", "noise", "black_box", "large_eps"}, "APGD-CE"),
-        (Jittered, {"single_sample"}, "authors' PGD-20"),
-        (lambda net: bayesianize(copy.deepcopy(net), init_std=0.2), {"single_sample"}, "authors' PGD-20"),
-        (Counting, {"hidden_randomness"}, "authors' PGD-20"),
+        (Jittered, {"single_sample"}, "PGD-20, step 0.007"),
+        (lambda net: bayesianize(copy.deepcopy(net), init_std=0.2), {"single_sample"}, "PGD-20, step 0.007"),
+        (Counting, {"hidden_randomness"}, "PGD-20, step 0.007"),
         (Hashing, {"gradients", "discontinuity"}, "clean"),
     ],
     ids=["scaled", "rounded", "jittered", "weight-noise", "counting", "hashing"],
@@ -138,7 +138,8 @@ def test_a_record_says_everything() -> None:
     }
     details, by_name = record.details, attacks_in(found)
     assert next(iter(by_name)) == "clean"
-    assert {"noise", "authors' PGD-20", "from plain", "from its mean network", "mine", "Square", "NES"} <= set(by_name)
+    named = {"noise", "PGD-20, step 0.007", "from plain", "from its mean network", "mine", "Square", "NES"}
+    assert named <= set(by_name)
     assert {"role": "given", "on": "all", "attack": settings_of(own), "n": [80, 80]}.items() <= by_name["mine"].items()
     assert by_name["from plain"]["attack"]["source"] == ModelIdentity.of(net()).sha256
     assert by_name["NES"]["on"] == "survivors"
@@ -157,7 +158,7 @@ def test_the_accuracy_of_one_attack_is_what_evaluate_measures() -> None:
     found = tiny(bnn(), attacks={"mine": own}, **options)
     clean, mine = evaluate(bnn(), images(), {"clean": None, "mine": own}, **options)
     assert (under(found, "clean"), under(found, "mine")) == (clean.accuracy, mine.accuracy)
-    assert accuracy_in(found.records[0], "clean").accuracy == clean.accuracy  # as a record of its own
+    assert clean_in(found.records[0]).accuracy == clean.accuracy  # as a record of its own
 
 
 def test_several_radii_give_one_accuracy_each_that_never_rises() -> None:
@@ -239,7 +240,7 @@ def test_the_running_attack_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: py
 
 def test_is_found_among_other_records_and_printed() -> None:
     found = tiny(Scaled(net()), label="cheat")
-    for words in ("cheat, 80 images", "linf 0.15, quick: ", "95 % interval", FLAGS["gradients"].title):
+    for words in ("cheat, 80 images", "linf 0.14, quick: ", "95 % interval", FLAGS["gradients"].title):
         assert words in str(found)
     assert str(tiny(net(), Threat(eps=0.01))).endswith("No flag is raised.")
     others = evaluate(net(), images(), samples=1, seeds=1)
@@ -260,7 +261,7 @@ def test_is_found_among_other_records_and_printed() -> None:
         ({"level": "quik"}, ValueError, "level='quik'.*'quick'"),
         ({"rule": "median"}, ValueError, "rule='median'.*'vote'"),
         ({"transfer_from": {"x": "y"}}, TypeError, "transfer_from.*'x' is str"),
-        ({"attacks": {"mine": PGD(Threat("linf", 0.1))}}, ValueError, "'mine' has .*eps=0.1.*eps=0.15"),
+        ({"attacks": {"mine": PGD(Threat("linf", 0.1))}}, ValueError, "'mine' has .*eps=0.1.*eps=0.14"),
     ],
 )
 def test_refuses_what_it_cannot_audit(arguments: dict[str, Any], error: type[Exception], message: str) -> None:

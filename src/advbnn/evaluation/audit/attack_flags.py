@@ -67,7 +67,7 @@ def noise(found: Findings) -> Decision:
 
 @flag(
     "Robust only to attacks with one weight sample per step",
-    "Quote the worst case, or an attack with EOT; the authors' attack overestimates the robustness of this model.",
+    "Quote the worst case, or an attack with EOT, and no attack with one weight sample per step.",
 )
 def single_sample(found: Findings) -> Decision:
     """EOT must not break much of what attacks with one weight sample per step leave."""

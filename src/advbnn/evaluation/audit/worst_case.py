@@ -1,5 +1,6 @@
 """The audit: a suite of attacks, the worst-case accuracy under all of them, and flags where it may be too high."""
 
+import html
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,13 +11,14 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
+from advbnn import notebook
 from advbnn.attacks.identity import settings_of
 from advbnn.attacks.threat import Threat
 from advbnn.data.imageset import Examples, row_numbers
 from advbnn.distributed import world
 from advbnn.errors import ArgumentError, ArgumentTypeError, unknown
 from advbnn.evaluation.accuracy import Evaluation, Options, Perturbation, attack_settings
-from advbnn.evaluation.audit.attack_suite import LEVELS
+from advbnn.evaluation.audit.attack_suite import LEVELS, ROLES
 from advbnn.evaluation.audit.flags import Flag
 from advbnn.evaluation.audit.headline import headline, known_seed, near_chance, next_level
 from advbnn.evaluation.audit.runner import AuditRunner
@@ -62,7 +64,9 @@ def audit(
             lie in the ball of the largest radius, and are used from the smallest radius on that contains them.
         save_points: a file for the points of every attack and the worst ones; with several radii, a file for each,
             see `points_file`.
-        options: see `Options`. `seeds` is 1 by default, as every seed repeats the whole audit.
+        options: as for `evaluate`: `samples=20`, `rows`, `label`, `out`, `overwrite`, `progress`, `batch_size=250`,
+            `rule`, `exact`, `engine`, `precision` and `command`; see `Options`. `seeds` is 1 by default, as every seed
+            repeats the whole audit.
     """
     threats, sources, given = _by_radius(threat), dict(transfer_from or {}), dict(attacks or {})
     if level not in LEVELS:
@@ -139,7 +143,7 @@ def _stored_points(points: Points, evaluation: Evaluation, threats: Sequence[Thr
     return {}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Audit:
     """The result of an audit.
 
@@ -166,6 +170,23 @@ class Audit:
         """The raised flags, each with its evidence at the largest radius that raises it."""
         flags = {flag.name: flag for record in self.records for flag in self.flags(_radius(record)) if flag.raised}
         return tuple(flags.values())
+
+    def __repr__(self) -> str:
+        raised = ", ".join(flag.name for flag in self.raised) or "none"
+        return f"Audit({'; '.join(map(headline, self.records))}; flags raised: {raised})"
+
+    def _repr_html_(self) -> str:
+        """The worst case at each radius, then the attacks at the largest radius and the raised flags, for notebooks."""
+        first, last = self.records[0], self.records[-1]
+        what = f"{first.model.label}: worst case over the attacks of a {first.name} audit"
+        tables = [self.records._repr_html_().replace("Measured accuracies", html.escape(what))]
+        rows = []
+        for entry in last.details["attacks"]:
+            role = ROLES.get(entry["role"], entry["role"])
+            rows.append((entry["name"], role, f"{sum(entry['correct']):,} of {sum(entry['n']):,}"))
+        tables.append(notebook.table(f"Attacks at radius {_radius(last):.4g}", ("attack", "kind", "correct"), rows))
+        flags = [(flag.title, flag.evidence) for flag in self.raised] or [("none", "")]
+        return "".join([*tables, notebook.table("Raised flags", ("flag", "evidence"), flags)])
 
     def __str__(self) -> str:
         first = self.records[0]

@@ -1,12 +1,16 @@
 """The flags of an audit, explained for readers who do not know about gradient masking."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from advbnn.evaluation.audit.attack_suite import ROLES
 from advbnn.evaluation.audit.flags import FLAGS, Flag
 from advbnn.evaluation.audit.headline import band
 from advbnn.evaluation.records import Record, Records
+from advbnn.report.audited import audited_attacks
 from advbnn.report.elements import NOTHING, Cell, Notice, Section, Table, percent, percent_range
 from advbnn.report.select import ball, ball_title
+from advbnn.report.series import Titles, reaches
 from advbnn.report.style import Look
 
 _WORDS = (
@@ -20,9 +24,9 @@ _Flags = dict[str, list[tuple[str, Flag]]]
 """By name, the flags of each norm and radius, such as "linf 0.035"."""
 
 
-def checks_section(worst: Records, looks: Mapping[str, Look]) -> Section | None:
+def checks_section(worst: Records, looks: Mapping[str, Look], titles: Titles) -> Section | None:
     """The flags of all audits, the raised ones with an explanation, and the attacks of the suite."""
-    flags = {look: found for label, look in looks.items() if (found := _flags(worst.where(label=label)))}
+    flags = {look: found for label, look in looks.items() if (found := _flags(worst.where(label=label), titles))}
     if not flags:
         return None
     notices = [
@@ -33,16 +37,32 @@ def checks_section(worst: Records, looks: Mapping[str, Look]) -> Section | None:
     ]
     if not notices:
         notices = [Notice(title="No flag is raised", words="The audit found no sign that its attacks failed.")]
-    tables, folded = [_overview(flags)], [_evidence(flags), _suite(worst, looks)]
+    tables, folded = [_overview(flags)], [_evidence(flags), _suite(worst, looks, titles)]
     return Section(name="checks", title="Audit flags", words=[_WORDS], notices=notices, tables=tables, folded=folded)
 
 
-def _flags(worst: Sequence[Record]) -> _Flags:
+def _flags(worst: Sequence[Record], titles: Titles) -> _Flags:
     by_name: _Flags = {}
     for record in sorted(worst, key=ball):
         for flag in record.details["flags"]:
-            by_name.setdefault(flag["name"], []).append((ball_title(record), Flag(**flag)))
+            found = Flag(**flag)
+            evidence = _renamed(found.evidence, record, titles)
+            by_name.setdefault(found.name, []).append((ball_title(record), replace(found, evidence=evidence)))
     return by_name
+
+
+def _renamed(evidence: str, record: Record, titles: Titles) -> str:
+    """The evidence with the names that attacks have in this report, and a warning if one cannot reach the radius."""
+    entries = sorted(record.details["attacks"], key=lambda entry: -len(entry["name"]))
+    names = {entry["name"]: titles.of(entry["name"], entry["attack"]) for entry in entries}
+    weak = {one.name for one in audited_attacks(record) if not reaches(one)}
+    used = []
+    for name in [name for name in names if name in evidence and (names[name] != name or name in weak)]:
+        evidence = evidence.replace(f"under {name}", f"under {names[name]}")
+        used += [names[name]] if name in weak else []
+    if used:
+        evidence += f" The steps of {min(used, key=len)} do not reach this radius, so this attack is weak here."
+    return evidence
 
 
 def _notice(look: Look, name: str, raised: Sequence[tuple[str, Flag]]) -> Notice:
@@ -79,7 +99,7 @@ def _evidence(flags: Mapping[Look, _Flags]) -> Table:
     return Table(name="evidence", caption="The evidence behind every flag.", columns=columns, rows=rows)
 
 
-def _suite(worst: Records, looks: Mapping[str, Look]) -> Table:
+def _suite(worst: Records, looks: Mapping[str, Look], titles: Titles) -> Table:
     rows = []
     for label, look in looks.items():
         for record in sorted(worst.where(label=label), key=ball):
@@ -87,7 +107,9 @@ def _suite(worst: Records, looks: Mapping[str, Look]) -> Table:
             for entry in record.details["attacks"]:
                 right, asked = sum(entry["correct"]), sum(entry["n"])
                 share = f"{percent(right / asked)} %" if entry["on"] == "all" and asked else ""
-                rows.append([*where, Cell(entry["name"]), Cell(entry["role"]), Cell(f"{right:,} of {asked:,}", share)])
+                title = Cell(titles.of(entry["name"], entry["attack"]))
+                role = Cell(ROLES.get(entry["role"], entry["role"]))
+                rows.append([*where, title, role, Cell(f"{right:,} of {asked:,}", share)])
             name = Cell("all together", "" if (found := band(record)) is None else f"({found})")
             left = Cell(f"{percent(record.accuracy)} %", percent_range(*record.interval), strong=True)
             rows.append([*where, name, Cell(f"worst case ({record.name})", strong=True), left])

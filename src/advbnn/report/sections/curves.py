@@ -1,13 +1,13 @@
 """Accuracy while one setting varies: one plot for each attack, with all models."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 from advbnn.evaluation.records import Record, Records
 from advbnn.report import plots
 from advbnn.report.elements import NOTHING, Cell, Figure, Section, Table, percent, percent_range
-from advbnn.report.select import ball, clean_of, condition, images_of, is_authors_attack, labels_of, radius, samples_of
+from advbnn.report.select import condition, images_of, labels_of, samples_of
 from advbnn.report.style import Look
 
 _SECTIONS = {
@@ -35,27 +35,24 @@ _WORDS = {
     "alpha": "Each point is a network trained with another weight alpha of the KL to the prior. A smaller alpha lets "
     "the network fit its training images more closely, and may cost robustness.",
 }
-_WORST = (
-    "Dashed lines show the worst case: the accuracy at the worst point that the audit found for each image. The gap "
-    "between the solid and the dashed line of a model is what the single attack missed."
-)
+_FEWEST = 3  # points of a line; a line through two would suggest what lies between
 
 
-def curve_section(name: str, records: Records, worst: Records, looks: Mapping[str, Look]) -> Section | None:
-    """A section of curves, by its name in `_SECTIONS`; those over the radius show the worst case beside each model."""
+def curve_section(
+    name: str, records: Records, looks: Mapping[str, Look], shown: Collection[str] = ()
+) -> Section | None:
+    """A section of curves, by its name in `_SECTIONS`; attacks with a name in `shown` are shown elsewhere."""
     title, curves = _SECTIONS[name]
     figures: list[Figure] = []
     words: list[str] = []
     for curve in curves:
         panels: dict[str, list[Record]] = {}
         for record in records.where(curve=curve):
-            if record.correct:
+            if record.correct and record.name not in shown:
                 panels.setdefault(_panel_title(record), []).append(record)
-        dashed = _worst_lines(records, worst, looks, panels) if curve == "radius" else {}
         names = _anchors(curve, panels)
-        figures += [_figure(names[at], curve, at, panel, looks, dashed.get(at, ())) for at, panel in panels.items()]
+        figures += [_figure(names[at], curve, at, panel, looks) for at, panel in panels.items()]
         words += [_WORDS[curve]] if panels else []
-        words += [_WORST] if any(dashed.values()) else []
     return Section(name=name, title=title, words=words, figures=figures) if figures else None
 
 
@@ -65,16 +62,12 @@ def _panel_title(record: Record) -> str:
     return record.name if record.threat is None else f"{record.name}, {record.threat.norm}"
 
 
-def _figure(
-    name: str, curve: str, title: str, panel: Sequence[Record], looks: Mapping[str, Look], dashed: Sequence[plots.Line]
-) -> Figure:
+def _figure(name: str, curve: str, title: str, panel: Sequence[Record], looks: Mapping[str, Look]) -> Figure:
     found = labels_of(panel)
     shown = [look for label, look in looks.items() if label in found]
     solid = [_line(look, [r for r in panel if r.model.label == look.label]) for look in shown]
-    drawn = [*solid, *(line for line in dashed if line.look in shown)]
     axis = _AXES[curve]
-    plotted = plots.Panel(lines=drawn, x_label=axis, log=curve in _LOGARITHMIC)
-    authors = " (the authors' attack)" if is_authors_attack(panel[-1]) else ""
+    plotted = plots.Panel(lines=solid, x_label=axis, log=curve in _LOGARITHMIC)
     measured = images_of(panel) if curve == "ensemble" else f"{images_of(panel)}; {samples_of(panel)}"
     ends = " ".join(
         f"{line.look.title}: {line.y[0]:.1f} % at {line.x[0]:.4g}, {line.y[-1]:.1f} % at {line.x[-1]:.4g}."
@@ -82,7 +75,7 @@ def _figure(
     )
     return Figure(
         name=name,
-        caption=f"{title[0].upper()}{title[1:]}{authors}. {measured}.",
+        caption=f"{title[0].upper()}{title[1:]}. {measured}.",
         alt=f"Accuracy against the {axis}, {title}. {ends}",
         draw=partial(plots.lines_svg, name, plotted, y_label="accuracy, %", top=100),
         numbers=_numbers(name, f"Accuracy in % with its 95 % interval, {title}.", axis, panel, shown),
@@ -93,26 +86,8 @@ def _line(look: Look, points: Sequence[Record]) -> plots.Line:
     ordered = sorted(points, key=lambda r: r.at or 0.0)
     low, high = ([100 * r.interval[end] for r in ordered] for end in (0, 1))
     y = [100 * r.accuracy for r in ordered]
-    return plots.Line(look=look, x=[r.at or 0.0 for r in ordered], y=y, low=low, high=high)
-
-
-def _worst_lines(
-    records: Records, worst: Records, looks: Mapping[str, Look], panels: Mapping[str, Sequence[Record]]
-) -> dict[str, list[plots.Line]]:
-    """The lines of the worst case by the title of their panel: one panel per norm, if possible the paper's attack."""
-    titles: dict[str, str] = {}
-    for title, panel in sorted(panels.items(), key=lambda item: not is_authors_attack(item[1][-1])):
-        titles.setdefault(ball(panel[-1])[0], title)
-    lines: dict[str, list[plots.Line]] = {}
-    for norm, title in titles.items():
-        for label, look in looks.items():
-            points = {radius(r): 100 * r.accuracy for r in worst.where(label=label) if ball(r)[0] == norm}
-            if points and (clean := clean_of(records, label)) is not None:
-                points[0.0] = 100 * clean.accuracy
-            if points:
-                x, y = zip(*sorted(points.items()), strict=True)
-                lines.setdefault(title, []).append(plots.Line(look=look, x=x, y=y, style="dashed"))
-    return lines
+    style = "solid" if len(ordered) >= _FEWEST else "points"
+    return plots.Line(look=look, x=[r.at or 0.0 for r in ordered], y=y, low=low, high=high, style=style)
 
 
 def _numbers(name: str, caption: str, axis: str, panel: Sequence[Record], shown: Sequence[Look]) -> Table:
