@@ -1,8 +1,8 @@
-"""The defences that this library began with, described as the published ones: Adv-BNN, RSE, and several modes."""
+"""The defences that this library began with, described as the published ones, and the baselines without randomness."""
 
 from advbnn.attacks import PGD, paper_pgd
 from advbnn.attacks.threat import Threat
-from advbnn.defenses.published import EVERY_PASS, AuthorsProtocol, Claim, Published
+from advbnn.defenses.published import EVERY_PASS, NEVER, AuthorsProtocol, Claim, Published
 
 ADV_BNN = Published(
     name="adv_bnn",
@@ -59,4 +59,35 @@ MODES = Published(
     protocol=AuthorsProtocol(PGD(Threat("linf", 8 / 255), steps=20, step_size=2 / 255, random_start=True), passes=5),
     samples=5,
     recipe="configs/cifar10-modes5.toml",
+)
+
+
+ADV = Published(
+    name="adv",
+    title="Adversarial training",
+    paper="Madry et al., Towards Deep Learning Models Resistant to Adversarial Attacks",
+    venue="ICLR 2018",
+    code="",
+    network=None,
+    random="nothing",
+    redrawn=NEVER,
+    shared=True,
+    trained=True,
+    protocol=AuthorsProtocol(PGD(Threat("linf", 8 / 255), steps=20, step_size=2 / 255, random_start=True), NEVER),
+    recipe="configs/cifar10-resnet18-adv.toml",
+)
+
+NONE = Published(
+    name="none",
+    title="No defence",
+    paper="none: plain training",
+    venue="",
+    code="",
+    network=None,
+    random="nothing",
+    redrawn=NEVER,
+    shared=True,
+    trained=False,
+    protocol=AuthorsProtocol(PGD(Threat("linf", 8 / 255), steps=20, step_size=2 / 255, random_start=True), NEVER),
+    recipe="configs/cifar10-resnet18-none.toml",
 )
