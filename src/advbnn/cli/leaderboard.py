@@ -96,11 +96,10 @@ def rescore(
     if found.worst_case is None or found.samples is None:
         raise ArgumentError(f"{path}: status {found.status!r} has no worst case to lower; audit its network first")
     with open_run(subject, how) as (opened, test, shared, leads):
-        threat = opened.threat or Threat(found.threat.norm, found.threat.eps)
-        if abs(threat.eps - found.threat.eps) > 1e-6:
-            threat = Threat(found.threat.norm, found.threat.eps)
-        if "rows" in shared and shared["rows"] is None and found.worst_case.n < len(test):
+        threat = Threat(found.threat.norm, _exact_radius(found.threat.eps))
+        if shared["rows"] is None and found.worst_case.n < len(test):
             shared["rows"] = range(found.worst_case.n)
+        shared["out"] = how.out  # other points would be another measurement of the same name
         settings: dict[str, Any] = {"samples": found.samples, "exact": found.samples > 1, "rule": found.rule}
         record = rescore_points(opened.model, test, threat, adversarial, **shared | settings)
         if not leads:
@@ -222,6 +221,12 @@ def _save(made: "Entry", folder: Path) -> None:
     worst = made.worst_case
     number = "" if worst is None else f", worst case {100 * worst.accuracy:.1f} % at level {worst.level}"
     typer.echo(f"{path}: {made.name}, {made.status}{number}")
+
+
+def _exact_radius(eps: float) -> float:
+    """The radius of an entry, which has six digits; a whole number of steps of 1/255 is taken for that."""
+    steps = round(255 * eps)
+    return steps / 255 if abs(steps / 255 - eps) < 1e-6 else eps
 
 
 def _radius(record: Any) -> float | None:

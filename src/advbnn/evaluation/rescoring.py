@@ -12,7 +12,6 @@ from advbnn.attacks.threat import Threat
 from advbnn.data.imageset import Examples
 from advbnn.errors import ArgumentError
 from advbnn.evaluation.accuracy import Evaluation, Options
-from advbnn.evaluation.audit.worst_case import WORST_CASE
 from advbnn.evaluation.audit.worst_points import chance_correct
 from advbnn.evaluation.batchwise import Batch
 from advbnn.evaluation.points import Points
@@ -20,7 +19,7 @@ from advbnn.evaluation.records import Record
 from advbnn.randomness import derive_seed
 
 POINTS = "points"
-"""The name of the record."""
+"""The kind and the name of the record."""
 
 
 def rescore(
@@ -59,7 +58,7 @@ def rescore(
         return {"correct": torch.stack(by_seed, 1)[:, None]}
 
     settings = {"name": POINTS, "files": [one.sha256 for one in loaded], "comparison_samples": comparison_samples}
-    plan = replace(evaluation.plan, kind=WORST_CASE, name=POINTS, threat=threat, attack=settings)
+    plan = replace(evaluation.plan, kind=POINTS, name=POINTS, threat=threat, attack=settings)
     return evaluation.measure([plan], work)[0]
 
 

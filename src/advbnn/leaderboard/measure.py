@@ -120,9 +120,10 @@ def plateau(evaluation: Evaluation, threat: Threat, steps: int, eot: Sequence[in
 
 
 def autoattack_rand(evaluation: Evaluation, threat: Threat) -> Records:
-    """AutoAttack `rand` as its package runs it (APGD-CE and APGD-DLR, EOT 20), scored by one pass at what it returns.
+    """AutoAttack `rand` as its package runs it: APGD-CE and APGD-DLR with EOT 20.
 
-    For images that survive the passes of the attack it returns the clean image, so this is no upper bound.
+    Two accuracies: as the package counts, by the pass in which an attack succeeded; and by one fresh pass at the points
+    that it returns. For an image that survives it returns the clean one, so the second is no bound on anything.
     """
     from pyautoattack import AutoAttack  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
@@ -135,11 +136,21 @@ def autoattack_rand(evaluation: Evaluation, threat: Threat) -> Records:
             with evaluating(model), without_parameter_gradients(model), seeded_globally(crafting, x.device):
                 settings: dict[str, Any] = {"norm": _NORMS[threat.norm], "eps": threat.eps, "version": "rand"}
                 attack = AutoAttack(model, seed=crafting % 2**31, device=x.device, **settings)
-                x_adv = attack.run_standard_evaluation(x, y, batch_size=len(x))
+                x_adv, labels = attack.run_standard_evaluation(x, y, batch_size=len(x))
                 with torch.no_grad():
-                    right.append(model(x_adv).argmax(1) == y)
-        return {"correct": torch.stack(right, 1)[:, None]}
+                    right.append(torch.stack([labels == y, model(x_adv).argmax(1) == y], 1))
+        return {"correct": torch.stack(right, 2)}
 
-    settings = {"name": "pyautoattack.AutoAttack", "version": "rand", "scored by": "one pass"}
-    plan = replace(evaluation.plan, kind="attack", name="AutoAttack rand", attack=settings, threat=threat, samples=1)
-    return evaluation.measure([plan], work)
+    counted = {"as it counts": "the pass of the attack", "its points on a fresh pass": "one fresh pass"}
+    plans = [
+        replace(
+            evaluation.plan,
+            kind="attack",
+            name=f"AutoAttack rand, {title}",
+            attack={"name": "pyautoattack.AutoAttack", "version": "rand", "scored by": scored},
+            threat=threat,
+            samples=1,
+        )
+        for title, scored in counted.items()
+    ]
+    return evaluation.measure(plans, work)
