@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from safetensors.torch import save_file
 
 from advbnn.data import load
+from advbnn.evaluation.audit import LEVELS
 from advbnn.evaluation.records import Records
 from advbnn.leaderboard.entry import load as load_entry
 
@@ -50,6 +52,15 @@ accuracy = 0.9
 where = "a belief"
 eps = 0.02
 """
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The quick level, with hardly any steps."""
+    effort = {"eot": (1, 2), "steps": (3, 6), "restarts": 2, "apgd_steps": 4, "apgd_eot": 2, "selection_samples": 2}
+    queries = {"query_eot": 1, "square_queries": 5, "nes_queries": 12, "nes_directions": 2, "comparison_samples": 20}
+    scores = {"ensembles": 2, "max_weight_samples": 50}
+    monkeypatch.setitem(LEVELS, "quick", replace(LEVELS["quick"], **effort, **queries, **scores))
 
 
 @pytest.fixture
