@@ -71,7 +71,10 @@ class Accuracy:
 
 @dataclass(frozen=True, kw_only=True)
 class Attacked(Accuracy):
-    """The accuracy under one attack: its settings, and whether it ran on `"all"` images or on `"survivors"`."""
+    """The accuracy under one attack, with its settings.
+
+    It ran `on` `"all"` images or on `"survivors"`; `"its own count"` is scored otherwise, and not comparable.
+    """
 
     name: str
     settings: Mapping[str, Any] = field(default_factory=dict)

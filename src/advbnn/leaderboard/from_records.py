@@ -262,7 +262,9 @@ def _accuracy(record: Record) -> board.Accuracy:
 
 
 def _attacked(record: Record) -> board.Attacked:
-    return board.Attacked(**_numbers(record), name=record.name, settings=_plain(record.attack))
+    # AutoAttack counts the unluckiest of its passes, which may be below the expected accuracy
+    on = "its own count" if "scored by" in (record.attack or {}) else "all"
+    return board.Attacked(**_numbers(record), name=record.name, settings=_plain(record.attack), on=on)
 
 
 def _numbers(record: Record) -> dict[str, Any]:
