@@ -30,8 +30,9 @@ KINDS: dict[str, Callable[[], Defense]] = {
     "average": lambda: quick("adv", averaging=Averaging(decay=0.9)),
     "early stopping": lambda: quick("bnn", early_stopping=EarlyStopping(fraction=0.25, samples=1)),
     "langevin": lambda: quick("none", optimizer={"kind": "langevin", "burn_in": 1, "every": 1}),
+    "modes": lambda: quick("adv"),
 }
-"""What is trained, by name."""
+"""What is trained, by name; "modes" are two of it in one run."""
 
 KILLED = 9
 _EVENTS = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate")
@@ -105,7 +106,17 @@ def train(kind: str, out: Path, last: int = 0, note: Path | None = None) -> None
         operations.watch()
     value = KINDS[kind]()
     net = value.build(classes=10, shape=(1, 8, 8), seed=0)
-    fit(net, digits(32), value, seed=5, out=out, resume=True, save_every=0.0, log_every=1)
+    fit(
+        net,
+        digits(32),
+        value,
+        seed=5,
+        out=out,
+        resume=True,
+        save_every=0.0,
+        log_every=1,
+        modes=2 if kind == "modes" else 1,
+    )
     if note is not None:
         found = {"operations": operations.count, "modules": [name for name in sys.modules if "__main__" not in name]}
         note.write_text(json.dumps(found))
@@ -113,9 +124,11 @@ def train(kind: str, out: Path, last: int = 0, note: Path | None = None) -> None
 
 def result(out: Path) -> dict[str, Any]:
     """What a run leaves, but for times: weights, metrics, and the names of its files."""
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    files = [path for path in sorted(out.rglob("metrics.jsonl")) if path.is_file()]
+    lines = [json.loads(line) for path in files for line in path.read_text().splitlines()]
+    weights = [path for path in sorted(out.rglob("*.safetensors")) if "checkpoints" not in path.parts]
     return {
-        "weights": {path.name: file_digest(path) for path in sorted(out.glob("*.safetensors"))},
+        "weights": {str(path.relative_to(out)): file_digest(path) for path in weights},
         "metrics": [{name: value for name, value in line.items() if "second" not in name} for line in lines],
         "files": sorted(str(path.relative_to(out)) for path in out.rglob("*")),
     }

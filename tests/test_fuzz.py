@@ -14,8 +14,11 @@ import advbnn
 from advbnn import attacks, data, defenses, models
 from advbnn.attacks.losses import Objective
 from advbnn.bayes.likelihoods import Categorical, Gaussian
+from advbnn.defenses.defense import Swag
+from advbnn.defenses.registry import PUBLISHED
 from advbnn.errors import AdvbnnError
 from advbnn.training.config import Config
+from advbnn.training.mode_plan import ModePlan
 from fuzzing import judge, some
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # few images, and large radii
@@ -24,11 +27,13 @@ LINF = attacks.Threat("linf", 0.1)
 SETTINGS: list[tuple[type, tuple[Any, ...]]] = [
     *((getattr(attacks, name), (LINF,)) for name in ["PGD", "FGSM", "BIM", "GradientAscent", "APGD", "EvasivePGD"]),
     *((getattr(attacks, name), (LINF,)) for name in ["CW", "Square", "NES", "SPSA", "ZOO"]),
+    *((getattr(attacks, name), (LINF,)) for name in ["ARC", "FAB", "HopSkipJump", "FixedRandomness", "UncertaintyPGD"]),
     *((cls, ()) for cls in (attacks.Threat, Objective, Categorical, Gaussian, Config, defenses.Defense)),
     *((cls, ()) for cls in (defenses.Plain, defenses.Noisy, defenses.Variational, defenses.RobustELBO)),
     *((cls, ()) for cls in (defenses.Averaging, defenses.EarlyStopping, defenses.SGDOptimizer)),
     *((cls, ()) for cls in (defenses.AdamOptimizer, defenses.LangevinSampler, defenses.Constant)),
-    *((cls, ()) for cls in (defenses.Stages, defenses.Cosine, defenses.OneCycle)),
+    *((cls, ()) for cls in (defenses.Stages, defenses.Cosine, defenses.OneCycle, Swag, ModePlan)),
+    *((type(entry.network), ()) for entry in PUBLISHED.values()),
 ]
 """The classes of settings, with the arguments that they need."""
 

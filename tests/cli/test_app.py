@@ -85,7 +85,7 @@ def test_a_bug_shows_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     ("arguments", "words"),
     [
         (["trian"], "Did you mean 'train'"),
-        (["evaluate"], "Missing argument"),
+        (["evaluate"], "run folder"),
         (["evaluate", "RUN", "--stesp", "3"], "--steps"),
         (["evaluate", "RUN", "--eps", "8/0"], "'--eps'"),
         (["predict", 5000 * "x", "image.png"], "'run'"),

@@ -33,6 +33,7 @@ COMMANDS = {
     "evaluate": f"robust --attack pgd --steps 1 --eps 0.05 {_SMALL}",
     "audit": f"robust --level quick --eps 0.05 {_SMALL}",
     "curve": f"robust steps --at 1 --attack pgd --eps 0.05 {_SMALL}",
+    "compare": f"plain robust --attack pgd --steps 1 --eps 0.05 {_SMALL}",
     "transfer": f"plain robust --attack pgd --steps 1 --eps 0.05 {_SMALL}",
     "uncertainty": f"robust --attack pgd --steps 1 --eps 0.05 {_SMALL}",
     "predict": "robust image.png --samples 1 --device cpu",

@@ -20,10 +20,8 @@ def test_prints_a_label_or_abstains(runs: Path, tmp_path: Path, advbnn: Callable
     assert [Path(line.split()[0]).name for line in shown[1:3]] == ["digit.png", "noise.png"]
     assert shown[2].endswith("abstain")
     assert "of the 500 test images of digits" in shown[3]
-    strange = tmp_path / os.fsdecode(b"gr\xfc\xdf.png")  # a name that is not UTF-8 is shown as well as it can be
-    (tmp_path / "digit.png").rename(strange)
-    assert "gr" in advbnn("predict", runs / "robust", strange, "--device", "cpu")
-    strange.rename(tmp_path / "digit.png")
+    strange = os.fsdecode(b"gr\xfc\xdf.png")
+    assert "not UTF-8" in advbnn("predict", runs / "robust", tmp_path / strange, "--device", "cpu", status=2)
     assert " abstain" not in advbnn(*command[:3], "--coverage", 1, "--device", "cpu")
     assert "--coverage must be" in advbnn(*command, "--coverage", 2, "--device", "cpu", status=1)
     assert "'--samples': '0'" in advbnn(*command, "--samples", 0, "--device", "cpu", status=2)

@@ -50,5 +50,5 @@ def test_bits_are_uniform_and_the_same_in_all_layers() -> None:
 
 
 def test_bad_numbers_are_refused() -> None:
-    with pytest.raises(ValueError, match="bits"):
+    with pytest.raises(ValueError, match="most"):
         RandomPrecision(fewest=8, most=4)

@@ -1,3 +1,4 @@
+import pytest
 import torch
 
 from advbnn import models
@@ -21,6 +22,11 @@ def test_the_penalty_makes_the_scale_grow() -> None:
     noise = FeatureNoise((1, 2, 2), init=0.25, gamma=1e-4)
     noise.penalty().backward()
     torch.testing.assert_close(noise.sigma.grad, torch.full((1, 2, 2), -1e-4 * 0.5 / 0.25**0.5))
+
+
+def test_images_of_another_size_are_refused() -> None:
+    with pytest.raises(ValueError, match="image_size=32 must"):
+        PerturbedFeatures().wrap(models.build("small_cnn", image_size=8, channels=1))
 
 
 def test_places_and_shapes_in_a_residual_network() -> None:

@@ -1,6 +1,9 @@
 """What every published defence promises: when its randomness changes, what shares it, and that it can be wrapped."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -85,6 +88,15 @@ def test_a_recipe_names_it_and_builds_it(entry: Published) -> None:
     if entry.name != "resize_pad":  # the small network takes one size
         model = defense(entry.name, "digits").build(classes=10, shape=(1, 8, 8))
         assert model(torch.rand(2, 1, 8, 8)).shape == (2, 10)
+
+
+def test_the_page_lists_all_and_its_examples_run() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "defenses.md").read_text(encoding="utf-8")
+    for entry in PUBLISHED.values():
+        assert f"| `{entry.name}` |" in text and entry.paper in text and entry.code in text
+    scope: dict[str, Any] = {}
+    exec("\n".join(re.findall(r"```python\n(.*?)```", text, re.S)), scope)
+    assert scope["right"].shape == (2,)
 
 
 class Coin(nn.Module):

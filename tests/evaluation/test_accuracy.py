@@ -201,7 +201,7 @@ def test_two_processes_give_what_one_gives(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"batch_size": 0}, "batch_size=0 must be at least 1"),
+        ({"batch_size": 0}, "batch_size must be a positive whole number"),
         ({"seeds": 0}, "seeds must be .*got 0"),
         ({"seeds": (1, 1)}, r"distinct seeds, got \(1, 1\)"),
         ({"rule": "votes"}, "rule='votes'.*'vote'"),

@@ -120,7 +120,7 @@ def test_an_audit_by_the_old_rule_is_a_range() -> None:
     assert text == shown(new)[0]
     assert note == f"to {100 * most.accuracy:.1f} [{100 * old.interval[0]:.1f}, {100 * most.interval[1]:.1f}]"
     after = " ".join(section(compose(Records([old])), "headline").after)
-    assert "older audit" in after and "level quick" in after
+    assert "older audit" in after and "quick" in after and "standard" in after
     assert "older audit" not in " ".join(section(compose(Records([new])), "headline").after)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from advbnn.attacks.base import Attack, like_rows
 from advbnn.attacks.gradient import Network
 from advbnn.attacks.oracle import Oracle
-from advbnn.errors import ArgumentError, positive_whole
+from advbnn.errors import ArgumentError, positive_whole, within
 
 _OVERSHOOT = 0.05
 _EQUAL = 1e-9  # two sums of the same weights
@@ -53,8 +53,8 @@ class ARC(Attack):
             positive_whole("classes", self.classes)
         if self.threat.norm == "l1":
             raise ArgumentError("ARC is for norm 'linf' or 'l2', got 'l1'; use PGD or APGD")
-        if self.step_size is not None and not 0 < self.step_size < math.inf:
-            raise ArgumentError(f"step_size must be positive and finite, got {self.step_size}")
+        if self.step_size is not None:
+            within("step_size", self.step_size, "(0, 1e30]")
         if not math.isfinite(self.eta):
             raise ArgumentError("step_size is required when eps is infinite")
 

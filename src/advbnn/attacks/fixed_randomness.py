@@ -8,6 +8,7 @@ from advbnn.attacks.base import AttackResult
 from advbnn.attacks.pgd import PGD
 from advbnn.bayes.prediction import Ensemble
 from advbnn.errors import ArgumentError, positive_whole
+from advbnn.randomness import check_seed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,7 @@ class FixedRandomness(PGD):
     def __post_init__(self) -> None:
         super().__post_init__()
         positive_whole("samples", self.samples)
+        check_seed(self.ensemble_seed, "ensemble_seed")
         if not self.objective.classifies:
             raise ArgumentError("FixedRandomness attacks an ensemble of classifiers, got loss='nll'; use PGD")
 

@@ -20,11 +20,11 @@ QUICK_IMAGES = 200
 class AuditMeasurement(Measurement):
     """As for other measurements, with one seed."""
 
-    samples: Annotated[int, typer.Option(help="Weight samples of the classifier.")] = 20
-    seeds: Annotated[int, typer.Option(help="Repetitions of the whole audit.")] = 1
+    samples: Annotated[int, options.count("Weight samples of the classifier.")] = 20
+    seeds: Annotated[int, options.count("Repetitions of the whole audit.")] = 1
     limit: Annotated[
         int | None,
-        typer.Option(help=f"Use only the first LIMIT test images; by default {QUICK_IMAGES} at quick, else all."),
+        options.count(f"Use only the first N test images; by default {QUICK_IMAGES} at quick, else all."),
     ] = None
 
 

@@ -32,6 +32,8 @@ def curve(
     from advbnn.evaluation import curves
     from advbnn.evaluation.accuracy import CLEAN
 
+    if subject.model is not None and subject.run is not None and over is not None:
+        raise typer.BadParameter(f"give a run folder or --model, not both; got {subject.run} and {subject.model}")
     subject, first = subject.shifted()
     over = options.one_of(OVER)(first) if first is not None else over
     if over is None:

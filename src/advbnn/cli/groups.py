@@ -54,7 +54,7 @@ class Subject:
     model: Annotated[str | None, typer.Option(metavar="FILE.py:FUNCTION", help=_MODEL)] = None
     weights: Annotated[Path | None, typer.Option(help=_WEIGHTS)] = None
     data: Annotated[str | None, typer.Option(help=_DATA)] = None
-    size: Annotated[int | None, typer.Option(help=_SIZE)] = None
+    size: Annotated[int | None, options.count(_SIZE)] = None
     last: options.Last = False
 
     def check(self) -> None:
@@ -88,7 +88,7 @@ class Subjects:
     )
     weights: Annotated[list[Path] | None, typer.Option(help=f"{_WEIGHTS} One for each --model, in their order.")] = None
     data: Annotated[str | None, typer.Option(help=_DATA)] = None
-    size: Annotated[int | None, typer.Option(help=_SIZE)] = None
+    size: Annotated[int | None, options.count(_SIZE)] = None
 
     def each(self) -> list[Subject]:
         """The subjects, checked: runs first."""

@@ -40,7 +40,7 @@ def predict(
     inputs = read_inputs(images, reference.shape).to(place, dtype_of(opened.model))
     limit = cutoff(opened.model, reference, coverage, samples, seed)
     found = predict_batch(opened.model, inputs, samples, seed)
-    names = [typer.format_filename(path) for path in images]  # a name that is not UTF-8 cannot be printed
+    names = list(map(str, images))
     width = max(len("image"), *map(len, names))
     typer.echo(f"{'image':{width}}  {'label':>12}  probability  entropy  disagreement")
     for row, name in enumerate(names):

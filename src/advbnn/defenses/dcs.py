@@ -11,7 +11,7 @@ from advbnn.attacks.threat import Threat
 from advbnn.defenses.kept_draw import KeptDraw
 from advbnn.defenses.published import BETWEEN, AuthorsProtocol, Claim, Published
 from advbnn.defenses.surgery import replaced
-from advbnn.errors import ArgumentError
+from advbnn.errors import ArgumentError, positive_whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,10 +23,9 @@ class RandomTaps:
     taps: int = 2
 
     def __post_init__(self) -> None:
-        if self.size < 1 or self.size % 2 == 0:
+        if positive_whole("size", self.size, most=99) % 2 == 0:
             raise ArgumentError(f"size must be an odd kernel size such as 5, got {self.size}")
-        if not 0 < self.taps <= self.size**2:
-            raise ArgumentError(f"taps must lie in 1 to size^2 = {self.size**2}, got {self.taps}")
+        positive_whole("taps", self.taps, most=self.size**2)
 
     def wrap(self, net: nn.Module) -> nn.Module:
         if any(isinstance(module, RandomTapsConv2d) for module in net.modules()):

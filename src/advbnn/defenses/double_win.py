@@ -13,7 +13,7 @@ from advbnn.attacks.threat import Threat
 from advbnn.defenses.kept_draw import KeptDraw
 from advbnn.defenses.published import BETWEEN, AuthorsProtocol, Claim, Published
 from advbnn.defenses.surgery import replaced
-from advbnn.errors import ArgumentError
+from advbnn.errors import ArgumentError, whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +25,8 @@ class RandomPrecision:
     most: int = 16
 
     def __post_init__(self) -> None:
-        if not 2 <= self.fewest <= self.most <= 16:
-            raise ArgumentError(f"bits must satisfy 2 <= fewest <= most <= 16, got {self.fewest} and {self.most}")
+        whole("fewest", self.fewest, 2, 16)
+        whole("most", self.most, self.fewest, 16)
 
     def wrap(self, net: nn.Module) -> nn.Module:
         return net if isinstance(net, RandomPrecisionNet) else RandomPrecisionNet(net, self.fewest, self.most)

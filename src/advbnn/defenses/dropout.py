@@ -9,7 +9,7 @@ from advbnn.attacks import PGD
 from advbnn.attacks.threat import Threat
 from advbnn.defenses.published import EVERY_PASS, AuthorsProtocol, Published
 from advbnn.defenses.surgery import last_linear, replaced
-from advbnn.errors import ArgumentError
+from advbnn.errors import within
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,8 +20,7 @@ class MonteCarloDropout:
     rate: float = 0.5
 
     def __post_init__(self) -> None:
-        if not 0 < self.rate < 1:
-            raise ArgumentError(f"rate must be the fraction of units that are dropped, in (0, 1); got {self.rate}")
+        within("rate", self.rate, "(0, 1)", "it is the fraction of units that are dropped")
 
     def wrap(self, net: nn.Module) -> nn.Module:
         if any(isinstance(module, AlwaysDropout) for module in net.modules()):

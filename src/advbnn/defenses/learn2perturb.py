@@ -10,7 +10,7 @@ from advbnn.attacks import PGD
 from advbnn.attacks.threat import Threat
 from advbnn.defenses.published import EVERY_PASS, AuthorsProtocol, Published
 from advbnn.defenses.surgery import replaced
-from advbnn.errors import ArgumentError, positive_whole
+from advbnn.errors import ArgumentError, positive_whole, within
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +32,8 @@ class PerturbedFeatures:
         for name in ("channels", "image_size"):
             positive_whole(name, getattr(self, name))
         for name in ("init", "lowest"):
-            if not getattr(self, name) > 0:
-                raise ArgumentError(f"{name} must be a positive standard deviation, got {getattr(self, name)}")
+            within(name, getattr(self, name), "(0, 1e6]", "it is a standard deviation")
+        within("gamma", self.gamma, "[0, 1e6]")
 
     def wrap(self, net: nn.Module) -> nn.Module:
         if any(isinstance(module, FeatureNoise) for module in net.modules()):
@@ -78,7 +78,11 @@ def _relu_shapes(net: nn.Module, x: Tensor) -> dict[str, tuple[int, ...]]:
     for name, module in trial.named_modules():
         if type(module) is nn.ReLU:
             module.register_forward_pre_hook(lambda _, args, name=name: shapes.update({name: tuple(args[0].shape[1:])}))
-    trial(x.to(next(trial.parameters())))
+    try:
+        trial(x.to(next(trial.parameters())))
+    except RuntimeError as error:
+        given = f"network: channels={x.shape[1]} and image_size={x.shape[-1]}"
+        raise ArgumentError(f"{given} must be those of the images that net takes: {error}; set both") from error
     return shapes
 
 

@@ -9,7 +9,7 @@ from advbnn.attacks import PGD
 from advbnn.attacks.threat import Threat
 from advbnn.defenses.published import EVERY_PASS, AuthorsProtocol, Claim, Published
 from advbnn.defenses.surgery import replaced
-from advbnn.errors import ArgumentError, positive_whole
+from advbnn.errors import ArgumentError, positive_whole, within
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +24,7 @@ class WinnerTakesAll:
     def __post_init__(self) -> None:
         positive_whole("block", self.block)
         for name in ("temperature", "sharp"):
-            if not getattr(self, name) > 0:
-                raise ArgumentError(f"{name} must be positive, got {getattr(self, name)}")
+            within(name, getattr(self, name), "(0, 1e6]")
 
     def wrap(self, net: nn.Module) -> nn.Module:
         if any(isinstance(module, StochasticLWTA) for module in net.modules()):

@@ -10,7 +10,7 @@ from advbnn.attacks import PGD
 from advbnn.attacks.threat import Threat
 from advbnn.defenses.published import EVERY_PASS, AuthorsProtocol, Claim, Published
 from advbnn.defenses.surgery import last_linear, layers_of, replaced
-from advbnn.errors import unknown
+from advbnn.errors import check_types, unknown, within
 
 SHARING = ("layer", "channel", "element")
 
@@ -24,6 +24,8 @@ class ParametricNoise:
     init: float = 0.25
 
     def __post_init__(self) -> None:
+        check_types(self)
+        within("init", self.init, "[0, 1e6]")
         if self.sharing not in SHARING:
             raise unknown("sharing", self.sharing, SHARING)
 

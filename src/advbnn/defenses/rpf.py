@@ -12,7 +12,7 @@ from advbnn.attacks.threat import Threat
 from advbnn.defenses.kept_draw import KeptDraw
 from advbnn.defenses.published import BETWEEN, AuthorsProtocol, Published
 from advbnn.defenses.surgery import replaced
-from advbnn.errors import ArgumentError
+from advbnn.errors import ArgumentError, within
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,8 +23,7 @@ class RandomProjection:
     learned: float = 0.25
 
     def __post_init__(self) -> None:
-        if not 0 < self.learned < 1:
-            raise ArgumentError(f"learned must be a fraction of the filters in (0, 1), got {self.learned}")
+        within("learned", self.learned, "(0, 1)", "it is a fraction of the filters")
 
     def wrap(self, net: nn.Module) -> nn.Module:
         if any(isinstance(module, RandomProjectionConv2d) for module in net.modules()):

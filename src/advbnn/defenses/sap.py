@@ -9,7 +9,7 @@ from advbnn.attacks import PGD
 from advbnn.attacks.threat import Threat
 from advbnn.defenses.published import EVERY_PASS, AuthorsProtocol, Published
 from advbnn.defenses.surgery import replaced
-from advbnn.errors import ArgumentError
+from advbnn.errors import within
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,8 +20,7 @@ class ActivationPruning:
     fraction: float = 1.0
 
     def __post_init__(self) -> None:
-        if not self.fraction > 0:
-            raise ArgumentError(f"fraction must be positive: draws per activation, such as 1; got {self.fraction}")
+        within("fraction", self.fraction, "(0, 1e6]", "it is the number of draws per activation")
 
     def wrap(self, net: nn.Module) -> nn.Module:
         if any(isinstance(module, PruneActivations) for module in net.modules()):

@@ -126,6 +126,8 @@ class Record(Plan):
     command: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
+        if not self.seeds:
+            raise ArgumentError(f"{self.name}: seeds must hold one seed or more, got none")
         if len(self.correct) % len(self.seeds) or not all(0 <= k <= self.n for k in self.correct):
             expected = f"as many counts in 0..{self.n} for each of {len(self.seeds)} seeds"
             raise ArgumentError(f"{self.name}: correct must hold {expected}, got {self.correct}")

@@ -15,7 +15,7 @@ import os
 import shutil
 import textwrap
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -132,13 +132,16 @@ def latest(folder: Path | str) -> Checkpoint | None:
     return None
 
 
-def save_weights(model: nn.Module, file: Path, notes: Mapping[str, str] | None = None) -> None:
-    """Write the weights of `model` as a safetensors file."""
+def save_weights(model: nn.Module, file: Path, notes: Mapping[str, str], note_digest: Callable[[str], None]) -> None:
+    """Write the weights of `model` as a safetensors file, whole or not at all; its SHA-256 is noted first."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        save_model(model, str(file), metadata=dict(notes or {}))
-        _sync(file)
+        save_model(model, str(temporary), metadata=dict(notes))
+        _sync(temporary)
+        note_digest(file_digest(temporary))
+        os.replace(temporary, file)
     except (OSError, RuntimeError, SafetensorError) as error:
-        file.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise CheckpointError(f"{file} cannot be written: {error}. Remove the cause and resume the run") from error
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from advbnn.defenses.defense import Defense
 from advbnn.defenses.optimizers import LangevinSampler
 from advbnn.defenses.schedules import Section
-from advbnn.errors import ArgumentError, positive_whole, unknown
+from advbnn.errors import ArgumentError, positive_whole, unknown, whole
 from advbnn.randomness import derive_seed
 
 HOW = ("independent", "snapshots", "branches")
@@ -33,6 +33,7 @@ class ModePlan:
 
     def __post_init__(self) -> None:
         positive_whole("count", self.count)
+        whole("trunk", self.trunk, 0)
         if self.how not in HOW:
             raise unknown("how", self.how, HOW)
         if self.how != HOW[0] and self.count == 1:
@@ -78,8 +79,16 @@ class ModePlan:
         if not self.trunk or isinstance(whole, Section):
             return defense
         if name == TRUNK:
-            schedule = Section(whole=whole, begin=0, end=self.trunk)
-            return replace(defense, schedule=schedule, averaging=None, early_stopping=None, swag=None)
+            later = defense.awp_start >= self.trunk
+            return replace(
+                defense,
+                schedule=Section(whole=whole, begin=0, end=self.trunk),
+                averaging=None,
+                early_stopping=None,
+                swag=None,
+                awp=None if later else defense.awp,
+                awp_start=0 if later else defense.awp_start,
+            )
         return replace(defense, schedule=Section(whole=whole, begin=self.trunk, end=whole.total_epochs))
 
 

@@ -12,12 +12,12 @@ by the next process that finds it.
 
 import copy
 import math
-import os
 import pickle
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,8 @@ from advbnn.bayes.swag import SWAG
 from advbnn.data import Splits
 from advbnn.defenses.defense import OWN, Defense
 from advbnn.distributed import ALONE, world
-from advbnn.errors import ArgumentError, RunError
-from advbnn.files import explain_file_errors, file_digest, locked_folder
+from advbnn.errors import RunError
+from advbnn.files import locked_folder
 from advbnn.models import reset_parameters_
 from advbnn.progress import ProgressBar
 from advbnn.randomness import seeded
@@ -223,7 +223,11 @@ def _opened(run: ModesRun, out: Path, resume: bool) -> RunFolder:
     device = next(model.parameters()).device
     training = TrainingState(model, run.data.to(device), run.defense, run.seed, "eager", ALONE)
     facts = {**run_facts(training), "processes": world().size}
-    return _ModesFolder(out, run.config, facts, resume=resume)
+    with _locked(out):
+        opened = _ModesFolder(out, run.config, facts, resume=resume)
+    for note in opened.notes:
+        _say(run, opened, note)
+    return opened
 
 
 class _ModesFolder(RunFolder):
@@ -260,11 +264,9 @@ def _train_task(device: str, pickled: bytes, name: str) -> None:
 def _write_all(run: ModesRun, out: Path) -> str:
     """Write all modes as one network; returns what their last metrics say on average."""
     modes, noise_std = _combined([run.load(name) for name in run.plan.names])
-    temporary = out / f".{MODEL}.{os.getpid()}"
-    save_weights(modes, temporary, {} if noise_std is None else {NOISE_STD: repr(noise_std)})
-    write_sum(out, MODEL, file_digest(temporary))
-    with explain_file_errors(out / MODEL, "cannot be written", "change the permissions and resume the run"):
-        os.replace(temporary, out / MODEL)
+    notes = {} if noise_std is None else {NOISE_STD: repr(noise_std)}
+    with _locked(out):
+        save_weights(modes, out / MODEL, notes, partial(write_sum, out, MODEL))
     last = [read_metrics(out / MODES / name / METRICS)[-1] for name in run.plan.names]
     scores = [key for key in last[0] if key.endswith("_accuracy")]
     return "".join(f", {key.partition('_')[0]} {100 * sum(m[key] for m in last) / len(last):.1f} %" for key in scores)
@@ -280,9 +282,18 @@ def _claimed(folder: Path) -> Iterator[bool]:
 def _enters(stack: ExitStack, lock: AbstractContextManager[None]) -> bool:
     try:
         stack.enter_context(lock)
-    except (ArgumentError, RunError):  # another process has it
+    except RunError:  # another process has it
         return False
     return True
+
+
+@contextmanager
+def _locked(out: Path) -> Iterator[None]:
+    """Within the block no other process opens or finishes the whole run; that takes a moment, so wait for it."""
+    with ExitStack() as stack:
+        while not _enters(stack, locked_folder(out)):
+            time.sleep(0.1)
+        yield
 
 
 def _devices(device: torch.device, processes: int) -> list[str]:
