@@ -55,8 +55,9 @@ lint: $(VENV)/.dev
 	$(BIN)/lint-imports
 
 docs: export NO_MKDOCS_2_WARNING = 1
-docs: $(VENV)/.docs
+docs: $(VENV)/.docs $(VENV)/.report
 	$(BIN)/mkdocs build --strict
+	$(BIN)/advbnn leaderboard build leaderboard --out site/leaderboard/board
 
 clean:
 	rm -rf $(VENV) build dist site reproduced .mypy_cache .pytest_cache .ruff_cache .hypothesis

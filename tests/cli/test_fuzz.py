@@ -42,7 +42,12 @@ COMMANDS = {
     "tables": "document.md --results results --check",
     "train": "small.toml --device cpu --out run",
     "reproduce": "table1 --data digits --no-estimate --dry-run --device cpu --jobs 1 --out reproduced",
-    "download": "cifar10 --root data",
+    "data download": "cifar10 --root data",
+    "leaderboard check": "board",
+    "leaderboard build": "board --out page",
+    "leaderboard entry": "audited.json --about about.toml --out board",
+    "leaderboard rescore": f"board/digits-robust.json robust --adversarial points.safetensors {_SMALL}",
+    "leaderboard measure": f"adv_bnn robust --level quick --eps 0.05 --steps 1 --no-autoattack --entries made {_SMALL}",
 }
 """The arguments of a small, valid call of every command, in the folder `place`."""
 
@@ -54,6 +59,16 @@ architecture = "mlp"
 batch_size = 4
 schedule = {kind = "constant", epochs = 1}
 attack = {steps = 1}
+"""
+
+ABOUT = """
+id = "digits-robust"
+name = "Robust"
+paper = "none"
+kind = "trained"
+architecture = "mlp"
+random = "all weights"
+redrawn = "every forward pass"
 """
 
 
@@ -76,6 +91,13 @@ def place(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         assert CliRunner().invoke(app, ["evaluate", *arguments.split()]).exit_code == 0
+        for name, level in LEVELS.items():
+            small = {one.name: _few(level, one.name) for one in fields(level)}
+            patch.setitem(LEVELS, name, replace(level, **small))
+        (folder / "about.toml").write_text(ABOUT)
+        audit = COMMANDS["audit"].replace("records.json", "audited.json --save-points points.safetensors")
+        for call in (f"audit {audit}", f"leaderboard entry {COMMANDS['leaderboard entry']}"):
+            assert CliRunner().invoke(app, call.split()).exit_code == 0
     return folder
 
 
@@ -119,15 +141,16 @@ def outcome(arguments: list[str], named: tuple[str, ...]) -> tuple[str, str]:
 
 def every_command() -> dict[str, Any]:
     commands: dict[str, Any] = dict(get_command(app).commands)  # type: ignore[attr-defined]
-    return commands | dict(commands.pop("data").commands)
+    for group in ("data", "leaderboard"):
+        commands |= {f"{group} {name}": command for name, command in commands.pop(group).commands.items()}
+    return commands
 
 
 def option_cases() -> list[tuple[list[str], tuple[str, ...]]]:
     """Every option and argument of every command with every wrong value, and the names that a refusal may use."""
     cases = []
     for name, command in every_command().items():
-        call = (["data"] if name == "download" else []) + [name, *COMMANDS[name].split()]
-        place_of = call.index(name) + 1
+        call, place_of = [*name.split(), *COMMANDS[name].split()], len(name.split())
         for parameter in command.params:
             for value in WRONG:
                 if parameter.param_type_name == "option":
@@ -188,8 +211,8 @@ def _keys(cls: Any, path: str = "", kinds: tuple[str, ...] = ()) -> Iterator[tup
 
 def test_small_calls_are_valid(place: Path) -> None:
     for name, arguments in COMMANDS.items():
-        if name not in ("tables", "download"):
-            assert outcome([name, *arguments.split()], ("",)) == ("ran", ""), name
+        if name not in ("tables", "data download"):
+            assert outcome([*name.split(), *arguments.split()], ("",)) == ("ran", ""), name
     assert set(COMMANDS) == set(every_command())
     assert json.loads((place / "measured" / "records.json").read_text())
 

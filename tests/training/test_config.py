@@ -2,11 +2,13 @@
 
 import os
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from advbnn.defenses.profiles import DATASETS, DEFENSES, defense
+from advbnn.defenses.registry import ONE_NETWORK
 from advbnn.errors import ArgumentError, ConfigError
 from advbnn.paper.evidence import Evidence
 from advbnn.training.config import INDIFFERENT, Config, load_config, parse_settings
@@ -29,6 +31,13 @@ def test_the_configs_of_the_paper(name: str, data: str) -> None:
     assert config.defense.changed == ()
     if data != "digits":
         assert load_config(path, ["profile=paper"]).defense == defense(name, data, "paper")
+
+
+@pytest.mark.parametrize("name", [name for name, entry in ONE_NETWORK.items() if entry.trained])
+def test_the_configs_of_the_leaderboard_differ_in_the_network_alone(name: str) -> None:
+    config, baseline = (load_config(CONFIGS / f"cifar10-{which}.toml").defense for which in (name, "resnet18-adv"))
+    assert config.network == ONE_NETWORK[name].network
+    assert replace(config, name="adv", network=baseline.network) == baseline
 
 
 def test_the_config_of_the_results_is_the_run_that_they_are_of() -> None:

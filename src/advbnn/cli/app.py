@@ -12,6 +12,7 @@ from advbnn.cli.download import download
 from advbnn.cli.errors import Command, Group
 from advbnn.cli.evaluate import evaluate
 from advbnn.cli.groups import grouped
+from advbnn.cli.leaderboard import COMMANDS
 from advbnn.cli.predict import predict
 from advbnn.cli.report import report
 from advbnn.cli.reproduce import reproduce
@@ -29,6 +30,11 @@ for command in _COMMANDS:
 data = typer.Typer(no_args_is_help=True, help="Download datasets from their publishers.")
 data.command(cls=Command)(download)
 app.add_typer(data, name="data")
+
+leaderboard = typer.Typer(no_args_is_help=True, help="The leaderboard of randomized defences: entries and their page.")
+for command in COMMANDS:
+    leaderboard.command(cls=Command)(grouped(command))
+app.add_typer(leaderboard, name="leaderboard")
 
 
 def _show_version(requested: bool) -> None:

@@ -63,7 +63,8 @@ class RandomWeight(KeptDraw):
 PUBLISHED = Published(
     name="ctrw",
     title="Constrained trainable random weight",
-    paper="Ma et al., Adversarial Robustness through Random Weight Sampling, NeurIPS 2023",
+    paper="Ma, Dong & Xu, Adversarial Robustness through Random Weight Sampling",
+    venue="NeurIPS 2023",
     code="https://github.com/Xz-As/Constrained_Random_Adv",
     network=RandomWeightInput(),
     random="weights that multiply the pixels of the input",

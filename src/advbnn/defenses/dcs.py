@@ -1,4 +1,4 @@
-"""Deformable convolution with stochasticity (DCS): one inner 5x5 convolution keeps two random taps of 25."""
+"""Deformable convolution with stochasticity (DCS; Ma et al., ICML 2025): a 5x5 convolution keeps two random taps."""
 
 from dataclasses import dataclass
 
@@ -71,7 +71,8 @@ class RandomTapsConv2d(KeptDraw):
 PUBLISHED = Published(
     name="dcs",
     title="Deformable convolution with stochasticity",
-    paper="Deformable Convolution with Stochasticity (repository, 2025)",
+    paper="Ma et al., Adversarial Robustness via Deformable Convolution with Stochasticity",
+    venue="ICML 2025",
     code="https://github.com/theSleepyPig/Deformable_Convolution_with_Stochasticity",
     network=RandomTaps(),
     random="which 2 of 25 taps of one convolution are used",

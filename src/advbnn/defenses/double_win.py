@@ -150,7 +150,9 @@ class SwitchableNorm2d(nn.Module):
 PUBLISHED = Published(
     name="double_win",
     title="Double-Win Quant",
-    paper="Fu et al., Double-Win Quant: Aggressively Winning Robustness of Quantized DNNs, ICML 2021",
+    paper="Fu et al., Double-Win Quant: Aggressively Winning Robustness of Quantized Deep Neural Networks via "
+    "Random Precision Training and Inference",
+    venue="ICML 2021",
     code="https://github.com/RICE-EIC/Double-Win-Quant",
     network=RandomPrecision(),
     random="the number of bits of all weights and activations, 4 to 16",

@@ -38,13 +38,15 @@ class AlwaysDropout(nn.Dropout):
 PUBLISHED = Published(
     name="mc_dropout",
     title="Monte Carlo dropout",
-    paper="Gal & Ghahramani, Dropout as a Bayesian Approximation, ICML 2016",
+    paper="Gal & Ghahramani, Dropout as a Bayesian Approximation: Representing Model Uncertainty in Deep Learning",
+    venue="ICML 2016",
     code="",
     network=MonteCarloDropout(),
     random="which units before the classifier are dropped",
     redrawn=EVERY_PASS,
     shared=False,
     trained=False,
+    samples=20,
     protocol=AuthorsProtocol(PGD(Threat("linf", 8 / 255), steps=20, step_size=2 / 255, random_start=True), passes=20),
     differences=("no source evaluates it as a defence; the protocol is the usual one",),
 )

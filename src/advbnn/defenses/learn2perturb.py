@@ -89,7 +89,8 @@ def _relu_shapes(net: nn.Module, x: Tensor) -> dict[str, tuple[int, ...]]:
 PUBLISHED = Published(
     name="learn2perturb",
     title="Learn2Perturb",
-    paper="Jeddi et al., Learn2Perturb: an End-to-end Feature Perturbation Learning, CVPR 2020",
+    paper="Jeddi et al., Learn2Perturb: an End-to-end Feature Perturbation Learning to Improve Adversarial Robustness",
+    venue="CVPR 2020",
     code="https://github.com/Ahmadreza-Jeddi/Learn2Perturb",
     network=PerturbedFeatures(),
     random="Gaussian noise on feature maps, of learned scales",

@@ -68,7 +68,9 @@ class StochasticLWTA(nn.Module):
 PUBLISHED = Published(
     name="lwta",
     title="Stochastic local winner-takes-all",
-    paper="Panousis et al., Stochastic Local Winner-Takes-All Networks Enable Profound Adversarial Robustness, 2021",
+    paper="Panousis, Chatzis & Theodoridis, Stochastic Local Winner-Takes-All Networks Enable Profound "
+    "Adversarial Robustness",
+    venue="NeurIPS 2021 workshop on Bayesian Deep Learning",
     code="https://github.com/konpanousis/Adversarial-LWTA-AutoAttack",
     network=WinnerTakesAll(),
     random="which unit of each block passes its activation on",
@@ -77,8 +79,8 @@ PUBLISHED = Published(
     trained=True,
     protocol=AuthorsProtocol(PGD(Threat("linf", 0.031), steps=20, step_size=0.003, random_start=True)),
     claims=(
-        Claim("APGD-CE of AutoAttack standard", 87.9, 90.9, "WRN-34-5", "log in the repository"),
-        Claim("APGD-CE and DLR of AutoAttack rand", 76.1, 86.6, "WRN-34-5", "log in the repository"),
+        Claim("APGD-CE of AutoAttack standard", 87.9, 90.9, "WRN-34-5", "log in the repository", eps=0.031),
+        Claim("APGD-CE and DLR of AutoAttack rand", 76.1, 86.6, "WRN-34-5", "log in the repository", eps=0.031),
     ),
     differences=("the source evaluates with AutoAttack alone; PGD-20 is ours", "WRN-34 there"),
 )

@@ -62,7 +62,9 @@ class WeightNoise(nn.Module):
 PUBLISHED = Published(
     name="pni",
     title="Parametric noise injection",
-    paper="He, Rakin & Fan, Parametric Noise Injection, CVPR 2019",
+    paper="He, Rakin & Fan, Parametric Noise Injection: Trainable Randomness to Improve Deep Neural Network "
+    "Robustness against Adversarial Attack",
+    venue="CVPR 2019",
     code="https://github.com/elliothe/CVPR_2019_PNI",
     network=ParametricNoise(),
     random="Gaussian noise on all weights, of a learned scale",
@@ -71,9 +73,9 @@ PUBLISHED = Published(
     trained=True,
     protocol=AuthorsProtocol(PGD(Threat("linf", 0.031), steps=7, step_size=0.01, random_start=True)),
     claims=(
-        Claim("PGD-7", 45.9, 84.9, "ResNet-20", "README, one scale per layer"),
-        Claim("PGD-7", 48.4, 85.2, "ResNet-20", "README, one scale per channel"),
-        Claim("PGD-7", 49.1, 80.7, "ResNet-20", "README, one scale per weight"),
+        Claim("PGD-7", 45.9, 84.9, "ResNet-20", "README, one scale per layer", eps=0.031),
+        Claim("PGD-7", 48.4, 85.2, "ResNet-20", "README, one scale per channel", eps=0.031),
+        Claim("PGD-7", 49.1, 80.7, "ResNet-20", "README, one scale per weight", eps=0.031),
     ),
     differences=("the source attacks the predicted label in training", "its loss is half clean, half perturbed"),
 )

@@ -14,18 +14,19 @@ from advbnn.defenses.config_io import to_table, updated
 from advbnn.defenses.defense import Defense, Noisy, Plain, Variational
 from advbnn.defenses.objective import RobustELBO
 from advbnn.defenses.optimizers import AdamOptimizer, SGDOptimizer
-from advbnn.defenses.registry import PUBLISHED, Randomized
+from advbnn.defenses.registry import ONE_NETWORK, Randomized
 from advbnn.defenses.schedules import OneCycle, Stages
 from advbnn.errors import ArgumentError, unknown
 
 DEFENSES = ("none", "rse", "adv", "bnn", "adv_bnn")
-NAMES = (*DEFENSES, *PUBLISHED)
+NAMES = (*DEFENSES, *ONE_NETWORK)
 DATASETS = ("cifar10", "stl10", "imagenet143", "digits")
 IMAGES = "images"
 """In place of a dataset: a few hundred or thousand images of one's own."""
 SOURCES = (*DATASETS, IMAGES)
 _OURS = ("digits", IMAGES)
 _ADVERSARIAL, _VARIATIONAL = ("adv", "adv_bnn"), ("bnn", "adv_bnn")
+_COMMON = ("none", "adv", "rse")
 
 
 class _Values(NamedTuple):
@@ -63,11 +64,12 @@ def defense(name: str, data: str = "digits", profile: str | None = None, **overr
     """One of the paper's five defences, or of the published randomized ones, with the numbers of a profile.
 
     Args:
-        name: `"none"`, `"rse"`, `"adv"`, `"bnn"`, `"adv_bnn"`, or a name of `advbnn.defenses.registry.PUBLISHED`.
+        name: `"none"`, `"rse"`, `"adv"`, `"bnn"`, `"adv_bnn"`, or a name of `advbnn.defenses.registry.ONE_NETWORK`.
         data: the dataset of the experiment: `"cifar10"`, `"stl10"`, `"imagenet143"` or `"digits"`; `"images"` for a
             few hundred or thousand colour images of your own.
         profile: `"paper"` or `"authors_code"` (the default); for digits and images `"ours"`. `"common"` on CIFAR-10 is
-            one recipe for `"none"`, `"adv"` and the published defences (for these the default).
+            one recipe for `"none"`, `"adv"`, `"rse"` (here trained adversarially) and the published defences (for these
+            the default).
         overrides: other values of the fields of `Defense`, above all `architecture`, `network`, `attack`, `objective`,
             `optimizer`, `schedule`, `batch_size` and `augment`; a dict changes part of a field:
             `defense("adv_bnn", "cifar10", batch_size=256, objective={"alpha": 0.1})`.
@@ -77,9 +79,9 @@ def defense(name: str, data: str = "digits", profile: str | None = None, **overr
     if data not in SOURCES:
         raise unknown("data", data, SOURCES)
     makers = {"ours": _ours} if data in _OURS else {"authors_code": _authors_code, "paper": _paper}
-    if data == "cifar10" and name in (*PUBLISHED, "none", "adv"):
-        makers = {"common": _common_recipe} if name in PUBLISHED else {**makers, "common": _common_recipe}
-    elif name in PUBLISHED and data not in _OURS:
+    if data == "cifar10" and name in (*ONE_NETWORK, *_COMMON):
+        makers = {"common": _common_recipe} if name in ONE_NETWORK else {**makers, "common": _common_recipe}
+    elif name in ONE_NETWORK and data not in _OURS:
         raise ArgumentError(f"data={data!r} has no recipe for {name!r}; use cifar10 or digits, or give all settings")
     profile = profile or next(iter(makers))
     if profile not in list(makers):  # a list takes any value
@@ -141,7 +143,7 @@ def _common_recipe(name: str, data: str) -> Defense:
         like=data,
         architecture="resnet18",
         network=_network(name, Variational()),
-        attack=attack if _is_adversarial(name) else None,
+        attack=attack if name == "rse" or _is_adversarial(name) else None,
         optimizer=SGDOptimizer(lr=0.1, momentum=0.9, weight_decay=5e-4),
         schedule=Stages(epochs=(100, 50, 50), fresh_optimizer=False),
     )
@@ -176,12 +178,12 @@ def _shaped(network: Any, digits: bool) -> Any:
 
 
 def _is_adversarial(name: str) -> bool:
-    return PUBLISHED[name].trained if name in PUBLISHED else name in _ADVERSARIAL
+    return ONE_NETWORK[name].trained if name in ONE_NETWORK else name in _ADVERSARIAL
 
 
 def _network(name: str, variational: Variational) -> Plain | Noisy | Variational | Randomized:
-    if name in PUBLISHED:
-        network: Randomized = PUBLISHED[name].network
+    if name in ONE_NETWORK:
+        network: Randomized = ONE_NETWORK[name].network
         return network
     return Noisy() if name == "rse" else variational if name in _VARIATIONAL else Plain()
 

@@ -16,13 +16,23 @@ EVERY_PASS, BETWEEN, NEVER = "every forward pass", "between attack and score", "
 
 @dataclass(frozen=True)
 class Claim:
-    """An accuracy in percent that the source states for CIFAR-10 at linf 8/255 (0.031 in some), and where."""
+    """An accuracy in percent that the source states for CIFAR-10.
+
+    Args:
+        attack: the attack that it was measured under.
+        where: where the source states it.
+        norm: of the attack, with its radius `eps`; None for an attack that minimises the distance.
+        quoted: the number is not from the source itself, but from work that quotes it.
+    """
 
     attack: str
     accuracy: float
     clean: float | None
     architecture: str
     where: str
+    norm: str = "linf"
+    eps: float | None = 8 / 255
+    quoted: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,12 +76,17 @@ class Published:
     """A published randomized defence.
 
     Args:
-        network: how a network becomes the defence, with the numbers of the source.
+        venue: where and when the paper appeared.
+        network: how a network becomes the defence, with the numbers of the source; None for what is not made from one
+            network: see `recipe`.
         random: what is random, in words.
         redrawn: when it is drawn anew: `EVERY_PASS`, or `BETWEEN` for a draw that is kept until `resample`.
         shared: whether all images of a batch share one draw.
         trained: whether it is trained against an attack; if not, it is put onto a trained network.
+        samples: forward passes that the deployed classifier averages.
+        rule: how they become a label, see `predict`.
         differences: where the source's code and its paper differ, or ours and the source's.
+        recipe: how it is trained, if not by `defense(name, "cifar10")`.
     """
 
     name: str
@@ -86,6 +101,10 @@ class Published:
     protocol: AuthorsProtocol
     claims: tuple[Claim, ...] = ()
     differences: tuple[str, ...] = ()
+    venue: str = ""
+    samples: int = 1
+    rule: str = "probability"
+    recipe: str = ""
 
 
 class OneDraw(nn.Module):

@@ -56,13 +56,15 @@ class RandomResizePad(nn.Module):
 PUBLISHED = Published(
     name="resize_pad",
     title="Random resizing and padding",
-    paper="Xie et al., Mitigating Adversarial Effects Through Randomization, ICLR 2018",
+    paper="Xie et al., Mitigating Adversarial Effects Through Randomization",
+    venue="ICLR 2018",
     code="https://github.com/cihangxie/NIPS2017_adv_challenge_defense",
     network=ResizeAndPad(),
     random="size and place of the image",
     redrawn=EVERY_PASS,
     shared=True,
     trained=False,
+    samples=30,
     protocol=AuthorsProtocol(PGD(Threat("linf", 8 / 255), steps=20, step_size=2 / 255, random_start=True), passes=30),
     differences=("sizes are scaled from 299 to 32 pixels", "the source's auxiliary head does not exist here"),
 )

@@ -64,7 +64,8 @@ class RandomNorm2d(KeptDraw):
 PUBLISHED = Published(
     name="rna",
     title="Random normalization aggregation",
-    paper="Dong et al., Random Normalization Aggregation for Adversarial Defense, NeurIPS 2022",
+    paper="Dong et al., Random Normalization Aggregation for Adversarial Defense",
+    venue="NeurIPS 2022",
     code="https://github.com/UniSerj/Random-Norm-Aggregation",
     network=RandomNorms(),
     random="BatchNorm or GroupNorm in every norm layer",

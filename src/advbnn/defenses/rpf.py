@@ -69,7 +69,8 @@ class RandomProjectionConv2d(KeptDraw):
 PUBLISHED = Published(
     name="rpf",
     title="Random projection filters",
-    paper="Dong & Xu, Adversarial Robustness via Random Projection Filters, CVPR 2023",
+    paper="Dong & Xu, Adversarial Robustness via Random Projection Filters",
+    venue="CVPR 2023",
     code="https://github.com/UniSerj/Random-Projection-Filters",
     network=RandomProjection(),
     random="three quarters of the filters of the first convolution",

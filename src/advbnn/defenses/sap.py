@@ -52,13 +52,15 @@ class PruneActivations(nn.Module):
 PUBLISHED = Published(
     name="sap",
     title="Stochastic activation pruning",
-    paper="Dhillon et al., Stochastic Activation Pruning for Robust Adversarial Defense, ICLR 2018",
+    paper="Dhillon et al., Stochastic Activation Pruning for Robust Adversarial Defense",
+    venue="ICLR 2018",
     code="https://github.com/Guneet-Dhillon/Stochastic-Activation-Pruning",
     network=ActivationPruning(),
     random="which activations are pruned",
     redrawn=EVERY_PASS,
     shared=False,
     trained=False,
+    samples=100,
     protocol=AuthorsProtocol(PGD(Threat("linf", 8 / 255), steps=1, step_size=8 / 255, eot=100), passes=100),
     differences=("activations are kept independently, with the probabilities of the source",),
 )

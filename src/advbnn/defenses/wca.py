@@ -56,7 +56,8 @@ class AlignedClassifier(nn.Module):
 PUBLISHED = Published(
     name="wca",
     title="Weight-covariance alignment",
-    paper="Eustratiadis et al., Weight-Covariance Alignment for Adversarially Robust Neural Networks, ICML 2021",
+    paper="Eustratiadis et al., Weight-Covariance Alignment for Adversarially Robust Neural Networks",
+    venue="ICML 2021",
     code="https://github.com/peustr/WCA-net",
     network=AlignedNoise(),
     random="correlated Gaussian noise on the 32 features before the classifier",
@@ -64,6 +65,6 @@ PUBLISHED = Published(
     shared=True,
     trained=True,
     protocol=AuthorsProtocol(PGD(Threat("linf", 0.03), steps=10, step_size=0.01, random_start=True)),
-    claims=(Claim("PGD", 71.4, 93.2, "ResNet-18", "without adversarial training, as quoted by Margin-SNN"),),
+    claims=(Claim("PGD", 71.4, 93.2, "ResNet-18", "without adversarial training; by Margin-SNN", quoted=True),),
     differences=("the source's best numbers are without adversarial training",),
 )

@@ -29,7 +29,7 @@ def provenance(seed: int, device: torch.device, **further: Any) -> dict[str, Any
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "cuda": torch.version.cuda,
         "command": sys.argv,
-        "git": _git_state(Path.cwd()),
+        "git": git_state(Path.cwd()),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
 
@@ -44,7 +44,7 @@ def other_arithmetic(before: dict[str, Any], now: dict[str, Any]) -> str | None:
     return f"resumed elsewhere ({listed}): the result may differ from that of an uninterrupted run by rounding"
 
 
-def _git_state(place: Path) -> dict[str, str] | None:
+def git_state(place: Path) -> dict[str, str] | None:
     """The commit that is checked out; None outside a repository.
 
     Read from the files of git, as its commands run programs that a repository's own configuration names.

@@ -1,0 +1,236 @@
+"""advbnn leaderboard: check, make and lower entries, measure a defence, and build the page."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from advbnn.cli import options
+from advbnn.cli.audit import AuditMeasurement
+from advbnn.cli.groups import Subject
+from advbnn.errors import ArgumentError
+from advbnn.names import AUDIT_LEVELS
+
+if TYPE_CHECKING:
+    from advbnn.cli.common import Opened
+    from advbnn.defenses.published import Published
+    from advbnn.leaderboard.entry import Cost, Entry
+    from advbnn.leaderboard.from_records import About
+
+FOLDER = Path("leaderboard")
+Level = Annotated[str, options.named(AUDIT_LEVELS, "The level of the audit: {names}.")]
+
+
+def check(
+    entries: Annotated[list[Path], typer.Argument(help="Entries (JSON), or a folder of them.")],
+) -> None:
+    """Check entries of the leaderboard: every field, and that their numbers agree with each other."""
+    from advbnn.leaderboard.entry import load, load_all
+
+    for path in entries:
+        found = load_all(path) if path.is_dir() else [load(path)]
+        for entry in found:
+            worst = "" if entry.worst_case is None else f", worst case {100 * entry.worst_case.accuracy:.1f} %"
+            typer.echo(f"{entry.id}: valid, {entry.status}{worst}")
+
+
+def build(
+    folder: Annotated[Path, typer.Argument(help="The folder of the entries.")] = FOLDER,
+    out: Annotated[
+        Path, typer.Option(callback=options.folder_to_write, help="The folder for index.html and the other files.")
+    ] = Path("site"),
+) -> None:
+    """Build the page of the leaderboard, with Markdown, CSV and the figure beside it."""
+    from advbnn.leaderboard.entry import load_all
+    from advbnn.leaderboard.page import write_board
+
+    entries = load_all(folder)
+    typer.echo(f"{write_board(entries, out)}: {len(entries)} entries")
+
+
+def entry(
+    records: Annotated[Path, typer.Argument(help="The records of an audit, or a run folder with them.")],
+    about: Annotated[Path, typer.Option(help="What the records do not say, as TOML; see docs/leaderboard.md.")],
+    baseline: Annotated[
+        Path | None, typer.Option(help="Records of the audit of the baseline, on the same images at the same level.")
+    ] = None,
+    eps: Annotated[float | None, options.numeric("RADIUS", "The radius, if there are audits at several.")] = None,
+    label: Annotated[str | None, typer.Option(help="The model, if the records are of several.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder for the entry; the current one by default.")] = None,
+) -> None:
+    """Make the entry of a model from the records of its audit."""
+    from advbnn.cli.report import read_records
+    from advbnn.leaderboard.from_records import entry_of, read_about
+    from advbnn.report.audited import worst_cases
+
+    said = read_about(about)
+    base = None
+    if baseline is not None:
+        if not said.baseline:
+            raise ArgumentError(f"{about}: baseline: expected the id of the entry of --baseline, got none; add it")
+        found = [one for one in worst_cases(read_records(baseline)) if eps is None or _radius(one) == eps]
+        if len(found) != 1:
+            raise ArgumentError(f"{baseline} must hold one audit, has {len(found)}; give --eps")
+        base = found[0]
+    _save(entry_of(read_records(records), said, label=label, baseline=base, eps=eps), out or Path())
+
+
+def rescore(
+    *,
+    path: Annotated[Path, typer.Argument(metavar="ENTRY", help="The entry to lower.")],
+    subject: Subject,
+    adversarial: Annotated[
+        list[Path], typer.Option(help="A safetensors file of adversarial images of this network. May be repeated.")
+    ],
+    how: AuditMeasurement,
+) -> None:
+    """Score adversarial images of anyone's on fresh random numbers; the entry is changed only if they lower it."""
+    from advbnn.attacks.threat import Threat
+    from advbnn.cli.common import open_run
+    from advbnn.evaluation.rescoring import rescore as rescore_points
+    from advbnn.leaderboard.entry import load
+    from advbnn.leaderboard.from_records import lowered
+
+    found = load(path)
+    if found.worst_case is None or found.samples is None:
+        raise ArgumentError(f"{path}: status {found.status!r} has no worst case to lower; audit its network first")
+    with open_run(subject, how) as (opened, test, shared, leads):
+        threat = Threat(found.threat.norm, _exact_radius(found.threat.eps))
+        if shared["rows"] is None and found.worst_case.n < len(test):
+            shared["rows"] = range(found.worst_case.n)
+        shared["out"] = how.out  # other points would be another measurement of the same name
+        settings: dict[str, Any] = {"samples": found.samples, "exact": found.samples > 1, "rule": found.rule}
+        record = rescore_points(opened.model, test, threat, adversarial, **shared | settings)
+        if not leads:
+            return
+        after = lowered(found, record)
+        before = f"worst case {100 * found.worst_case.accuracy:.1f} %, with these points {100 * record.accuracy:.1f} %"
+        if after is found:
+            typer.echo(f"{found.id}: {before}; not lower, the entry stays as it is")
+        else:
+            typer.echo(f"{found.id}: {before}; lowered")
+            _save(after, path.parent)
+
+
+def measure(
+    *,
+    name: Annotated[str, typer.Argument(help="A published defence, such as rpf; see advbnn.defenses.registry.")],
+    subject: Subject,
+    baseline: Annotated[
+        Path | None, typer.Option(help="The run of the same training without randomness; post hoc: RUN by default.")
+    ] = None,
+    level: Level = "standard",
+    eps: Annotated[float | None, options.numeric("RADIUS", "Such as 8/255; the radius of training by default.")] = None,
+    norm: options.Norm = "linf",
+    steps: Annotated[int, options.count("Steps of PGD over EOT samples.")] = 50,
+    autoattack: Annotated[
+        bool, typer.Option("--autoattack/--no-autoattack", help="AutoAttack rand, where pyautoattack is installed.")
+    ] = True,
+    samples: Annotated[int | None, options.count("Passes of the classifier; those of the source by default.")] = None,
+    seeds: Annotated[int, options.count("Repetitions with independent randomness.")] = 1,
+    limit: options.Limit = 1000,
+    batch_size: options.BatchSize = 250,
+    out: options.Out = None,
+    entries: Annotated[Path | None, typer.Option(help="The folder for the entry; RUN by default.")] = None,
+    device: options.Device = None,
+    engine: options.Engine = "auto",
+    precision: options.Precision = "full",
+) -> None:
+    """Measure a defence for the leaderboard, and write its entry. An interrupted measurement resumes."""
+    from advbnn.attacks.threat import Threat
+    from advbnn.cli.common import open_run, open_subject
+    from advbnn.cli.groups import Measurement
+    from advbnn.defenses.registry import PUBLISHED
+    from advbnn.errors import unknown
+    from advbnn.leaderboard.from_records import entry_of
+    from advbnn.leaderboard.measure import measure as measure_defence
+    from advbnn.leaderboard.measure import measure_baseline
+    from advbnn.modules import device_of
+
+    if name not in PUBLISHED:
+        raise unknown("name", name, PUBLISHED)
+    published = PUBLISHED[name]
+    post_hoc = published.network is not None and not published.trained
+    plain = Subject(run=baseline) if baseline is not None else subject if post_hoc else None
+    how = Measurement(
+        samples=samples or published.samples,
+        seeds=seeds,
+        limit=limit,
+        batch_size=batch_size,
+        out=out,
+        device=device,
+        engine=engine,
+        precision=precision,
+    )
+    with open_run(subject, how) as (opened, test, shared, leads):
+        threat = Threat(norm, eps if eps is not None else opened.radius(norm))
+        shared["label"] = f"{name} on {shared['label']}" if post_hoc else shared["label"]
+        worst, base_name = None, ""
+        if plain is not None:
+            other = open_subject(plain, device_of(opened.model, test.device), leads)
+            base_name = _defence_of(plain)
+            worst = measure_baseline(other.model, test, threat, level, **shared | {"label": other.label, "samples": 1})
+        found = measure_defence(
+            published, opened.model, test, threat, level=level, steps=steps, autoattack=autoattack, **shared
+        )
+        if leads:
+            said = _about(published, subject, opened, test.name, base_name)
+            made = entry_of(found, said, label=shared["label"], baseline=worst, eps=threat.eps)
+            _save(made, entries or subject.run or Path())
+
+
+def _about(published: "Published", subject: Subject, opened: "Opened", dataset: str, baseline: str) -> "About":
+    from advbnn.leaderboard.from_records import about_published
+
+    data = dataset.split("[")[0].split()[0]
+    fields = {"baseline": f"{data}-{baseline}"} if baseline else {}
+    architecture, cost = _trained(subject)
+    return about_published(published, data, architecture or type(opened.model).__name__, cost=cost, **fields)
+
+
+def _trained(subject: Subject) -> "tuple[str, Cost | None]":
+    """The architecture of a run, and what its training took."""
+    from advbnn.leaderboard.entry import Cost
+    from advbnn.training.run_folder import METRICS, read_facts, read_metrics, stored_config
+
+    if subject.run is None:
+        return "", None
+    config, facts = stored_config(subject.run), read_facts(subject.run)
+    lines = read_metrics(subject.run / METRICS) if (subject.run / METRICS).is_file() else []
+    speeds = [line["examples_per_second"] for line in lines if line.get("examples_per_second")]
+    epochs = config.defense.schedule.total_epochs
+    examples = epochs * facts.get("data", {}).get("examples", 0)
+    seconds = round(examples * sum(1 / speed for speed in speeds) / len(speeds), 1) if speeds and examples else None
+    cost = Cost(epochs=epochs, seconds=seconds, device=str(facts.get("device", "")))
+    return config.defense.architecture, cost
+
+
+def _defence_of(subject: Subject) -> str:
+    """The name of the defence of a run."""
+    from advbnn.training.run_folder import stored_config
+
+    return "none" if subject.run is None else stored_config(subject.run).defense.name
+
+
+def _save(made: "Entry", folder: Path) -> None:
+    from advbnn.leaderboard.entry import save
+
+    path = folder / f"{made.id}.json"
+    save(made, path)
+    worst = made.worst_case
+    number = "" if worst is None else f", worst case {100 * worst.accuracy:.1f} % at level {worst.level}"
+    typer.echo(f"{path}: {made.name}, {made.status}{number}")
+
+
+def _exact_radius(eps: float) -> float:
+    """The radius of an entry, which has six digits; a whole number of steps of 1/255 is taken for that."""
+    steps = round(255 * eps)
+    return steps / 255 if abs(steps / 255 - eps) < 1e-6 else eps
+
+
+def _radius(record: Any) -> float | None:
+    return None if record.threat is None else float(record.threat.eps)
+
+
+COMMANDS: Sequence[Any] = (check, build, entry, rescore, measure)

@@ -1,0 +1,45 @@
+"""Boosted adversarial training (BAT; Pinot et al., ICML 2020): at each query one of two networks, chosen at random.
+
+The first network is trained adversarially, the second plainly on adversarial examples of the first:
+`advbnn.training.bat.fit_bat` trains both. Dbouk and Shanbhag (ICML 2022) showed that the mixture is no more robust than
+its first network, by the attack `ARC`.
+"""
+
+from torch import nn
+
+from advbnn.attacks import PGD
+from advbnn.attacks.threat import Threat
+from advbnn.bayes.modes import Modes
+from advbnn.defenses.published import EVERY_PASS, AuthorsProtocol, Claim, Published
+
+WEIGHTS = (0.9, 0.1)
+"""The probabilities of the two networks."""
+
+
+def boosted_pair(robust: nn.Module, second: nn.Module) -> Modes:
+    """The random classifier: `robust` with probability 0.9, `second` with 0.1, anew at every pass.
+
+    It answers by one pass: evaluate it with `samples=1, exact=False`. The exact mean of the two is another classifier.
+    """
+    return Modes([robust, second], weights=WEIGHTS)
+
+
+PUBLISHED = Published(
+    name="bat",
+    title="Boosted adversarial training",
+    paper="Pinot et al., Randomization matters. How to defend against strong adversarial attacks",
+    venue="ICML 2020",
+    code="https://github.com/hsndbk4/ARC",
+    network=None,
+    random="which of two networks answers",
+    redrawn=EVERY_PASS,
+    shared=True,
+    trained=True,
+    protocol=AuthorsProtocol(PGD(Threat("linf", 8 / 255), steps=20, step_size=2 / 255, eot=2)),
+    claims=(
+        Claim("PGD-20 on the mean loss", 61.6, None, "ResNet-18", "image in the repository of ARC"),
+        Claim("ARC", 47.4, None, "ResNet-18", "image in the repository of ARC"),
+    ),
+    differences=("the paper's training code is not public; this follows its text",),
+    recipe="advbnn.training.bat.fit_bat",
+)

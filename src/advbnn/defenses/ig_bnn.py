@@ -1,0 +1,95 @@
+"""IG-BNN (Doan et al., ICML 2022): particles that are kept apart; nothing is random when it predicts."""
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from advbnn.attacks import PGD
+from advbnn.attacks.threat import Threat
+from advbnn.defenses.published import NEVER, AuthorsProtocol, Published
+from advbnn.errors import positive_whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParticleEnsemble:
+    """`count` copies of the network with new linear layers; see `Particles`."""
+
+    kind = "ig_bnn"
+    count: int = 3
+
+    def __post_init__(self) -> None:
+        positive_whole("count", self.count)
+
+    def wrap(self, net: nn.Module) -> nn.Module:
+        return net if isinstance(net, Particles) else Particles(net, self.count)
+
+
+class Particles(nn.Module):
+    """The mean of the logits of K networks.
+
+    They start as copies; linear layers are initialised anew in all but the first, as in the source, where the
+    convolutions of all particles start equal. In training mode dropout is the source's only randomness; add it to the
+    network.
+    """
+
+    def __init__(self, net: nn.Module, count: int = 3) -> None:
+        super().__init__()
+        self.particles = nn.ModuleList([net if number == 0 else copy.deepcopy(net) for number in range(count)])
+        for particle in list(self.particles)[1:]:
+            for layer in particle.modules():
+                if isinstance(layer, nn.Linear):
+                    layer.reset_parameters()
+        self.training = net.training
+
+    def each(self, x: Tensor) -> Tensor:
+        """The logits of every particle, [K, n, classes]."""
+        return torch.stack([particle(x) for particle in self.particles])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.each(x).mean(0)
+
+
+def information_gain(logits: Tensor) -> Tensor:
+    """H(softmax(mean_k z_k)) - mean_k H(softmax(z_k)) for the logits of K particles [K, n, classes]: [n], in nats."""
+    mean = logits.mean(0)
+    return _entropy(mean) - _entropy(logits).mean(0)
+
+
+def information_gain_loss(particles: Particles, x: Tensor, x_adv: Tensor, y: Tensor, weight: float = 5.0) -> Tensor:
+    """mean_k CE(z_k(x_adv), y) + weight * mean |IG(x_adv) - IG(x)|: the loss of the source.
+
+    The source also mixes the gradients of particles by a kernel at two steps of five, with a repulsion that has no
+    direction; that is left out.
+    """
+    clean, attacked = particles.each(x), particles.each(x_adv)
+    likelihood = torch.stack([functional.cross_entropy(one, y) for one in attacked]).mean()
+    return likelihood + weight * (information_gain(attacked) - information_gain(clean)).abs().mean()
+
+
+def _entropy(logits: Tensor) -> Tensor:
+    log_probs = logits.log_softmax(-1)
+    return -(log_probs.exp() * log_probs).sum(-1)
+
+
+PUBLISHED = Published(
+    name="ig_bnn",
+    title="IG-BNN",
+    paper="Doan et al., Bayesian Learning with Information Gain Provably Bounds Risk for a Robust Adversarial Defense",
+    venue="ICML 2022",
+    code="https://github.com/baogiadoan/IG-BNN",
+    network=ParticleEnsemble(),
+    random="nothing: the mean of a few networks",
+    redrawn=NEVER,
+    shared=True,
+    trained=True,
+    protocol=AuthorsProtocol(
+        PGD(Threat("linf", 8 / 255), steps=20, step_size=2 / 255, random_start=True), NEVER, predicted_labels=True
+    ),
+    differences=(
+        "`fit` trains the mean of the logits; the source's loss is `information_gain_loss`, for a loop of your own",
+        "the source attacks the predicted label, in training and test",
+    ),
+)

@@ -1,0 +1,93 @@
+"""The defences that this library began with, described as the published ones, and the baselines without randomness."""
+
+from advbnn.attacks import PGD, paper_pgd
+from advbnn.attacks.threat import Threat
+from advbnn.defenses.published import EVERY_PASS, NEVER, AuthorsProtocol, Claim, Published
+
+ADV_BNN = Published(
+    name="adv_bnn",
+    title="Adv-BNN",
+    paper="Liu et al., Adv-BNN: Improved Adversarial Defense through Robust Bayesian Neural Network",
+    venue="ICLR 2019",
+    code="https://github.com/xuanqing94/BayesianDefense",
+    network=None,
+    random="all weights, from a factorized Gaussian posterior",
+    redrawn=EVERY_PASS,
+    shared=True,
+    trained=True,
+    protocol=AuthorsProtocol(paper_pgd(0.035), passes=20),
+    claims=(Claim("PGD-20", 45.4, 79.7, "VGG16", "table 1 of the paper, radius 0.035", eps=0.035),),
+    samples=20,
+    recipe="configs/cifar10-adv_bnn.toml",
+)
+
+RSE = Published(
+    name="rse",
+    title="Random self-ensemble",
+    paper="Liu et al., Towards Robust Neural Networks via Random Self-ensemble",
+    venue="ECCV 2018",
+    code="https://github.com/xuanqing94/RobustNet",
+    network=None,
+    random="Gaussian noise before every convolution",
+    redrawn=EVERY_PASS,
+    shared=False,
+    trained=True,
+    protocol=AuthorsProtocol(paper_pgd(8 / 255), passes=50),
+    claims=(
+        Claim("C&W, c = 0.1", 61.9, 88.6, "VGG16", "file accuracy/cw_cifar10_vgg16_rse.acc", norm="l2", eps=None),
+        Claim("C&W, c = 0.4", 5.9, 88.6, "VGG16", "file accuracy/cw_cifar10_vgg16_rse.acc", norm="l2", eps=None),
+    ),
+    samples=20,
+    differences=(
+        "trained on clean images, as in the source",
+        "the source attacks with C&W; PGD is from a later repository of its authors",
+    ),
+    recipe="configs/cifar10-rse.toml",
+)
+
+MODES = Published(
+    name="modes",
+    title="Several modes",
+    paper="This library: an ensemble of adversarially trained networks",
+    venue="",
+    code="",
+    network=None,
+    random="which mode answers a pass; a prediction is the exact mean over all",
+    redrawn=EVERY_PASS,
+    shared=True,
+    trained=True,
+    protocol=AuthorsProtocol(PGD(Threat("linf", 8 / 255), steps=20, step_size=2 / 255, random_start=True), passes=5),
+    samples=5,
+    recipe="configs/cifar10-modes5.toml",
+)
+
+
+ADV = Published(
+    name="adv",
+    title="Adversarial training",
+    paper="Madry et al., Towards Deep Learning Models Resistant to Adversarial Attacks",
+    venue="ICLR 2018",
+    code="",
+    network=None,
+    random="nothing",
+    redrawn=NEVER,
+    shared=True,
+    trained=True,
+    protocol=AuthorsProtocol(PGD(Threat("linf", 8 / 255), steps=20, step_size=2 / 255, random_start=True), NEVER),
+    recipe="configs/cifar10-resnet18-adv.toml",
+)
+
+NONE = Published(
+    name="none",
+    title="No defence",
+    paper="none: plain training",
+    venue="",
+    code="",
+    network=None,
+    random="nothing",
+    redrawn=NEVER,
+    shared=True,
+    trained=False,
+    protocol=AuthorsProtocol(PGD(Threat("linf", 8 / 255), steps=20, step_size=2 / 255, random_start=True), NEVER),
+    recipe="configs/cifar10-resnet18-none.toml",
+)

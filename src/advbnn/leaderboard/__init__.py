@@ -1,0 +1,5 @@
+"""The leaderboard of randomized defences: entries as JSON files, how they are measured, and the page made from them.
+
+`entry` is the schema, `measure` runs the measurements of a defence, `from_records` makes its entry, `page` writes the
+page. docs/leaderboard.md says how to submit.
+"""

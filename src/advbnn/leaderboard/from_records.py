@@ -1,0 +1,289 @@
+"""An entry from the records of an audit and of what else was measured, and from what its author says about it."""
+
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import advbnn
+from advbnn.defenses.published import NEVER, Published
+from advbnn.errors import ArgumentError
+from advbnn.evaluation.audit.flags import FLAGS
+from advbnn.evaluation.audit.headline import band
+from advbnn.evaluation.audit.runner import KNOWN_SEED
+from advbnn.evaluation.comparison import comparison
+from advbnn.evaluation.intervals import accuracy_interval
+from advbnn.evaluation.records import Record, Records
+from advbnn.evaluation.rescoring import POINTS
+from advbnn.files import read_text
+from advbnn.leaderboard import entry as board
+from advbnn.leaderboard.schema import read
+from advbnn.report.audited import clean_in, worst_cases
+from advbnn.training.provenance import git_state
+
+PROTOCOL, FIXED, MEAN, EOT = "protocol", "fixed randomness", " (mean weights)", "eot"
+"""Kind of the authors' protocol, name of the attack that knows the seed, suffix of the mean network, and the curve."""
+
+FLAT = 0.01
+"""The largest change of accuracy from one number of EOT samples to the next at which the curve is flat."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """What records do not say; the fields of an `Entry`."""
+
+    id: str
+    name: str
+    paper: str
+    kind: str
+    architecture: str
+    random: str
+    redrawn: str
+    dataset: str = ""
+    venue: str = ""
+    code: str = ""
+    shared: bool | None = None
+    claims: tuple[board.Claim, ...] = ()
+    status: str = board.REPRODUCED
+    baseline: str = ""
+    cost: board.Cost | None = None
+    notes: tuple[str, ...] = ()
+
+
+def read_about(path: Path) -> About:
+    """The description in a TOML file."""
+    try:
+        table: dict[str, Any] = tomllib.loads(read_text(path))
+    except tomllib.TOMLDecodeError as error:
+        raise ArgumentError(f"{path} is not TOML: {error}; see docs/leaderboard.md for an example") from None
+    try:
+        return read(About, table)
+    except ArgumentError as error:
+        raise ArgumentError(f"{path}: {error}") from None
+
+
+def about_published(published: Published, dataset: str, architecture: str, **fields: Any) -> About:
+    """The description of a defence of the registry."""
+    claims = tuple(
+        board.Claim(
+            attack=claim.attack,
+            accuracy=round(claim.accuracy / 100, 6),
+            clean=None if claim.clean is None else round(claim.clean / 100, 6),
+            architecture=claim.architecture,
+            where=claim.where,
+            norm=claim.norm,
+            eps=None if claim.eps is None else round(claim.eps, 6),
+        )
+        for claim in published.claims
+        if not claim.quoted
+    )
+    kind = board.KINDS[2] if published.redrawn == NEVER else board.KINDS[0 if published.trained else 1]
+    known: dict[str, Any] = {
+        "id": f"{dataset}-{published.name}",
+        "name": published.title,
+        "kind": kind,
+        "architecture": architecture,
+        "dataset": dataset,
+        "claims": claims,
+        "notes": published.differences,
+        **{name: getattr(published, name) for name in ("paper", "venue", "code", "random", "redrawn", "shared")},
+    }
+    return About(**known | fields)
+
+
+def claimed_entry(published: Published, dataset: str = "cifar10") -> board.Entry:
+    """The entry of a defence with nothing measured: what its source claims."""
+    first = next(claim for claim in published.claims if not claim.quoted)
+    radius = first.eps if first.norm == "linf" and first.eps is not None else 8 / 255
+    # 0.031 is how some sources write 8/255
+    threat = board.Threat(norm="linf", eps=0.031373 if abs(radius - 8 / 255) < 0.002 else radius)
+    about = about_published(published, dataset, first.architecture, status=board.CLAIMED)
+    return board.Entry(**_fields(about), threat=threat)
+
+
+def entry_of(
+    records: Records,
+    about: About,
+    *,
+    label: str | None = None,
+    baseline: Record | None = None,
+    eps: float | None = None,
+) -> board.Entry:
+    """The entry of one model.
+
+    Args:
+        records: an audit, and what else was measured of the same model; see `measure`.
+        about: the description.
+        label: the model, if the records are of several.
+        baseline: the worst case of the entry `about.baseline`, on the same images at the same level.
+        eps: the radius, if there are audits at several.
+    """
+    worst = _audit(records, label, eps)
+    assert worst.threat is not None
+    own = records.where(label=worst.model.label)
+    at_radius = Records(record for record in own if record.threat == worst.threat)
+    clean = next(iter(own.where(kind="clean")), None) or clean_in(worst)
+    if clean is None:
+        raise ArgumentError("records hold no clean accuracy; run advbnn evaluate, or the audit again")
+    given, plateau = _plateau(at_radius)
+    fixed = next(iter(at_radius.where(name=FIXED)), None)
+    mean = next(iter(records.where(label=f"{worst.model.label}{MEAN}")), None)
+    protocol = next(iter(own.where(kind=PROTOCOL)), None)
+    found = band(worst)
+    return board.Entry(
+        **_fields(about) | {"dataset": about.dataset or worst.data.name},
+        threat=board.Threat(norm=worst.threat.norm, eps=round(worst.threat.eps, 6)),
+        samples=worst.samples,
+        rule=worst.rule,
+        clean=_accuracy(clean),
+        own_protocol=None if protocol is None else _attacked(protocol),
+        attacks=(*_suite(worst), *map(_attacked, given)),
+        worst_case=board.WorstCase(
+            **_numbers(worst),
+            level=worst.name,
+            certain=None if found is None else _rounded(found.certain),
+            inconclusive=None if found is None else _rounded(found.inconclusive),
+        ),
+        plateau=plateau,
+        flat=None if len(plateau) < 2 else abs(plateau[-1].accuracy - plateau[-2].accuracy) <= FLAT,
+        known_seed=_known_seed(worst) or (None if fixed is None else _accuracy(fixed)),
+        mean_weights=None if mean is None else _accuracy(mean),
+        flags=tuple(
+            board.Flag(name=flag["name"], title=_title(flag["name"]), evidence=flag["evidence"])
+            for flag in worst.details.get("flags", ())
+            if flag["raised"]
+        ),
+        difference=None if baseline is None else _difference(worst, baseline),
+        weights_sha256=worst.model.sha256,
+        commit=software(),
+        command=worst.command or "Python",
+    )
+
+
+def lowered(entry: board.Entry, record: Record) -> board.Entry:
+    """The entry with the worst case at given points (see `rescore`), where that is lower; else the entry itself.
+
+    The difference to the baseline is dropped, as the points were not given to the baseline.
+    """
+    if entry.worst_case is None:
+        raise ArgumentError(f"{entry.id}: status {entry.status!r} has no worst case to lower; audit its network first")
+    if record.name != POINTS or record.threat is None or abs(record.threat.eps - entry.threat.eps) > 1e-6:
+        raise ArgumentError(f"the points must be for {entry.threat.norm} {entry.threat.eps:g}; give that radius")
+    if record.model.sha256 != entry.weights_sha256:
+        raise ArgumentError(
+            f"{entry.id}: the network has the digest {record.model.sha256[:8]}, the entry {entry.weights_sha256[:8]}; "
+            "give the network of the entry"
+        )
+    if record.n < entry.worst_case.n:
+        images = f"{record.n:,} images, the entry on {entry.worst_case.n:,}"
+        raise ArgumentError(f"{entry.id}: the points were scored on {images}; score them on as many (--limit)")
+    if record.accuracy >= entry.worst_case.accuracy:
+        return entry
+    worst = board.WorstCase(**_numbers(record), level=board.POINTS)
+    files = ", ".join(digest[:8] for digest in (record.attack or {}).get("files", ()))
+    notes = (*entry.notes, f"worst case lowered from {entry.worst_case.accuracy:.4g} by given points (sha256 {files})")
+    return replace(entry, worst_case=worst, attacks=(*entry.attacks, _attacked(record)), difference=None, notes=notes)
+
+
+def software() -> str:
+    """The commit of this software, or its version where it is installed without its repository."""
+    package = Path(advbnn.__file__).parent
+    source = package.parent.parent
+    state = git_state(source) if (source / ".git").exists() else None
+    return state["commit"] if state else f"advbnn {advbnn.__version__}"
+
+
+def _audit(records: Records, label: str | None, eps: float | None) -> Record:
+    found = [
+        record
+        for record in worst_cases(records)
+        if (label is None or record.model.label == label)
+        and (eps is None or (record.threat is not None and abs(record.threat.eps - eps) < 1e-6))
+        and record.threat is not None
+    ]
+    if len(found) != 1:
+        listed = ", ".join(f"{r.model.label} at {r.threat.eps:.4g}" for r in found if r.threat) or "none"
+        raise ArgumentError(f"records must hold one audit, found: {listed}; run advbnn audit, or give label and eps")
+    return found[0]
+
+
+def _fields(about: About) -> dict[str, Any]:
+    return dict(vars(about))
+
+
+def _plateau(records: Iterable[Record]) -> tuple[list[Record], tuple[board.Eot, ...]]:
+    """Single attacks, and the curve over EOT samples."""
+    attacks = [record for record in records if record.kind == "attack" and record.name != FIXED]
+    curve = sorted((r for r in attacks if r.curve == EOT and r.at is not None), key=lambda r: r.at or 0)
+    points = tuple(board.Eot(**_numbers(record), eot=int(record.at or 0)) for record in curve)
+    return [record for record in attacks if not record.curve], points
+
+
+def _suite(worst: Record) -> list[board.Attacked]:
+    """The single attacks of an audit."""
+    found = []
+    for attack in worst.details["attacks"]:
+        n, correct = sum(attack["n"]), sum(attack["correct"])
+        if attack["role"] == "clean" or not n:
+            continue
+        if attack["on"] == "all":
+            n, counts = worst.n, attack["correct"]
+        else:
+            counts = [correct]
+        share, interval = sum(counts) / len(counts) / n, accuracy_interval(counts, n)
+        shown = {"accuracy": _rounded(share), "interval": _outward(interval), "n": n}
+        found.append(board.Attacked(**shown, name=attack["name"], settings=_plain(attack["attack"]), on=attack["on"]))
+    return found
+
+
+def _known_seed(worst: Record) -> board.Accuracy | None:
+    if KNOWN_SEED not in worst.details:
+        return None
+    counts: Sequence[int] = worst.details[KNOWN_SEED]
+    share = sum(counts) / len(counts) / worst.n
+    return board.Accuracy(accuracy=_rounded(share), interval=_outward(accuracy_interval(counts, worst.n)), n=worst.n)
+
+
+def _difference(worst: Record, baseline: Record) -> board.Difference:
+    found = comparison(worst, baseline)
+    if found is None:
+        raise ArgumentError("the baseline was measured on other images; measure both on the same")
+    if worst.name != baseline.name or worst.threat != baseline.threat:
+        raise ArgumentError(
+            f"the baseline was audited at level {baseline.name!r} and {baseline.threat}, this network at "
+            f"{worst.name!r} and {worst.threat}; audit both alike"
+        )
+    return board.Difference(difference=_rounded(found.difference), interval=_outward(found.interval), n=found.n)
+
+
+def _accuracy(record: Record) -> board.Accuracy:
+    return board.Accuracy(**_numbers(record))
+
+
+def _attacked(record: Record) -> board.Attacked:
+    # AutoAttack counts the unluckiest of its passes, which may be below the expected accuracy
+    on = "its own count" if "scored by" in (record.attack or {}) else "all"
+    return board.Attacked(**_numbers(record), name=record.name, settings=_plain(record.attack), on=on)
+
+
+def _numbers(record: Record) -> dict[str, Any]:
+    return {"accuracy": _rounded(record.accuracy), "interval": _outward(record.interval), "n": record.n}
+
+
+def _rounded(share: float) -> float:
+    return round(share, 6)
+
+
+def _outward(interval: tuple[float, float]) -> tuple[float, float]:
+    """Rounded so that it still holds what it held."""
+    low, high = interval
+    return max(-1.0, round(low - 5e-7, 6)) if low else 0.0, min(1.0, round(high + 5e-7, 6))
+
+
+def _plain(settings: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {name: value for name, value in (settings or {}).items() if name != "threat"}
+
+
+def _title(name: str) -> str:
+    return FLAGS[name].title if name in FLAGS else name

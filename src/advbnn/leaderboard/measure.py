@@ -1,0 +1,156 @@
+"""The measurements of a defence for the leaderboard, each a record: a stopped measurement resumes."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor, nn
+
+from advbnn.attacks import PGD, FixedRandomness
+from advbnn.attacks.identity import settings_of
+from advbnn.attacks.threat import Threat
+from advbnn.bayes.protocol import posterior_mean
+from advbnn.data.imageset import Examples
+from advbnn.defenses.published import AuthorsProtocol, Published
+from advbnn.errors import ArgumentError
+from advbnn.evaluation.accuracy import CLEAN, Evaluation, Options
+from advbnn.evaluation.audit.runner import KNOWN_SEED
+from advbnn.evaluation.audit.worst_case import audit
+from advbnn.evaluation.batchwise import Batch
+from advbnn.evaluation.records import Record, Records
+from advbnn.leaderboard.from_records import EOT, FIXED, FLAT, MEAN, PROTOCOL
+from advbnn.modules import evaluating, without_parameter_gradients
+from advbnn.randomness import crafting_seed, derive_seed, seeded_globally, with_fresh_state
+
+EOT_SAMPLES = (1, 10, 20, 50)
+_SAME_RADIUS = 0.05
+_NORMS = {"linf": "Linf", "l2": "L2", "l1": "L1"}
+
+
+def measure(
+    published: Published,
+    model: nn.Module,
+    data: Examples,
+    threat: Threat,
+    *,
+    level: str = "standard",
+    steps: int = 50,
+    eot: Sequence[int] = EOT_SAMPLES,
+    autoattack: bool = True,
+    **options: Unpack[Options],
+) -> Records:
+    """Everything that the leaderboard states about a network.
+
+    Clean accuracy; the authors' own protocol; the audit, with flags and the attack that knows the seed; PGD over EOT
+    samples until the curve is flat; the mean network; AutoAttack `rand` if pyautoattack is installed.
+
+    Args:
+        published: the defence; its `samples` passes are the classifier. A classifier of one pass is never replaced by
+            the exact mean over the members of a mixture.
+        model: the network; a post-hoc defence is put onto it unless it is there already.
+        level: of the audit.
+        steps: of PGD over EOT samples.
+        autoattack: run AutoAttack `rand` where it is installed.
+        options: see `Options`; `out` makes it resumable.
+    """
+    if published.network is not None and not published.trained:
+        model = published.network.wrap(model)
+    options.setdefault("samples", published.samples)
+    options.setdefault("exact", options["samples"] > 1)
+    options.setdefault("seeds", 1)
+    evaluation = Evaluation(model, data, **options)
+    found = evaluation.accuracy(CLEAN, None)
+    found += own_protocol(evaluation, published.protocol, threat)
+    worst = audit(model, data, threat, level, **options).records[0]
+    found += [worst]
+    if worst.details["random"]:
+        found += plateau(evaluation, threat, steps, eot)
+        if KNOWN_SEED not in worst.details and not evaluation.exact:
+            found += evaluation.accuracy(FIXED, FixedRandomness(threat, steps=steps, samples=evaluation.samples))
+    mean = posterior_mean(model)
+    if mean is not None:
+        label = f"{worst.model.label}{MEAN}"
+        alone = Evaluation(mean, data, **options | {"label": label, "samples": 1})
+        found += alone.accuracy(f"PGD-{steps}", PGD(threat, steps=steps))
+    if autoattack and find_spec("pyautoattack") is not None:
+        found += autoattack_rand(evaluation, threat)
+    return found
+
+
+def measure_baseline(
+    model: nn.Module, data: Examples, threat: Threat, level: str = "standard", **options: Unpack[Options]
+) -> Record:
+    """The worst case of the network without randomness on the same images."""
+    return audit(model, data, threat, level, **options).records[0]
+
+
+def own_protocol(evaluation: Evaluation, protocol: AuthorsProtocol, threat: Threat) -> Records:
+    """The accuracy by the evaluation of the source, at its radius; at that of `threat` if the two differ."""
+    radius = protocol.attack.threat.eps
+    if protocol.attack.threat.norm != threat.norm:
+        raise ArgumentError(f"threat must have the norm of the authors' protocol, {protocol.attack.threat.norm!r}")
+    if abs(radius - threat.eps) > _SAME_RADIUS * threat.eps:
+        step = protocol.attack.step_size
+        scaled = None if step is None else step * threat.eps / radius
+        protocol = replace(protocol, attack=replace(protocol.attack, threat=threat, step_size=scaled))
+
+    def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
+        x, y = evaluation.prepared(x, y)
+        seeds = [derive_seed(seed, "protocol", batch.number) for seed in evaluation.seed_list]
+        right = [protocol.correct(evaluation.model, x, y, seed) for seed in seeds]
+        return {"correct": torch.stack(right, 1)[:, None]}
+
+    name = f"the authors' protocol: PGD-{protocol.attack.steps}"
+    about: dict[str, Any] = {"kind": PROTOCOL, "attack": settings_of(protocol), "samples": protocol.passes}
+    return evaluation.measure([replace(evaluation.plan, name=name, threat=threat, **about)], work)
+
+
+def plateau(evaluation: Evaluation, threat: Threat, steps: int, eot: Sequence[int] = EOT_SAMPLES) -> Records:
+    """PGD with gradients averaged over more and more samples, until more of them change less than `FLAT`."""
+    found = Records()
+    for count in eot:
+        attack = PGD(threat, steps=steps, eot=count, selection_samples=evaluation.samples)
+        before = found[-1].accuracy if found else None
+        found += evaluation.accuracy(f"PGD-{steps}", attack, curve=EOT, at=float(count))
+        if before is not None and abs(before - found[-1].accuracy) <= FLAT:
+            break
+    return found
+
+
+def autoattack_rand(evaluation: Evaluation, threat: Threat) -> Records:
+    """AutoAttack `rand` as its package runs it: APGD-CE and APGD-DLR with EOT 20.
+
+    Two accuracies: as the package counts, by the pass in which an attack succeeded; and by one fresh pass at the points
+    that it returns. For an image that survives it returns the clean one, so the second is no bound on anything.
+    """
+    from pyautoattack import AutoAttack  # type: ignore[import-not-found, import-untyped, unused-ignore]
+
+    def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
+        x, y = evaluation.prepared(x, y)
+        right = []
+        for seed in evaluation.seed_list:
+            crafting = crafting_seed(seed, batch.number)
+            model = with_fresh_state(evaluation.model)
+            with evaluating(model), without_parameter_gradients(model), seeded_globally(crafting, x.device):
+                settings: dict[str, Any] = {"norm": _NORMS[threat.norm], "eps": threat.eps, "version": "rand"}
+                attack = AutoAttack(model, seed=crafting % 2**31, device=x.device, **settings)
+                x_adv, labels = attack.run_standard_evaluation(x, y, batch_size=len(x))
+                with torch.no_grad():
+                    right.append(torch.stack([labels == y, model(x_adv).argmax(1) == y], 1))
+        return {"correct": torch.stack(right, 2)}
+
+    counted = {"as it counts": "the pass of the attack", "its points on a fresh pass": "one fresh pass"}
+    plans = [
+        replace(
+            evaluation.plan,
+            kind="attack",
+            name=f"AutoAttack rand, {title}",
+            attack={"name": "pyautoattack.AutoAttack", "version": "rand", "scored by": scored},
+            threat=threat,
+            samples=1,
+        )
+        for title, scored in counted.items()
+    ]
+    return evaluation.measure(plans, work)

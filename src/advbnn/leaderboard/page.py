@@ -1,0 +1,107 @@
+"""The leaderboard as a static page that needs no other file, with Markdown, CSV and the entries beside it."""
+
+import base64
+import hashlib
+import re
+from collections.abc import Sequence
+from importlib.resources import files
+from itertools import groupby
+from pathlib import Path
+
+from advbnn.errors import MissingPackageError
+from advbnn.files import write_atomically
+from advbnn.leaderboard.entry import Accuracy, Entry, to_json
+from advbnn.leaderboard.tables import CAPTION, COLUMNS, NUMBERS, dumbbells, numbers, ranked, table, threat_words, to_csv
+from advbnn.report.dumbbells import LOOKS, dumbbells_png, dumbbells_svg
+from advbnn.report.elements import percent, percent_range
+
+TITLE = "Randomized defences, audited"
+
+
+def write_board(entries: Sequence[Entry], out: Path | str) -> Path:
+    """Writes `index.html`, `leaderboard.md`, `leaderboard.csv`, the figures and `entries/`; returns the page's path."""
+    folder = Path(out)
+    texts = {"index.html": html(entries), "leaderboard.md": markdown(entries), "leaderboard.csv": to_csv(entries)}
+    texts |= {f"entries/{entry.id}.json": to_json(entry) for entry in entries}
+    for name, text in texts.items():
+        write_atomically(folder / name, text.encode())
+    for name, group in _figures(entries).items():
+        dumbbells_png(folder / f"{name}.png", dumbbells(group))
+    return folder / "index.html"
+
+
+def markdown(entries: Sequence[Entry]) -> str:
+    """The table as Markdown."""
+    return f"# {TITLE}\n\n{table(entries).markdown()}"
+
+
+def html(entries: Sequence[Entry]) -> str:
+    """The page."""
+    try:
+        import jinja2
+    except ImportError as error:
+        raise MissingPackageError("the page needs jinja2: pip install 'advbnn[report]'") from error
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    own, report = files("advbnn.leaderboard"), files("advbnn.report")
+    script = own.joinpath("page.js").read_text("utf-8")
+    by_id = {entry.id: entry for entry in entries}
+    figures = _figures(entries)
+    return (
+        environment.from_string(own.joinpath("page.html.j2").read_text("utf-8"))
+        .render(
+            title=TITLE,
+            entries=ranked(entries),
+            by_id=by_id,
+            columns=COLUMNS,
+            number_columns=NUMBERS,
+            caption=CAPTION,
+            figures={name: (group, dumbbells_svg(name, dumbbells(group))) for name, group in figures.items()},
+            alt=_alt,
+            numbers=lambda entry: numbers(entry, by_id),
+            threat=threat_words,
+            accuracy=_accuracy,
+            percent=percent,
+            settings=_settings,
+            looks=LOOKS,
+            style=report.joinpath("style.css").read_text("utf-8") + own.joinpath("page.css").read_text("utf-8"),
+            script=script,
+            script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        )
+        .strip()
+        + "\n"
+    )
+
+
+def _figures(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
+    """The entries of one figure each: of the same data and threat, if there are at least two lines to draw."""
+    found = {}
+    for _, group in groupby(ranked(entries), key=lambda entry: (entry.dataset, threat_words(entry))):
+        together = list(group)
+        name = re.sub(r"[^\w-]", "_", f"{together[0].dataset}-{threat_words(together[0])}".replace(" ", "-"))
+        if len(dumbbells(together)) > 1:
+            found[name] = together
+    return found
+
+
+def _alt(entries: Sequence[Entry]) -> str:
+    """The figure in words."""
+
+    def words(name: str, claimed: float | None, audited: float | None) -> str:
+        claim = "no claim" if claimed is None else f"claimed {claimed:.1f} %"
+        return f"{name}: {claim}, {'not audited yet' if audited is None else f'worst case {audited:.1f} %'}"
+
+    return "; ".join(words(row.name, row.claimed, row.audited) for row in dumbbells(entries))
+
+
+def _accuracy(found: Accuracy) -> str:
+    return f"{percent(found.accuracy)} % {percent_range(*found.interval)}, {found.n:,} images"
+
+
+def _settings(settings: object) -> str:
+    """Settings in one line."""
+    if not isinstance(settings, dict):
+        return str(settings)
+    nested = {name: f"({_settings(one)})" if isinstance(one, dict) else str(one) for name, one in settings.items()}
+    return ", ".join(f"{name}={text}" for name, text in nested.items())

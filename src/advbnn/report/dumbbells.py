@@ -1,0 +1,86 @@
+"""One line per defence from the accuracy that its source claims to the audited one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from advbnn.report.canvas import INK, file_canvas, svg_canvas, to_svg
+from advbnn.report.style import Look
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+CLAIMED = Look("claimed", "claimed", "--claimed", "#1442a0", "#5a9bff", "o")
+AUDITED = Look("audited", "worst case", "--audited", "#bf5504", "#ee8a45", "s")
+LOOKS = (CLAIMED, AUDITED)
+
+_ROW, _WIDTH, _NAMES, _TOP, _BOTTOM = 30, 720, 280, 40, 50  # in points
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dumbbell:
+    """The accuracies of one defence in percent, where known: claimed; audited, with its interval; of its baseline."""
+
+    name: str
+    claimed: float | None = None
+    audited: float | None = None
+    interval: tuple[float, float] | None = None
+    baseline: float | None = None
+
+
+def dumbbells_svg(name: str, rows: Sequence[Dumbbell]) -> str:
+    """The lines from the top down, with a legend above; `name` is unique in a page."""
+    height = _ROW * len(rows) + _TOP + _BOTTOM
+    place = (_NAMES / _WIDTH, _BOTTOM / height, 1 - (_NAMES + 20) / _WIDTH, 1 - (_TOP + _BOTTOM) / height)
+    with svg_canvas(_WIDTH, height, place) as (figure, axes):
+        _draw(axes, rows)
+        return to_svg(figure, name, LOOKS)
+
+
+def dumbbells_png(path: Path, rows: Sequence[Dumbbell]) -> None:
+    """The same as a file."""
+    with file_canvas(path, columns=1, width=_WIDTH / 72, height=(_ROW * len(rows) + _TOP + _BOTTOM) / 72) as (
+        _,
+        (axes,),
+    ):
+        _draw(axes, rows)
+
+
+def _draw(axes: "Axes", rows: Sequence[Dumbbell]) -> None:
+    for place, row in enumerate(rows):
+        if row.claimed is not None and row.audited is not None:
+            axes.plot([row.claimed, row.audited], [place, place], color=INK[1], linewidth=1, alpha=0.5, zorder=1)
+        if row.interval is not None:
+            axes.plot(row.interval, [place, place], color=AUDITED.light, linewidth=4, alpha=0.35, zorder=2)
+        if row.audited is None and row.claimed is not None:
+            side: dict[str, Any] = {"ha": "left", "dx": 9} if row.claimed < 70 else {"ha": "right", "dx": -9}
+            axes.annotate(
+                "not audited yet",
+                (row.claimed, place),
+                xytext=(side["dx"], 0),
+                textcoords="offset points",
+                ha=side["ha"],
+                va="center",
+                fontsize=10,
+                fontstyle="italic",
+            )
+    styles: list[tuple[str, list[float | None], dict[str, Any]]] = [
+        ("claimed", [row.claimed for row in rows], _mark(CLAIMED, markerfacecolor="none")),
+        ("worst case, audited", [row.audited for row in rows], _mark(AUDITED)),
+        ("baseline, audited", [row.baseline for row in rows], {"marker": "|", "color": INK[1]}),
+    ]
+    for label, values, style in styles:
+        points = [(value, place) for place, value in enumerate(values) if value is not None]
+        if points:
+            x, y = zip(*points, strict=True)
+            axes.plot(x, y, linestyle="", markersize=8, markeredgewidth=1.8, zorder=3, label=label, **style)
+    axes.set_yticks(range(len(rows)), [row.name for row in rows])
+    axes.set(ylim=(len(rows) - 0.5, -0.5), xlim=(0, 100), xlabel="accuracy under attack, %")
+    axes.grid(axis="y", visible=False)
+    axes.grid(axis="x", visible=True)
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, frameon=False, fontsize=11, borderaxespad=0.2)
+
+
+def _mark(look: Look, **more: Any) -> dict[str, Any]:
+    return {"marker": look.marker, "color": look.light, **more}

@@ -1,0 +1,165 @@
+"""advbnn leaderboard: a submission from an empty folder, a measurement, and what is refused."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import save_file
+
+from advbnn.data import load
+from advbnn.evaluation.audit import LEVELS
+from advbnn.evaluation.records import Records
+from advbnn.leaderboard.entry import load as load_entry
+
+pytestmark = pytest.mark.filterwarnings("ignore::advbnn.evaluation.accuracy.SmallSampleWarning")
+
+MODEL = """
+import torch
+from torch import nn
+
+
+class Noise(nn.Module):
+    def forward(self, x):
+        return x + 0.05 * torch.randn_like(x)
+
+
+def plain():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).eval()
+
+
+def build():
+    return nn.Sequential(Noise(), plain()).eval()
+"""
+
+ABOUT = """
+id = "digits-noise"
+name = "Noise on the input"
+paper = "none: an example"
+kind = "post hoc"
+architecture = "linear"
+random = "Gaussian noise on the input"
+redrawn = "every forward pass"
+shared = false
+baseline = "digits-plain"
+
+[[claims]]
+attack = "PGD-20"
+accuracy = 0.9
+where = "a belief"
+eps = 0.02
+"""
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The quick level, with hardly any steps."""
+    effort = {"eot": (1, 2), "steps": (3, 6), "restarts": 2, "apgd_steps": 4, "apgd_eot": 2, "selection_samples": 2}
+    queries = {"query_eot": 1, "square_queries": 5, "nes_queries": 12, "nes_directions": 2, "comparison_samples": 20}
+    scores = {"ensembles": 2, "max_weight_samples": 50}
+    monkeypatch.setitem(LEVELS, "quick", replace(LEVELS["quick"], **effort, **queries, **scores))
+
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_submission_from_an_empty_folder(advbnn: Callable[..., Any], empty: Path) -> None:
+    # 1. the defence and what is to be said about it
+    (empty / "noise.py").write_text(MODEL)
+    (empty / "about.toml").write_text(ABOUT)
+    # 2. the audit of the defence, and of the same network without randomness
+    audit = ["--data", "digits", "--eps", 0.02, "--level", "quick", "--limit", 30, "--samples", 1]
+    advbnn("audit", "--model", "noise.py:build", *audit, "--save-points", "points.safetensors")
+    advbnn("audit", "--model", "noise.py:plain", *audit, "--out", "plain.json")
+    # 3. the entries, checked
+    said = ["--about", "about.toml"]
+    assert "digits-noise.json" in advbnn("leaderboard", "entry", "records.json", *said, "--baseline", "plain.json")
+    base = ABOUT.replace("digits-noise", "digits-plain").replace('baseline = "digits-plain"', "")
+    (empty / "plain.toml").write_text(base.replace("post hoc", "no randomness"))
+    advbnn("leaderboard", "entry", "plain.json", "--about", "plain.toml")
+    assert "digits-noise: valid, reproduced" in advbnn("leaderboard", "check", "digits-noise.json")
+    entry, worst = load_entry("digits-noise.json"), Records.load("records.json")[0]
+    assert entry.worst_case is not None and entry.worst_case.accuracy == pytest.approx(worst.accuracy, abs=1e-6)
+    assert entry.weights_sha256 == worst.model.sha256 and entry.command == worst.command
+    assert entry.difference is not None and entry.difference.n == 30
+    assert {attack.name for attack in entry.attacks} >= {"noise", "APGD-CE", "Square"}
+    # 4. the page
+    (empty / "board").mkdir()
+    for name in ("digits-noise", "digits-plain"):
+        (empty / f"{name}.json").rename(empty / "board" / f"{name}.json")
+    assert "2 entries" in advbnn("leaderboard", "build", "board", "--out", "site")
+    assert "Noise on the input" in (empty / "site" / "index.html").read_text()
+    # 5. somebody lowers the number: adversarial images in the ball, whatever made them
+    images = load("digits").test.images[:30] / 255
+    again = ["board/digits-noise.json", "--model", "noise.py:build", "--data", "digits"]
+    save_file({"mine": images}, "clean.safetensors")
+    before = (empty / "board" / "digits-noise.json").read_text()
+    if worst.accuracy < 0.05:
+        pytest.fail("the toy must keep some accuracy for its number to be lowered")
+    clean = advbnn("leaderboard", "rescore", *again, "--adversarial", "clean.safetensors")
+    assert "not lower" in clean and (empty / "board" / "digits-noise.json").read_text() == before
+    table = json.loads(before)
+    table["worst_case"] |= {"accuracy": 0.9, "interval": [0.7, 0.99]}  # an audit that had missed the points
+    table["attacks"] = []
+    (empty / "board" / "digits-noise.json").write_text(json.dumps(table))
+    assert "; lowered" in advbnn("leaderboard", "rescore", *again, "--adversarial", "points.safetensors")
+    lower = load_entry("board/digits-noise.json")
+    assert lower.worst_case is not None and lower.worst_case.accuracy < 0.9 and lower.worst_case.level == "points"
+    assert lower.difference is None and "lowered from 0.9" in lower.notes[-1]
+
+
+def test_points_outside_the_ball_and_other_networks_are_refused(advbnn: Callable[..., Any], empty: Path) -> None:
+    (empty / "noise.py").write_text(MODEL)
+    table = _measured()
+    (empty / "digits-noise.json").write_text(json.dumps(table))
+    images = load("digits").test.images[:30] / 255
+    save_file({"far": (images + 0.5).clamp(0, 1)}, "far.safetensors")
+    save_file({"near": images}, "near.safetensors")
+    common = ["leaderboard", "rescore", "digits-noise.json", "--model", "noise.py:build", "--data", "digits"]
+    assert "ball" in advbnn(*common, "--adversarial", "far.safetensors", status=1)
+    assert "digest" in advbnn(*common, "--adversarial", "near.safetensors", status=1)
+
+
+def test_a_description_with_a_wrong_field_is_refused(advbnn: Callable[..., Any], empty: Path) -> None:
+    (empty / "about.toml").write_text(ABOUT.replace("architecture", "architectur"))
+    message = advbnn("leaderboard", "entry", "records.json", "--about", "about.toml", status=1)
+    assert "architectur: no such field" in message and "architecture" in message
+    (empty / "about.toml").write_text("id = ")
+    assert "not TOML" in advbnn("leaderboard", "entry", "records.json", "--about", "about.toml", status=1)
+
+
+def test_a_run_is_measured_with_its_baseline_and_resumes(advbnn: Callable[..., Any], runs: Path) -> None:
+    given = ["adv_bnn", runs / "robust", "--baseline", runs / "plain", "--level", "quick", "--limit", 12, "--steps", 3]
+    given += ["--samples", 2, "--no-autoattack", "--entries", runs]
+    advbnn("leaderboard", "measure", *given)
+    entry = load_entry(runs / "digits-adv_bnn.json")
+    assert entry.clean is not None and entry.worst_case is not None and entry.own_protocol is not None
+    assert [point.eot for point in entry.plateau][:2] == [1, 10]
+    assert entry.known_seed is not None and entry.mean_weights is not None
+    assert entry.baseline == "digits-none" and entry.difference is not None and entry.difference.n == 12
+    assert entry.cost is not None and entry.cost.epochs == 2 and entry.architecture == "mlp"
+    (runs / "digits-adv_bnn.json").unlink()
+    before = (runs / "robust" / "records.json").read_bytes()
+    advbnn("leaderboard", "measure", *given)  # from its records
+    assert (runs / "robust" / "records.json").read_bytes() == before
+    assert load_entry(runs / "digits-adv_bnn.json") == entry
+
+
+def test_an_unknown_defence_is_refused(advbnn: Callable[..., Any], runs: Path) -> None:
+    assert "'rpf'" in advbnn("leaderboard", "measure", "rpff", runs / "robust", status=1)
+
+
+def _measured() -> dict[str, Any]:
+    share = {"accuracy": 0.5, "interval": [0.3, 0.7], "n": 30}
+    return {
+        **{"schema": 1, "id": "digits-noise", "name": "Noise", "paper": "none", "kind": "post hoc"},
+        **{"architecture": "linear", "dataset": "digits", "threat": {"norm": "linf", "eps": 0.02}, "random": "noise"},
+        **{"redrawn": "every forward pass", "status": "reproduced", "samples": 1, "clean": share},
+        **{"worst_case": {**share, "level": "quick"}, "weights_sha256": "0" * 64, "commit": "1", "command": "advbnn"},
+    }

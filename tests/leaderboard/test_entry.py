@@ -1,0 +1,109 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from advbnn.defenses.registry import PUBLISHED
+from advbnn.leaderboard.entry import Claim, check_baselines, load, load_all, save, to_json
+from advbnn.leaderboard.from_records import claimed_entry
+from advbnn.leaderboard.page import markdown
+from made_up_entries import board, entry
+
+BOARD = Path(__file__).parents[2] / "leaderboard"
+
+
+@pytest.mark.parametrize("made", board(), ids=lambda made: made.id)
+def test_an_entry_is_read_as_it_was_written(made: Any, tmp_path: Path) -> None:
+    save(made, tmp_path / f"{made.id}.json")
+    assert load(tmp_path / f"{made.id}.json") == made
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (("clean", "accuracy"), 80.0, "clean.accuracy.*divide percent"),
+        (("clean", "interval"), [0.9, 0.95], "clean.interval.*around"),
+        (("clean", "interval"), [0.9], "clean.interval.*list of 2"),
+        (("worst_case", "level"), "hard", "worst_case.level.*standard"),
+        (("threat", "norm"), "l7", "threat.norm.*linf"),
+        (("threat", "eps"), "8/255", "threat.eps: expected a number"),
+        (("claims", 0, "accuracy"), None, r"claims\[0\].accuracy: expected a number, got None"),
+        (("samples",), True, "samples: expected a whole number"),
+        (("status",), "done", "status.*claimed"),
+        (("status",), "claimed", "clean: status.*reproduced"),
+        (("weights_sha256",), "abc", "weights_sha256.*64"),
+        (("command",), "", "command.*measure"),
+        (("code",), "javascript:alert(1)", "code.*https"),
+        (("acuracy",), 1, "acuracy: no such field"),
+        (("name",), " ", "name: expected text"),
+        (("id",), "../x", "id: expected"),
+        (("schema",), 2, "schema: expected 1"),
+        (("attacks", 0, "interval"), [0.0, 0.2], "attacks"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_the_name_of_its_field(
+    place: tuple[Any, ...], value: Any, message: str, tmp_path: Path
+) -> None:
+    table = json.loads(to_json(entry()))
+    inner = table
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    file = tmp_path / "cifar10-toy.json"
+    file.write_text(json.dumps(table))
+    with pytest.raises(ValueError, match=f"cifar10-toy.json: {message}"):
+        load(file)
+
+
+def test_a_missing_field_and_another_file_name_are_refused(tmp_path: Path) -> None:
+    table = json.loads(to_json(entry()))
+    (tmp_path / "other.json").write_text(json.dumps(table))
+    with pytest.raises(ValueError, match="id: expected 'other'"):
+        load(tmp_path / "other.json")
+    del table["paper"]
+    (tmp_path / "cifar10-toy.json").write_text(json.dumps(table))
+    with pytest.raises(ValueError, match="paper: expected a value, got none"):
+        load(tmp_path / "cifar10-toy.json")
+    with pytest.raises(ValueError, match=r"cifar10-toy\.json"):
+        save(entry(), tmp_path / "elsewhere.json")
+    with pytest.raises(ValueError, match="no entries"):
+        load_all(tmp_path / "nowhere")
+
+
+def test_the_worst_case_must_fit_its_attacks() -> None:
+    made = entry(worst=0.4)
+    stronger = replace(made.attacks[0], accuracy=0.2, interval=(0.17, 0.23))
+    with pytest.raises(ValueError, match="worst_case.interval.*PGD-20.*audit again"):
+        replace(made, attacks=(stronger,))
+    replace(made, attacks=(replace(stronger, on="survivors"),))  # which are other images
+
+
+def test_a_baseline_must_be_there_and_comparable() -> None:
+    with pytest.raises(ValueError, match="baseline='cifar10-none'"):
+        check_baselines([entry(baseline="cifar10-none")], "board")
+    other = entry("digits-adv", dataset="digits")
+    with pytest.raises(ValueError, match="other data"):
+        check_baselines([entry(baseline="digits-adv"), other], "board")
+
+
+def test_the_claim_at_the_threat_is_the_highest_one() -> None:
+    claims = [
+        Claim(attack="PGD", accuracy=0.6, where="README", eps=0.03),
+        Claim(attack="AutoAttack", accuracy=0.65, where="README", eps=8 / 255),
+        Claim(attack="weak", accuracy=0.9, where="README", eps=0.01),
+        Claim(attack="C&W", accuracy=0.95, where="README", norm="l2"),
+    ]
+    assert entry(worst=None, claims=tuple(claims)).claimed == claims[1]
+    assert entry(worst=None, claims=tuple(claims[2:])).claimed is None
+
+
+def test_the_board_of_the_repository() -> None:
+    entries = {made.id: made for made in load_all(BOARD)}
+    for published in PUBLISHED.values():
+        if any(not claim.quoted for claim in published.claims):
+            made, stated = entries[f"cifar10-{published.name}"], claimed_entry(published)
+            assert made.claims == stated.claims and made.paper == stated.paper
+            assert made == stated or made.status != "claimed"
+    assert (BOARD / "README.md").read_text() == markdown(list(entries.values()))

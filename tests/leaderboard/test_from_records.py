@@ -1,0 +1,87 @@
+"""Entries from records: what is taken from where, and which records do not fit."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from advbnn.attacks.threat import Threat
+from advbnn.data import load
+from advbnn.defenses.registry import PUBLISHED
+from advbnn.evaluation.accuracy import Evaluation
+from advbnn.evaluation.outcomes import pack
+from advbnn.evaluation.records import Record, Records
+from advbnn.leaderboard.from_records import about_published, claimed_entry, entry_of, lowered
+
+THREAT = Threat("linf", 8 / 255)
+
+
+def worst(label: str, right: float, level: str = "standard", n: int = 100) -> Record:
+    """An invented audit in which the first images are right."""
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)).eval()
+    plan = Evaluation(net, load("digits").test, samples=1, seeds=1, rows=range(n), label=label).plan
+    outcomes = (torch.arange(n) < right * n).long()
+    attack = {"name": "PGD-20", "role": "white box", "on": "all", "attack": {"name": "PGD", "threat": {}, "steps": 20}}
+    attack |= {"n": [n], "correct": [round(right * n) + 2]}
+    clean = {"name": "clean", "role": "clean", "on": "all", "attack": None, "n": [n], "correct": [90]}
+    flag = {"name": "eot", "raised": True, "evidence": "seen", "numbers": {}}
+    details = {"attacks": [clean, attack], "random": True, "certain": [10], "inconclusive": [5], "known_seed": [20]}
+    settings = {"kind": "worst_case", "name": level, "threat": THREAT}
+    return Record.of(
+        replace(plan, **settings),
+        correct=(int(outcomes.sum()),),
+        outcomes=(pack(outcomes),),
+        details={**details, "flags": [flag, {**flag, "name": "steps", "raised": False}]},
+        command="advbnn audit",
+    )
+
+
+ABOUT = about_published(PUBLISHED["rpf"], "digits", "resnet18", baseline="digits-adv")
+
+
+def test_every_number_comes_from_its_record() -> None:
+    audit, base = worst("rpf", 0.4), worst("adv", 0.5)
+    entry = entry_of(Records([audit]), ABOUT, baseline=base)
+    assert (entry.id, entry.kind, entry.threat.eps) == ("digits-rpf", "trained", round(8 / 255, 6))
+    assert entry.clean is not None and entry.clean.accuracy == 0.9
+    assert entry.worst_case is not None and entry.worst_case.accuracy == 0.4
+    assert (entry.worst_case.certain, entry.worst_case.inconclusive) == (0.1, 0.05)
+    assert [(a.name, a.accuracy, a.settings) for a in entry.attacks] == [("PGD-20", 0.42, {"name": "PGD", "steps": 20})]
+    assert entry.known_seed is not None and entry.known_seed.accuracy == 0.2
+    assert [flag.name for flag in entry.flags] == ["eot"]
+    # ten images differ, all for the baseline
+    assert entry.difference is not None and entry.difference.difference == pytest.approx(-0.1)
+    assert entry.difference.interval[1] < 0
+
+
+def test_a_baseline_at_another_level_and_several_audits_are_refused() -> None:
+    audit = worst("rpf", 0.4)
+    with pytest.raises(ValueError, match="level 'quick'"):
+        entry_of(Records([audit]), ABOUT, baseline=worst("adv", 0.5, level="quick"))
+    with pytest.raises(ValueError, match="one audit.*label"):
+        entry_of(Records([audit, worst("adv", 0.5)]), ABOUT)
+    with pytest.raises(ValueError, match="one audit"):
+        entry_of(Records(), ABOUT)
+
+
+def test_points_only_lower() -> None:
+    audit = worst("rpf", 0.4)
+    entry = entry_of(Records([audit]), ABOUT, baseline=worst("adv", 0.5))
+
+    def scored(right: float, n: int = 100) -> Record:
+        given = {"kind": "points", "name": "points", "model": audit.model, "attack": {"files": ["ab" * 32]}}
+        return replace(worst("rpf", right, n=n), **given)
+
+    assert lowered(entry, scored(0.45)) is entry
+    after = lowered(entry, scored(0.3))
+    assert after.worst_case is not None and after.worst_case.accuracy == 0.3
+    assert after.difference is None and "abababab" in after.notes[-1]
+    larger = entry_of(Records([worst("rpf", 0.4, n=120)]), ABOUT)
+    with pytest.raises(ValueError, match="as many"):
+        lowered(replace(larger, weights_sha256=audit.model.sha256), scored(0.1))
+
+
+def test_a_claim_of_others_makes_no_entry() -> None:
+    assert all(claim.quoted for claim in PUBLISHED["wca"].claims)
+    assert about_published(PUBLISHED["wca"], "cifar10", "resnet18").claims == ()
+    assert claimed_entry(PUBLISHED["ctrw"]).claims[0].accuracy == 0.687

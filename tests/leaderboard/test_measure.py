@@ -1,0 +1,75 @@
+"""Single measurements of the leaderboard against networks whose answers are known."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from advbnn.attacks import PGD
+from advbnn.attacks.threat import Threat
+from advbnn.data import from_tensors
+from advbnn.defenses.published import BETWEEN, EVERY_PASS, AuthorsProtocol
+from advbnn.evaluation.accuracy import Evaluation
+from advbnn.leaderboard.measure import autoattack_rand, own_protocol, plateau
+
+THREAT = Threat("linf", 0.2)
+ATTACK = PGD(Threat("linf", 8 / 255), steps=4, step_size=2 / 255, random_start=False)
+
+
+class Kept(nn.Module):
+    """One of four pixels decides, kept until `resample`: an attack on one pixel does nothing to another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("pixel", torch.zeros((), dtype=torch.int64), persistent=False)
+
+    def resample(self, seed: int) -> None:
+        self.pixel.copy_(torch.randint(4, ()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = x.flatten(1)[:, self.pixel] - 0.5
+        return 10 * torch.stack([first, -first], 1)
+
+
+def evaluation(net: nn.Module, n: int = 100) -> Evaluation:
+    data = from_tensors(torch.full((n, 1, 2, 2), 0.6), torch.zeros(n, dtype=torch.int64), classes=2, name="grey")
+    return Evaluation(net, data, samples=1, exact=False, seeds=1, batch_size=5)
+
+
+def test_transfer_between_draws_passes_for_robustness_and_averaging_breaks_it() -> None:
+    measured = evaluation(Kept())
+    (claimed,) = own_protocol(measured, AuthorsProtocol(ATTACK, BETWEEN), THREAT)
+    # robust unless both draws are the same pixel, 1 of 4, in each of 20 batches
+    assert abs(claimed.accuracy - 3 / 4) < 4 * (3 / 16 / 20) ** 0.5 and claimed.threat == THREAT
+    assert plateau(measured, THREAT, steps=10, eot=(20,))[0].accuracy == 0.0
+
+
+def test_the_curve_ends_where_it_is_flat() -> None:
+    class Fixed(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            first = x.flatten(1)[:, 0] - 0.5 + 0.0 * torch.rand(())
+            return torch.stack([first, -first], 1)
+
+    found = plateau(evaluation(Fixed()), THREAT, steps=5, eot=(1, 10, 20, 50))
+    assert [record.at for record in found] == [1, 10]
+    assert {record.accuracy for record in found} == {0.0}
+
+
+def test_the_protocol_needs_the_norm_of_its_source() -> None:
+    with pytest.raises(ValueError, match="norm"):
+        own_protocol(evaluation(Kept()), AuthorsProtocol(ATTACK, EVERY_PASS), Threat("l2", 1.0))
+
+
+@pytest.mark.peers
+def test_autoattack_runs_as_its_package_does() -> None:
+    pytest.importorskip("pyautoattack")
+
+    class Linear(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            first = x.flatten(1)[:, 0] - 0.5 + 1e-3 * torch.randn(())
+            return torch.stack([first, -first, first - 9, first - 9], 1)
+
+    data = from_tensors(torch.full((4, 1, 2, 2), 0.6), torch.zeros(4, dtype=torch.int64), classes=4, name="grey")
+    with pytest.warns(UserWarning):  # few images
+        few = Evaluation(Linear(), data, samples=1, exact=False, seeds=1)
+    counted, fresh = autoattack_rand(few, THREAT)
+    assert counted.accuracy == fresh.accuracy == 0.0 and "AutoAttack rand" in counted.name

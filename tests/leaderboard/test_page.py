@@ -1,0 +1,116 @@
+"""The page of the leaderboard: what it holds, and that a browser sorts, filters and opens evidence."""
+
+import csv
+import io
+import json
+import re
+import subprocess
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from advbnn.leaderboard.page import html, write_board
+from advbnn.leaderboard.tables import numbers, ranked, table, to_csv
+from made_up_entries import board
+from report.test_browser import CHROMIUM, OPTIONS
+
+pytest.importorskip("matplotlib")
+pytest.importorskip("jinja2")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_board(board(), tmp_path_factory.mktemp("board")).parent
+
+
+def test_every_number_has_evidence_on_the_page(folder: Path) -> None:
+    page = (folder / "index.html").read_text()
+    targets, links = set(re.findall(r'id="([^"]+)"', page)), re.findall(r'href="#([^"]+)"', page)
+    assert links and set(links) <= targets
+    by_id = {entry.id: entry for entry in board()}
+    for entry in board():
+        for cell in numbers(entry, by_id):
+            assert not cell.anchor or f'href="#{cell.anchor}"' in page
+        assert json.loads((folder / "entries" / f"{entry.id}.json").read_text())["id"] == entry.id
+
+
+def test_text_of_entries_is_not_html() -> None:
+    page = html(board())
+    assert "<b>noise</b>" not in page and "&lt;b&gt;noise&lt;/b&gt;" in page
+    assert not re.search(r'(src|href)="(?!#|data:|entries/|leaderboard\.|https://github)', page)
+
+
+def test_the_most_robust_come_first_and_claims_last() -> None:
+    order = ["cifar10-wins", "cifar10-adv", "cifar10-loses", "cifar10-claims", "digits-other"]
+    assert [entry.id for entry in ranked(board())] == order
+    rows = list(csv.DictReader(io.StringIO(to_csv(board()))))
+    assert [row["id"] for row in rows] == order
+    assert float(rows[2]["difference"]) == -0.1 and rows[3]["worst_case"] == ""
+    assert "+4.0 [+2.0, +6.0]" in table(board()).markdown()
+
+
+def test_figures_are_files_of_their_own(folder: Path) -> None:
+    assert [file.name for file in folder.glob("*.png")] == ["cifar10-linf-8_255.png"]  # one line makes no figure
+
+
+PROBE = """<!doctype html><meta charset="utf-8"><title>probe</title><body><script>
+async function look(width) {
+  const frame = document.createElement("iframe");
+  frame.style = `width: ${width}px; height: 900px; border: 0`;
+  frame.src = "index.html#cifar10-loses-worst";
+  const loaded = new Promise((resolve) => { frame.onload = resolve; });
+  document.body.append(frame);
+  await loaded;
+  const page = frame.contentDocument, body = page.querySelector(".board-table tbody");
+  const shown = () => [...body.rows].filter((row) => !row.hidden).map((row) => row.cells[0].querySelector("a").hash);
+  const press = (column) => page.querySelectorAll("thead button")[column].click();
+  const found = { start: shown(), width: page.documentElement.scrollWidth };
+  found.opened = page.getElementById("cifar10-loses").open;
+  found.closed = page.getElementById("cifar10-wins").open;
+  press(3); found.descending = shown(); press(3); found.ascending = shown();
+  found.sorted = page.querySelectorAll("th[aria-sort]").length;
+  const kind = page.querySelector("select[name=kind]");
+  kind.value = "no randomness"; kind.dispatchEvent(new frame.contentWindow.Event("change"));
+  found.filtered = shown(); found.count = page.querySelector(".count").textContent;
+  kind.value = ""; kind.dispatchEvent(new frame.contentWindow.Event("change"));
+  const norm = page.querySelector("select[name=norm]");
+  norm.value = "l2"; norm.dispatchEvent(new frame.contentWindow.Event("change"));
+  found.l2 = shown(); found.figures = [...page.querySelectorAll("figure.board")].filter((one) => !one.hidden).length;
+  found.overflowing = [...page.querySelectorAll("body *")].filter((element) => !element.closest(".scroll, pre, .skip")
+    && element.getBoundingClientRect().right > width + 1).map((element) => element.outerHTML.slice(0, 80));
+  found.requests = frame.contentWindow.performance.getEntriesByType("resource").map((entry) => entry.name)
+    .filter((name) => !name.startsWith("data:"));
+  found.unnamed = [...page.querySelectorAll("select, button, a")].filter((one) => !one.textContent.trim()).length;
+  frame.remove();
+  return found;
+}
+(async () => {
+  const answer = document.createElement("pre");
+  answer.id = "answer";
+  answer.textContent = JSON.stringify({ telephone: await look(390), desk: await look(1300) });
+  document.body.append(answer);
+})();
+</script>"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed (Debian: apt-get install chromium)")
+def test_a_browser_sorts_filters_and_opens_evidence(folder: Path, tmp_path: Path) -> None:
+    (folder / "probe.html").write_text(PROBE)
+    command = [str(CHROMIUM), *OPTIONS, f"--user-data-dir={tmp_path / 'profile'}", (folder / "probe.html").as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    answer = re.search(r'<pre id="answer">(.*?)</pre>', done.stdout, re.DOTALL)
+    assert answer is not None, done.stdout[-2000:]
+    assert not [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    robust = ["#cifar10-wins", "#cifar10-adv", "#cifar10-loses"]
+    for width, found in zip((390, 1300), json.loads(unescape(answer[1])).values(), strict=True):
+        claimed: list[Any] = ["#cifar10-claims", "#digits-other"]
+        assert found["start"] == robust + claimed
+        assert found["opened"] and not found["closed"]
+        assert found["descending"] == robust + claimed and found["ascending"] == robust[::-1] + claimed
+        assert found["sorted"] == 1
+        assert found["filtered"] == ["#cifar10-adv"] and found["count"].startswith("1 of 5")
+        assert found["l2"] == ["#digits-other"] and found["figures"] == 0
+        assert found["width"] <= width and not found["overflowing"]
+        assert not found["requests"] and found["unnamed"] == 0

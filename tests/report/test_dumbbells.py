@@ -1,0 +1,27 @@
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("matplotlib")
+
+from advbnn.report.dumbbells import LOOKS, Dumbbell, dumbbells_png, dumbbells_svg
+
+ROWS = [
+    Dumbbell(name="kept $5", claimed=60.0, audited=58.0, interval=(55.0, 61.0), baseline=50.0),
+    Dumbbell(name="lost", claimed=80.0, audited=20.0, interval=(18.0, 22.0), baseline=50.0),
+    Dumbbell(name="unknown", claimed=85.0),
+]
+
+
+def test_one_line_per_defence_in_colours_of_the_page() -> None:
+    drawing = dumbbells_svg("figure", ROWS)
+    for row in ROWS:
+        assert row.name in drawing
+    assert drawing.count("not audited yet") == 1
+    assert all(f"var({look.variable}" in drawing for look in LOOKS)
+    assert 'id="figure-' in drawing and dumbbells_svg("figure", ROWS) == drawing
+
+
+def test_the_same_as_a_file(tmp_path: Path) -> None:
+    dumbbells_png(tmp_path / "figure.png", ROWS)
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")

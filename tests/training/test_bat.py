@@ -1,0 +1,36 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from advbnn import models
+from advbnn.data import Splits, load
+from advbnn.defenses.profiles import defense
+from advbnn.training.bat import adversarial_copy, fit_bat
+
+
+def test_two_networks_the_second_trained_on_examples_of_the_first(tmp_path: Path) -> None:
+    digits = load("digits")
+    data = Splits(digits.train.subset(range(200)), digits.test)
+    how = defense("adv", architecture="mlp", schedule={"kind": "constant", "epochs": 2})
+    net = models.build("mlp", classes=10, image_size=8, channels=1)
+    pair = fit_bat(net, data, how, out=tmp_path)
+    first, second = pair.net
+    assert pair.weights == (0.9, 0.1) and pair.support == 2 and not pair.training
+    attacked = adversarial_copy(first, data.train, how.attack)
+    distance = (attacked.images.int() - data.train.images.int()).abs().max().item()
+    assert 0 < distance <= round(255 * how.attack.threat.eps)
+
+    def loss(model: torch.nn.Module, examples: object) -> float:
+        return torch.nn.functional.cross_entropy(model(examples.images / 255), examples.labels).item()
+
+    # adversarial examples of the first are what the second has learned
+    assert loss(first, attacked) > loss(first, data.train)
+    assert (tmp_path / "first" / "model.safetensors").exists() and (tmp_path / "second" / "model.safetensors").exists()
+    again = fit_bat(models.build("mlp", classes=10, image_size=8, channels=1), data, how, out=tmp_path, resume=True)
+    assert torch.equal(again.net[1].classifier.weight, second.classifier.weight)
+
+
+def test_the_first_needs_an_attack() -> None:
+    with pytest.raises(ValueError, match="attack"):
+        fit_bat(models.build("mlp", image_size=8, channels=1), load("digits"), defense("none"))
