@@ -33,7 +33,7 @@ SETTINGS: list[tuple[type, tuple[Any, ...]]] = [
     *((cls, ()) for cls in (defenses.Averaging, defenses.EarlyStopping, defenses.SGDOptimizer)),
     *((cls, ()) for cls in (defenses.AdamOptimizer, defenses.LangevinSampler, defenses.Constant)),
     *((cls, ()) for cls in (defenses.Stages, defenses.Cosine, defenses.OneCycle, Swag, ModePlan)),
-    *((type(entry.network), ()) for entry in PUBLISHED.values()),
+    *((type(entry.network), ()) for entry in PUBLISHED.values() if entry.network is not None),
 ]
 """The classes of settings, with the arguments that they need."""
 
