@@ -28,7 +28,7 @@ X, Y = to_float(digits().images), digits().labels
 @pytest.fixture(autouse=True)
 def weak(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A level so weak that other points are worse."""
-    few: dict[str, Any] = {"eot": (1,), "steps": (1,), "restarts": 2, "apgd_steps": 1, "apgd_eot": 1, "targets": 1}
+    few: dict[str, Any] = {"eot": (1, 2), "steps": (1,), "restarts": 2, "apgd_steps": 1, "apgd_eot": 1, "targets": 1}
     few |= {"square_queries": 3, "nes_queries": 6, "nes_directions": 2, "max_weight_samples": 5, "query_eot": 1}
     few |= {"selection_samples": 2, "comparison_samples": 10, "ensembles": 1}
     monkeypatch.setitem(LEVELS, "quick", replace(LEVELS["quick"], **few))
