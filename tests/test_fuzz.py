@@ -42,7 +42,7 @@ NONSENSE = (
     *([], {}, (), (1,), object(), torch.tensor(math.nan), torch.ones(2)),
 )
 MAY_BE_INFINITE = {"eps", "save_every"}
-OTHER_TYPES = {"progress", "bounds", "threat", "chosen_by_us", "changed", "name", "epochs"}
+OTHER_TYPES = {"progress", "bounds", "threat", "chosen_by_us", "changed", "name", "epochs", "init"}
 """Settings that hold no plain value, or that name something."""
 
 

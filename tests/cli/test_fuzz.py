@@ -161,6 +161,7 @@ def option_cases() -> list[tuple[list[str], tuple[str, ...]]]:
                 named = (
                     parameter.opts[0],
                     parameter.name,
+                    parameter.metavar or parameter.name,
                     value[:10] or ".",
                     printable(value),
                     "No such option",

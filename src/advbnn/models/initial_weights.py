@@ -7,7 +7,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from advbnn.errors import ArgumentError, ArgumentTypeError, FileError, unknown
+from advbnn.errors import ArgumentError, ArgumentTypeError, FileError, shown, unknown
 from advbnn.files import explain_file_errors
 
 InitialWeights = Path | str | Mapping[str, Tensor]
@@ -66,7 +66,9 @@ def _read(weights: InitialWeights) -> tuple[str, Mapping[str, Tensor]]:
     if not isinstance(weights, str | Path):
         raise ArgumentTypeError(f"init must be a safetensors file or a state dict, got {type(weights).__name__}")
     file = Path(weights)
-    if not file.is_file():
+    with explain_file_errors(f"init: {shown(str(file))}", "cannot be read", "give the path of a safetensors file"):
+        exists = file.is_file()
+    if not exists:
         raise FileError(f"init: there is no file {file}; give its path from the current folder, {Path.cwd()}")
     try:
         with explain_file_errors(file, "cannot be read", "check its permissions"):

@@ -23,7 +23,7 @@ from advbnn.data import Splits
 from advbnn.defenses import config_io
 from advbnn.defenses.defense import OWN, Defense
 from advbnn.defenses.profiles import DATASETS, IMAGES, NAMES, SOURCES, defense
-from advbnn.errors import ConfigError, check_types, positive_whole, unknown, within
+from advbnn.errors import ArgumentTypeError, ConfigError, check_types, positive_whole, shown, unknown, within
 from advbnn.models.initial_weights import CLASSIFIERS
 from advbnn.names import ENGINES, PRECISIONS
 from advbnn.randomness import check_seed
@@ -77,6 +77,10 @@ class Config:
         for name, options in choices.items():
             if getattr(self, name) not in options:
                 raise unknown(name, getattr(self, name), options)
+        if not isinstance(self.init, tuple) or not all(isinstance(file, str) for file in self.init):
+            raise ArgumentTypeError(
+                f"init must be a tuple of safetensors files, one for each mode; got {shown(self.init)}"
+            )
         if self.size is not None:
             positive_whole("size", self.size, most=100_000)
         positive_whole("log_every", self.log_every, most=1_000_000_000)
