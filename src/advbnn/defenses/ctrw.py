@@ -7,10 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from advbnn.attacks import PGD
-from advbnn.attacks.threat import Threat
 from advbnn.defenses.kept_draw import KeptDraw
-from advbnn.defenses.published import BETWEEN, AuthorsProtocol, Claim, Published
+from advbnn.defenses.published import BETWEEN, PGD_20, AuthorsProtocol, Claim, Published
 from advbnn.errors import positive_whole
 
 
@@ -71,7 +69,7 @@ PUBLISHED = Published(
     redrawn=BETWEEN,
     shared=True,
     trained=True,
-    protocol=AuthorsProtocol(PGD(Threat("linf", 8 / 255), steps=20, step_size=2 / 255, random_start=True), BETWEEN),
+    protocol=AuthorsProtocol(PGD_20, BETWEEN),
     claims=(
         Claim("PGD-20", 68.7, 83.5, "ResNet-18", "log in the repository, commit 8625b86"),
         Claim("AutoAttack", 73.9, 83.5, "ResNet-18", "log in the repository, commit 8625b86"),

@@ -8,10 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from advbnn.attacks import PGD
-from advbnn.attacks.threat import Threat
 from advbnn.defenses.kept_draw import KeptDraw
-from advbnn.defenses.published import BETWEEN, AuthorsProtocol, Claim, Published
+from advbnn.defenses.published import BETWEEN, PGD_20, AuthorsProtocol, Claim, Published
 from advbnn.defenses.surgery import replaced
 from advbnn.errors import ArgumentError, whole
 
@@ -159,7 +157,7 @@ PUBLISHED = Published(
     redrawn=BETWEEN,
     shared=True,
     trained=True,
-    protocol=AuthorsProtocol(PGD(Threat("linf", 8 / 255), steps=20, step_size=2 / 255, random_start=True), BETWEEN),
+    protocol=AuthorsProtocol(PGD_20, BETWEEN),
     claims=(
         Claim("PGD-20", 65.2, 82.2, "PreActResNet-18", "image in the repository, RPI + RPT"),
         Claim("AutoAttack", 54.6, 82.2, "PreActResNet-18", "image in the repository, RPI + RPT"),

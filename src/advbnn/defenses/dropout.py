@@ -5,9 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional
 
-from advbnn.attacks import PGD
-from advbnn.attacks.threat import Threat
-from advbnn.defenses.published import EVERY_PASS, AuthorsProtocol, Published
+from advbnn.defenses.published import EVERY_PASS, PGD_20, AuthorsProtocol, Published
 from advbnn.defenses.surgery import last_linear, replaced
 from advbnn.errors import within
 
@@ -47,6 +45,6 @@ PUBLISHED = Published(
     shared=False,
     trained=False,
     samples=20,
-    protocol=AuthorsProtocol(PGD(Threat("linf", 8 / 255), steps=20, step_size=2 / 255, random_start=True), passes=20),
+    protocol=AuthorsProtocol(PGD_20, passes=20),
     differences=("no source evaluates it as a defence; the protocol is the usual one",),
 )

@@ -7,9 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from advbnn.attacks import PGD
-from advbnn.attacks.threat import Threat
-from advbnn.defenses.published import NEVER, AuthorsProtocol, Published
+from advbnn.defenses.published import NEVER, PGD_20, AuthorsProtocol, Published
 from advbnn.errors import positive_whole
 
 
@@ -85,9 +83,7 @@ PUBLISHED = Published(
     redrawn=NEVER,
     shared=True,
     trained=True,
-    protocol=AuthorsProtocol(
-        PGD(Threat("linf", 8 / 255), steps=20, step_size=2 / 255, random_start=True), NEVER, predicted_labels=True
-    ),
+    protocol=AuthorsProtocol(PGD_20, NEVER, predicted_labels=True),
     differences=(
         "`fit` trains the mean of the logits; the source's loss is `information_gain_loss`, for a loop of your own",
         "the source attacks the predicted label, in training and test",

@@ -1,8 +1,7 @@
 """The defences that this library began with, described as the published ones, and the baselines without randomness."""
 
-from advbnn.attacks import PGD, paper_pgd
-from advbnn.attacks.threat import Threat
-from advbnn.defenses.published import EVERY_PASS, NEVER, AuthorsProtocol, Claim, Published
+from advbnn.attacks import paper_pgd
+from advbnn.defenses.published import EVERY_PASS, NEVER, PGD_20, AuthorsProtocol, Claim, Published
 
 ADV_BNN = Published(
     name="adv_bnn",
@@ -56,7 +55,7 @@ MODES = Published(
     redrawn=EVERY_PASS,
     shared=True,
     trained=True,
-    protocol=AuthorsProtocol(PGD(Threat("linf", 8 / 255), steps=20, step_size=2 / 255, random_start=True), passes=5),
+    protocol=AuthorsProtocol(PGD_20, passes=5),
     samples=5,
     recipe="configs/cifar10-modes5.toml",
 )
@@ -73,7 +72,7 @@ ADV = Published(
     redrawn=NEVER,
     shared=True,
     trained=True,
-    protocol=AuthorsProtocol(PGD(Threat("linf", 8 / 255), steps=20, step_size=2 / 255, random_start=True), NEVER),
+    protocol=AuthorsProtocol(PGD_20, NEVER),
     recipe="configs/cifar10-resnet18-adv.toml",
 )
 
@@ -88,6 +87,6 @@ NONE = Published(
     redrawn=NEVER,
     shared=True,
     trained=False,
-    protocol=AuthorsProtocol(PGD(Threat("linf", 8 / 255), steps=20, step_size=2 / 255, random_start=True), NEVER),
+    protocol=AuthorsProtocol(PGD_20, NEVER),
     recipe="configs/cifar10-resnet18-none.toml",
 )

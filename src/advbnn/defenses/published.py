@@ -8,10 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from advbnn.attacks import PGD
+from advbnn.attacks.threat import Threat
 from advbnn.modules import evaluating, without_parameter_gradients
 from advbnn.randomness import derive_seed, resample, seeded
 
 EVERY_PASS, BETWEEN, NEVER = "every forward pass", "between attack and score", "never"
+
+
+PGD_20 = PGD(Threat("linf", 8 / 255), steps=20, step_size=2 / 255, random_start=True)
+"""The attack of most sources."""
 
 
 @dataclass(frozen=True)

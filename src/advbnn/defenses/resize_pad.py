@@ -7,9 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from advbnn.attacks import PGD
-from advbnn.attacks.threat import Threat
-from advbnn.defenses.published import EVERY_PASS, AuthorsProtocol, Published
+from advbnn.defenses.published import EVERY_PASS, PGD_20, AuthorsProtocol, Published
 from advbnn.errors import positive_whole
 
 
@@ -65,6 +63,6 @@ PUBLISHED = Published(
     shared=True,
     trained=False,
     samples=30,
-    protocol=AuthorsProtocol(PGD(Threat("linf", 8 / 255), steps=20, step_size=2 / 255, random_start=True), passes=30),
+    protocol=AuthorsProtocol(PGD_20, passes=30),
     differences=("sizes are scaled from 299 to 32 pixels", "the source's auxiliary head does not exist here"),
 )

@@ -6,10 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from advbnn.attacks import PGD
-from advbnn.attacks.threat import Threat
 from advbnn.defenses.kept_draw import KeptDraw
-from advbnn.defenses.published import BETWEEN, AuthorsProtocol, Published
+from advbnn.defenses.published import BETWEEN, PGD_20, AuthorsProtocol, Published
 from advbnn.defenses.surgery import replaced
 
 
@@ -72,6 +70,6 @@ PUBLISHED = Published(
     redrawn=BETWEEN,
     shared=True,
     trained=True,
-    protocol=AuthorsProtocol(PGD(Threat("linf", 8 / 255), steps=20, step_size=2 / 255, random_start=True), BETWEEN),
+    protocol=AuthorsProtocol(PGD_20, BETWEEN),
     differences=("the training command of the source's README lacks its flag for adversarial training",),
 )

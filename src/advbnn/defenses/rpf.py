@@ -7,10 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from advbnn.attacks import PGD
-from advbnn.attacks.threat import Threat
 from advbnn.defenses.kept_draw import KeptDraw
-from advbnn.defenses.published import BETWEEN, AuthorsProtocol, Published
+from advbnn.defenses.published import BETWEEN, PGD_20, AuthorsProtocol, Published
 from advbnn.defenses.surgery import replaced
 from advbnn.errors import ArgumentError, within
 
@@ -77,6 +75,6 @@ PUBLISHED = Published(
     redrawn=BETWEEN,
     shared=True,
     trained=True,
-    protocol=AuthorsProtocol(PGD(Threat("linf", 8 / 255), steps=20, step_size=2 / 255, random_start=True), BETWEEN),
+    protocol=AuthorsProtocol(PGD_20, BETWEEN),
     differences=("the source's weight decay of 1e-2 on learned filters is 5e-4 here, as for all other weights",),
 )
