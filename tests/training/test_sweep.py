@@ -7,7 +7,7 @@ import pytest
 
 from advbnn.errors import ArgumentError, ConfigError, RunError
 from advbnn.training.run_folder import METRICS, MODEL
-from advbnn.training.sweep import plan_sweep, sweep_table, sweep_tasks
+from advbnn.training.sweep import SweepRun, plan_sweep, sweep_table, sweep_tasks
 
 FILE = 'data = "digits"\ndefense = "adv_bnn"\narchitecture = "mlp"\nseed = 3\n'
 
@@ -83,20 +83,31 @@ def test_modes_of_one_run_are_shared_by_workers(file: Path, tmp_path: Path) -> N
     assert len(sweep_tasks(runs, shared_modes=True)) == 3 and len(sweep_tasks(runs)) == 1
 
 
+def finish(run: SweepRun, *lines: dict[str, float]) -> None:
+    run.folder.mkdir()
+    (run.folder / MODEL).touch()
+    always = {"step": 1, "epoch": 1, "lr": 1, "kl_weight": 1, "loss": 1, "nll": 1, "kl": 1, "examples_per_second": 1}
+    (run.folder / METRICS).write_text("".join(json.dumps(always | line) + "\n" for line in lines))
+
+
 def test_the_table_has_a_row_for_each_run_and_means_over_seeds(file: Path, tmp_path: Path) -> None:
     runs = plan_sweep(file, ["objective.alpha=0.1,0.02"], seeds=3, out=tmp_path)
     for number, run in enumerate(runs[:5]):  # the last one is not finished
-        run.folder.mkdir()
-        (run.folder / MODEL).touch()
-        always = {"epoch": 1, "lr": 1, "kl_weight": 1, "loss": 1, "nll": 1, "kl": 1, "examples_per_second": 1}
-        lines = [
-            {"step": 1, "clean_accuracy": 0.0, "validation_accuracy": 0.9, **always},
-            {"step": 2, "clean_accuracy": 0.5 + 0.1 * number, "validation_accuracy": 0.8, **always},
-        ]
-        (run.folder / METRICS).write_text("".join(json.dumps(line) + "\n" for line in lines))
+        last = {"clean_accuracy": 0.5 + 0.1 * number, "validation_accuracy": 0.8}
+        finish(run, {"clean_accuracy": 0.0, "validation_accuracy": 0.9}, last)
     table = sweep_table(runs)
     assert table[0] == ["objective.alpha", "seed", "clean %", "validation %", "run"]
     assert table[1] == ["0.1", "3", "50.0", "90.0", str(runs[0].folder)]  # training at its end, validation at its best
     assert table[6] == ["0.02", "5", "-", "-", str(runs[5].folder)]
     assert table[7] == ["0.1", "3 seeds", "60.0 ± 10.0", "90.0 ± 0.0", ""]
     assert table[8] == ["0.02", "2 seeds", "85.0 ± 7.1", "90.0 ± 0.0", ""]
+
+
+def test_runs_without_a_metric_of_others_have_a_dash_in_the_table(file: Path, tmp_path: Path) -> None:
+    runs = plan_sweep(file, ["defense=adv_bnn,bnn"], seeds=2, out=tmp_path)
+    for run in runs:
+        attacked = run.config.defense.attack is not None
+        finish(run, {"clean_accuracy": 0.75} | ({"robust_accuracy": 0.5} if attacked else {}))
+    table = sweep_table(runs)
+    assert table[0] == ["defense", "seed", "clean %", "robust %", "run"]
+    assert [row[2:4] for row in table[3:]] == [["75.0", "-"]] * 2 + [["75.0 ± 0.0", "50.0 ± 0.0"], ["75.0 ± 0.0", "-"]]

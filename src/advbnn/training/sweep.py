@@ -123,8 +123,7 @@ def sweep_table(runs: Sequence[SweepRun]) -> list[list[str]]:
     columns = list(dict.fromkeys(key for one in found for key in one))
     rows = [[*keys, *(_heading(column) for column in columns), "run"]]
     for run, one in zip(runs, found, strict=True):
-        numbers = [_number(column, [one[column]]) if column in one else "-" for column in columns]
-        rows.append([*run.varies.values(), *numbers, str(run.folder)])
+        rows.append([*run.varies.values(), *(_number(column, [one]) for column in columns), str(run.folder)])
     groups: dict[tuple[str, ...], list[dict[str, float]]] = {}
     for run, one in zip(runs, found, strict=True):
         groups.setdefault(tuple(value for key, value in run.varies.items() if key != SEED), []).append(one)
@@ -133,7 +132,7 @@ def sweep_table(runs: Sequence[SweepRun]) -> list[list[str]]:
         if len(done) > 1:
             rest = iter(values)
             shown = [f"{len(done)} seeds" if key == SEED else next(rest) for key in keys]
-            rows.append([*shown, *(_number(column, [one[column] for one in done]) for column in columns), ""])
+            rows.append([*shown, *(_number(column, done) for column in columns), ""])
     return rows
 
 
@@ -142,7 +141,10 @@ def _heading(column: str) -> str:
     return f"{kind} %" if unit == "accuracy" else f"{kind} {unit}"
 
 
-def _number(column: str, values: Sequence[float]) -> str:
+def _number(column: str, found: Sequence[Mapping[str, float]]) -> str:
+    values = [one[column] for one in found if column in one]
+    if not values:
+        return "-"
     scale, form = (100, ".1f") if column.endswith("_accuracy") else (1, ".4g")
     text = f"{scale * mean(values):{form}}"
     return text if len(values) == 1 else f"{text} ± {scale * stdev(values):{form}}"
