@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import math
 from contextlib import nullcontext
 
 import pytest
@@ -553,11 +554,11 @@ class Gain(KeptDraw):
 
 def test_a_kept_draw_lasts_for_the_attack_and_another_for_the_update() -> None:
     x, y = batch()
-    results = []
+    results, records = [], []
     for make in (eager, fast):
         layer = Gain([0.3, 0.7])
         model = nn.Sequential(layer, network()).train()
-        make(model, defenses.Defense(attack=ATTACK))(x, y, SEED)
+        records.append(make(model, defenses.Defense(attack=ATTACK))(x, y, SEED))
         results.append(model)
         # the fast step runs a copy of the layer, with the buffers of this one
         assert make is fast or layer.seen[-1] == pytest.approx(0.7)
@@ -565,6 +566,9 @@ def test_a_kept_draw_lasts_for_the_attack_and_another_for_the_update() -> None:
         assert layer.kept.item() == pytest.approx(0.7)
     for (name, one), other in zip(results[0].named_parameters(), results[1].parameters(), strict=True):
         torch.testing.assert_close(other, one, msg=lambda text, name=name: f"{name}: {text}", rtol=1e-4, atol=1e-5)
+    for record in records:
+        torch.testing.assert_close(record.nll, records[0].nll, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(record.loss - record.nll, torch.tensor(-0.1 * math.log(0.5)), rtol=1e-4, atol=1e-5)
     # the penalty is in the gradient: d/ds (-0.1 log s) = -0.2 at s = 0.5
     unpenalised = nn.Sequential(Gain([0.3, 0.7]), network()).train()
     unpenalised[0].penalty = None

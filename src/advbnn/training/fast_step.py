@@ -180,7 +180,7 @@ class FastStep:
         teacher = None if form.teacher is None else self._outputs_of(form.teacher, inputs[-len(x) :])
         update = partial(self._gradients, inputs, y, teacher, stream, passes)
         kept = self._climb(update) if form.perturbed else []
-        nll, score, kl = update(self.buffers)
+        nll, score, kl, penalty = update(self.buffers)
         with torch.no_grad():
             if form.perturbed:
                 torch._foreach_copy_(self._perturbable, kept)
@@ -190,7 +190,7 @@ class FastStep:
         if self.defense.clip is not None:
             nn.utils.clip_grad_norm_(self.parameters, self.defense.clip)
         self.optimizer.step()
-        total = nll + self.loss.objective.alpha / self.loss.examples * self.factor * kl
+        total = nll + penalty + self.loss.objective.alpha / self.loss.examples * self.factor * kl
         return torch.stack([total, nll, kl, score])
 
     @torch.no_grad()
@@ -225,8 +225,8 @@ class FastStep:
         stream: int,
         passes: Passes,
         buffers: Mapping[str, Tensor],
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """The data term, the score and the KL, with the gradient of the loss in `.grad` of the parameters."""
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The data term, the score, the KL and the penalty; the gradient of the loss is in `.grad` of the parameters."""
         samples = self.loss.objective.samples
         nll, score = torch.zeros_like(self.share), torch.zeros_like(self.share)
         for sample in range(samples):
@@ -238,10 +238,10 @@ class FastStep:
             arrived = dict(zip(weights, grads, strict=True))
             self.weights.backward(arrived, self.seed, stream + sample, self.factor, first=sample == 0)
             nll, score = nll + term.detach() / samples, score + correct / samples
-        if self._penalty is not None:
-            nll = nll + self._penalty.add_gradient(torch.ones_like(self.factor))
+        none = torch.zeros_like(nll)
+        penalty = none if self._penalty is None else self._penalty.add_gradient(torch.ones_like(self.factor))
         kl = self.weights.kl() if self._prior_term is None else self._prior_term.add_gradient(self.factor)
-        return nll, score, torch.zeros_like(nll) if kl is None else kl
+        return nll, score, none if kl is None else kl, penalty
 
     def _climb(self, update: Callable[[Mapping[str, Tensor]], object]) -> list[Tensor]:
         """Move the weights up the loss (AWP), with the noise of the update; returns them from before."""
