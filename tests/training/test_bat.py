@@ -1,10 +1,11 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from advbnn import models
-from advbnn.data import Splits, load
+from advbnn.data import Splits, load, usual_augmentation
 from advbnn.defenses.profiles import defense
 from advbnn.training.bat import adversarial_copy, fit_bat
 
@@ -20,6 +21,8 @@ def test_two_networks_the_second_trained_on_examples_of_the_first(tmp_path: Path
     attacked = adversarial_copy(first, data.train, how.attack)
     distance = (attacked.images.int() - data.train.images.int()).abs().max().item()
     assert 0 < distance <= round(255 * how.attack.threat.eps)
+    named = adversarial_copy(first, replace(data.train, name="cifar10"), how.attack).name
+    assert named != "cifar10" and usual_augmentation(named) == usual_augmentation("cifar10")
 
     def loss(model: torch.nn.Module, examples: object) -> float:
         return torch.nn.functional.cross_entropy(model(examples.images / 255), examples.labels).item()

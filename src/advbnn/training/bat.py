@@ -65,4 +65,5 @@ def adversarial_copy(model: nn.Module, data: Examples, attack: PGD, *, batch_siz
         x_adv = attack(fast, to_float(x.to(device)), y.to(device), seed=crafting_seed(seed, number))
         found.append((x_adv * 255).round().to(torch.uint8) if isinstance(data, ImageSet) else x_adv)
     inputs = torch.cat(found).to(data.device)
-    return from_tensors(inputs, data.targets, classes=data.classes, name=f"{data.name}, attacked")
+    # a name by which the augmentation of the dataset is found
+    return from_tensors(inputs, data.targets, classes=data.classes, name=f"{data.name}-attacked")
