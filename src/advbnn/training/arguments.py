@@ -5,15 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from advbnn import modules
 from advbnn.data import Splits
 from advbnn.data.streams import stream
 from advbnn.errors import ArgumentError, ArgumentTypeError
 from advbnn.models.initial_weights import InitialWeights
-from advbnn.randomness import seeded
 from advbnn.training.mode_plan import ModePlan
 from advbnn.training.suitability import check_forward
 
@@ -35,9 +32,7 @@ def as_splits(net: nn.Module, loader: Any, seed: int) -> Splits[Any]:
         raise ArgumentTypeError(f"data must be Splits(train, test), got {type(loader).__name__}; {remedy}")
     train = stream(loader, seed=seed)
     if train.classes and isinstance(net, nn.Module):
-        check_forward(net, train)
-        with torch.no_grad(), modules.training(net), modules.evaluating(net), seeded(0):
-            outputs = net(train.inputs[:2].to(modules.device_of(net, train.device)))
-        named = train.classes if len(train.classes) == outputs.shape[1] else tuple(map(str, range(outputs.shape[1])))
-        train = replace(train, classes=named)
+        outputs = check_forward(net, train).shape[1]
+        if outputs != len(train.classes):
+            train = replace(train, classes=tuple(map(str, range(outputs))))
     return Splits(train, train)

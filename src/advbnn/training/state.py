@@ -114,7 +114,7 @@ class TrainingState:
     @property
     def examples_seen(self) -> int:
         """Examples of these steps, in all processes."""
-        size, count = self.defense.batch_size, len(self.data.train)
+        size, count = self.batches.batch_size, len(self.data.train)
         return self.epoch * min(len(self.batches) * size, count) + min(self.step * size, count)
 
     @property

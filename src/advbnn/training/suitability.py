@@ -1,7 +1,7 @@
 """Checks, before training begins, that network, data and defence fit together."""
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from advbnn.attacks.oracle import check_outputs
 from advbnn.bayes.likelihoods import Categorical
@@ -13,7 +13,7 @@ from advbnn.defenses.defense import Defense
 from advbnn.defenses.optimizers import LangevinSampler
 from advbnn.distributed import World
 from advbnn.errors import ArgumentError, ArgumentTypeError, InputError
-from advbnn.modules import dtype_of, evaluating, training
+from advbnn.modules import device_of, dtype_of, evaluating, training
 from advbnn.randomness import seeded
 from advbnn.training.averaging import restored
 
@@ -74,14 +74,14 @@ def check_last_batch(model: nn.Module, batches: Batches | StreamBatches, defense
         ) from error
 
 
-def check_forward(model: nn.Module, examples: Examples) -> None:
-    """Refuse a network that does not accept the inputs, or has too few outputs for the labels."""
+def check_forward(model: nn.Module, examples: Examples) -> Tensor:
+    """Outputs for two examples; refuses a network that does not accept them, or has too few outputs for the labels."""
     ((x, _),) = examples.gather([torch.arange(min(2, len(examples)))])
-    x = to_float(x)
+    x = to_float(x).to(device_of(model, x.device))
     try:
         # all parts in evaluation mode, so that no running statistics change
         with torch.no_grad(), training(model), evaluating(model), seeded(0, x.device):
-            outputs = model(x)
+            outputs: Tensor = model(x)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise (InputError if x.dtype == dtype_of(model) else ArgumentTypeError)(
@@ -89,3 +89,4 @@ def check_forward(model: nn.Module, examples: Examples) -> None:
             f"network for these inputs; its weights are {dtype_of(model)}"
         ) from error
     check_outputs(outputs, x, examples.targets.to(x.device), not examples.targets.is_floating_point())
+    return outputs
