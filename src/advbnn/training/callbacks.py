@@ -72,8 +72,8 @@ class TensorBoard(Callback):
         if now.metrics is None or folder is None:
             return
         if self._writer is None:
-            # the run writes the events after the last checkpoint again
-            self._writer = self._make(str(folder), purge_step=now.first_step)
+            # the run writes the events after the last checkpoint again, and TensorBoard hides the older ones
+            self._writer = self._make(str(folder), purge_step=now.first_step + 1)
         for name, value in now.metrics.items():
             if name not in ("step", "epoch"):
                 self._writer.add_scalar(name, value, now.metrics["step"])
