@@ -3,13 +3,16 @@
 import csv
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 import made_up_records as made_up
+from advbnn.attacks.threat import Threat
 from advbnn.cli.app import app
+from advbnn.evaluation.records import Records
 
 
 @pytest.fixture
@@ -43,6 +46,14 @@ def test_writes_the_picture_beside_it(records: Path, tmp_path: Path) -> None:
     for ending in ("pdf", "svg"):
         printed(records, "--figure", tmp_path / f"picture.{ending}")
         assert (tmp_path / f"picture.{ending}").stat().st_size > 1000
+
+
+def test_writes_and_names_a_picture_for_each_norm(records: Path, tmp_path: Path) -> None:
+    other = [replace(record, threat=Threat("l2", record.threat.eps)) for record in made_up.audits() if record.threat]
+    Records([*Records.load(records), *other]).save(records)
+    result = CliRunner().invoke(app, ["table", str(records), "--figure", str(tmp_path / "picture.svg")])
+    for norm in ("linf", "l2"):
+        assert (tmp_path / f"picture-{norm}.svg").is_file() and f"picture-{norm}.svg: " in result.stderr
 
 
 def test_other_tables_by_name_and_helpful_refusals(records: Path, tmp_path: Path, advbnn: Callable[..., str]) -> None:

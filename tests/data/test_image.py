@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from advbnn.data import DataError, load
-from advbnn.data.image import decode, read_inputs
+from advbnn.data.image import decode, image_files, read_inputs
 from images import save
 
 Image = pytest.importorskip("PIL.Image")
@@ -74,3 +74,11 @@ def test_inputs_have_the_shape_of_the_model(tmp_path: Path) -> None:
     assert read_inputs(paths, (3, 16, 16)).shape == (2, 3, 16, 16)
     with pytest.raises(ValueError, match="grey .*colour"):
         read_inputs(paths, (3, 8, 16))
+
+
+def test_hidden_files_of_a_folder_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    for name in ("b.png", "._b.png", "below/a.JPG", "notes.txt"):
+        (tmp_path / name).touch()
+    assert image_files([tmp_path]) == [tmp_path / "b.png", tmp_path / "below" / "a.JPG"]
+    assert image_files([tmp_path / "._b.png"]) == [tmp_path / "._b.png"]

@@ -66,5 +66,6 @@ def _save(pictures: "tuple[Picture, ...]", path: Path) -> None:
         raise ArgumentError("there is no picture, as nothing was attacked; leave --figure out, or measure an attack")
     for picture in pictures:
         norm = picture.name.rpartition("-")[2]
-        picture.save(path if len(pictures) == 1 else path.with_name(f"{path.stem}-{norm}{path.suffix}"))
-        typer.echo(f"{path}: {picture.caption}", err=True)
+        file = path if len(pictures) == 1 else path.with_name(f"{path.stem}-{norm}{path.suffix}")
+        picture.save(file)
+        typer.echo(f"{file}: {picture.caption}", err=True)

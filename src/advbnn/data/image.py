@@ -49,12 +49,13 @@ def decode(path: Path, size: int | None = None) -> np.ndarray:
 
 
 def image_files(paths: Sequence[Path]) -> list[Path]:
-    """The files, and of every folder all images in it and below it, in the order of their names."""
+    """The files, and of every folder all images in it and below it that are not hidden, in the order of their names."""
     found: list[Path] = []
     for path in paths:
         if not path.exists():
             raise ArgumentError(f"there is no such file or folder: {path}")
-        inside = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+        images = (file for file in path.rglob("[!.]*") if file.suffix.lower() in SUFFIXES)
+        inside = sorted(filter(Path.is_file, images))
         if path.is_dir() and not inside:
             raise ArgumentError(f"{path} is a folder without images; expected files such as {', '.join(SUFFIXES)}")
         found += inside if path.is_dir() else [path]
