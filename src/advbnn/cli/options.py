@@ -157,10 +157,6 @@ Last = Annotated[
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Measure again what the file holds with other settings, and replace it.")
 ]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, such as attack.steps=5. May be repeated."),
-]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; the first GPU, if any, by default.")]
 Jobs = Annotated[int | None, count("Processes on this machine; default one per GPU, or two on the CPU.")]
 Cluster = Annotated[

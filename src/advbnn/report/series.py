@@ -11,7 +11,7 @@ from typing import Any
 from advbnn.evaluation.audit.attack_suite import fixed_step_title
 from advbnn.evaluation.records import Record, Records
 from advbnn.report.audited import audited_attacks
-from advbnn.report.select import ball, labels_of, radius
+from advbnn.report.select import ball, radius
 
 WORST = "worst case"
 
@@ -102,11 +102,6 @@ def reaches(record: Record) -> bool:
     if not fixed_step_title(settings):
         return True
     return bool(settings.get("steps", 20) * settings["step_size"] >= 0.999 * radius(record))
-
-
-def labels_in(series: Sequence[Series]) -> list[str]:
-    """The models of all series."""
-    return labels_of(r for one in series for r in one.records.values())
 
 
 def _in(title: str, chosen: Sequence[Series]) -> bool:
