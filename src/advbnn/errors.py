@@ -9,7 +9,7 @@ Settings are checked here, too, with bounds: `positive_whole`, `within` and `che
 import functools
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from numbers import Real
@@ -88,6 +88,11 @@ def did_you_mean(value: object, options: Iterable[str]) -> str:
     """The end of a message that suggests the closest name; empty if none is close."""
     near = get_close_matches(str(value), sorted(options), n=1, cutoff=0.5)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def first_few(names: Sequence[str]) -> str:
+    """Up to five names for a message, and how many more there are."""
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def data_error(path: Path | str, problem: str, remedy: str) -> DataError:

@@ -42,6 +42,7 @@ def train(
     """
     from advbnn.cli.common import device_or_first_gpu
     from advbnn.distributed import joined
+    from advbnn.training.config import load_splits
     from advbnn.training.interrupts import Interrupted
     from advbnn.training.loop import fit_config
     from advbnn.training.sweep import plan_sweep
@@ -50,7 +51,7 @@ def train(
     options.folder_to_write(folder)
     runs = plan_sweep(config, settings or (), seeds, folder)
     chosen = runs[0].config
-    splits = chosen.load_data()
+    splits = load_splits(chosen)  # tasks in this process use it, too
     try:
         if runs[0].varies or jobs is not None or cluster is not None:
             _train_all(runs, device, jobs, cluster)

@@ -9,7 +9,7 @@ import inspect
 import sys
 import textwrap
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_model as load_safetensors
 from torch import nn
 
-from advbnn.errors import ArgumentError, ArgumentTypeError, FileError, did_you_mean
+from advbnn.errors import ArgumentError, ArgumentTypeError, FileError, did_you_mean, first_few
 from advbnn.files import explain_file_errors
 
 _SOURCES: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
@@ -71,7 +71,8 @@ def load_weights(model: nn.Module, file: Path) -> None:
         raise ArgumentError(
             f"weights {file} do not fit the model: {reason}; build the model as it was trained"
         ) from error
-    problems = [f"{what} {_listed(names)}" for what, names in (("lack", missing), ("have", unexpected)) if names]
+    differing = (("lack", sorted(missing)), ("have", sorted(unexpected)))
+    problems = [f"{what} {first_few(names)}" for what, names in differing if names]
     if problems:
         raise ArgumentError(
             f"weights {file} do not fit the model: they {' and '.join(problems)}"
@@ -148,8 +149,3 @@ def _importing_from(folder: Path) -> Iterator[None]:
         yield
     finally:
         sys.path.remove(place)
-
-
-def _listed(names: Sequence[str]) -> str:
-    few = sorted(names)[:5]
-    return ", ".join(few) + (f" and {len(names) - len(few)} more" if len(names) > len(few) else "")

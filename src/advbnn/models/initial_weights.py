@@ -7,7 +7,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from advbnn.errors import ArgumentError, ArgumentTypeError, FileError, shown, unknown
+from advbnn.errors import ArgumentError, ArgumentTypeError, FileError, first_few, shown, unknown
 from advbnn.files import explain_file_errors
 
 InitialWeights = Path | str | Mapping[str, Tensor]
@@ -32,8 +32,10 @@ def load_initial(net: nn.Module, weights: InitialWeights, classifier: str = "kep
         raise unknown("init_classifier", classifier, CLASSIFIERS)
     where, given = _read(weights)
     own = net.state_dict()
-    last = last_linear(net) if classifier == "fresh" else None
-    skipped = {name for name in own if last is not None and name.rpartition(".")[0] == last}
+    linear = [name for name, part in net.named_modules() if isinstance(part, nn.Linear)]
+    if classifier == "fresh" and not linear:
+        raise ArgumentError("init_classifier='fresh' needs a linear layer as the classifier, and net has none")
+    skipped = {name for name in own if classifier == "fresh" and name.rpartition(".")[0] == linear[-1]}
     tied = _tied(own, given)
     # torch counts batches only to average over all of them, and many checkpoints leave the count out
     missing = [n for n in own if n not in {*given, *skipped, *tied} and not n.endswith("num_batches_tracked")]
@@ -44,17 +46,10 @@ def load_initial(net: nn.Module, weights: InitialWeights, classifier: str = "kep
         if n in given and n not in skipped and given[n].shape != own[n].shape
     ]
     problems = (("lacks", missing), ("has", unexpected), ("has", shapes))
-    if found := [f"{what} {_listed(names)}" for what, names in problems if names]:
-        raise ArgumentError(f"init: {where} does not fit the network: it {'; it '.join(found)}{_hint(net, own, given)}")
+    if found := [f"{what} {first_few(names)}" for what, names in problems if names]:
+        hint = _hint(linear, own, given)
+        raise ArgumentError(f"init: {where} does not fit the network: it {'; it '.join(found)}{hint}")
     net.load_state_dict({n: value for n, value in given.items() if n not in skipped}, strict=False)
-
-
-def last_linear(net: nn.Module) -> str:
-    """The name of the last linear layer, the classifier."""
-    names: list[str] = [name for name, part in net.named_modules() if isinstance(part, nn.Linear)]
-    if not names:
-        raise ArgumentError("init_classifier='fresh' needs a linear layer as the classifier, and net has none")
-    return names[-1]
 
 
 def _read(weights: InitialWeights) -> tuple[str, Mapping[str, Tensor]]:
@@ -87,16 +82,11 @@ def _tied(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> set[str]:
     return {name for name, value in own.items() if value.numel() and value.data_ptr() in loaded}
 
 
-def _hint(net: nn.Module, own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str:
+def _hint(linear: list[str], own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str:
     for prefix in _PREFIXES:
         if any(name.startswith(prefix) and name.removeprefix(prefix) in own for name in given):
             return f"; remove the prefix {prefix!r} of its names, which a wrapper has added"
-    linear = [name for name, part in net.named_modules() if isinstance(part, nn.Linear)]
     differing = [n for n in own if n in given and given[n].shape != own[n].shape]
     if linear and differing and {n.rpartition(".")[0] for n in differing} == {linear[-1]}:
         return "; its classifier has another number of classes: init_classifier = 'fresh' leaves it out"
     return "; build the network that the checkpoint is of"
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

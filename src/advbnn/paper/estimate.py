@@ -1,11 +1,8 @@
 """Estimates how long a reproduction takes: times a few steps of every kind on this machine and multiplies."""
 
-import json
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +16,7 @@ from advbnn.paper.experiment import Run
 from advbnn.paper.measurement import Budget, Cost
 from advbnn.paper.plan import Plan
 from advbnn.paper.protocol import Protocol
-from advbnn.training.run_folder import METRICS
+from advbnn.training.run_folder import METRICS, read_metrics
 from advbnn.training.state import TrainingState
 
 _BATCH = 250
@@ -54,8 +51,8 @@ def _cost(run: Run, model: nn.Module, protocol: Protocol, splits: Splits[Any], d
 def _step_seconds(plan: Plan, run: Run, model: nn.Module, splits: Splits[Any], device: str) -> float:
     """Seconds per training step: from the metrics of a run that was started before, else timed."""
     defense = run.config.defense
-    if (last := _last_metrics(plan.folder(run))) is not None:
-        return defense.batch_size / float(last["examples_per_second"])
+    if history := read_metrics(plan.folder(run) / METRICS):
+        return defense.batch_size / float(history[-1]["examples_per_second"])
     training = TrainingState(model, splits.to(device), defense, 0, run.config.engine, World(), run.config.precision)
     model.train()
     x, y = next(training.rest_of_epoch())
@@ -63,16 +60,9 @@ def _step_seconds(plan: Plan, run: Run, model: nn.Module, splits: Splits[Any], d
 
 
 def _steps_left(plan: Plan, run: Run, train_images: int) -> float:
-    defense, last = run.config.defense, _last_metrics(plan.folder(run))
-    epochs = defense.schedule.total_epochs - (float(last["epoch"]) if last is not None else 0.0)
+    defense, history = run.config.defense, read_metrics(plan.folder(run) / METRICS)
+    epochs = defense.schedule.total_epochs - (float(history[-1]["epoch"]) if history else 0.0)
     return max(0.0, epochs) * -(-train_images // defense.batch_size)
-
-
-def _last_metrics(folder: Path) -> dict[str, Any] | None:
-    with suppress(OSError, ValueError, IndexError):
-        last = json.loads((folder / METRICS).read_text(encoding="utf-8").splitlines()[-1])
-        return last if {"examples_per_second", "epoch"} <= set(last) else None
-    return None
 
 
 def _seconds(work: Callable[[], object], device: str, times: int = 2) -> float:

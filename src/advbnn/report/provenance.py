@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from advbnn.evaluation.records import Records
 from advbnn.report.elements import Cell, Table
 from advbnn.report.series import Titles
+from advbnn.training.tasks import in_words
 
 
 def provenance_tables(records: Records, titles: Titles) -> list[Table]:
@@ -28,7 +29,7 @@ def provenance_tables(records: Records, titles: Titles) -> list[Table]:
     used = [r for r in records if r.attack and not r.curve]
     attacks = dict.fromkeys((titles.of(r.name, r.attack), json.dumps(r.attack)) for r in used)
     rows = [(name, "; ".join(dict.fromkeys(values))) for name, values in [*settings.items(), *software.items()]]
-    rows.append(("total measuring time", _duration(sum(r.seconds for r in records))))
+    rows.append(("total measuring time", in_words(sum(r.seconds for r in records))))
     tables = [
         _table("models", "The models.", ["label", "class", "SHA-256 of architecture and weights"], models),
         _table("data", "The images.", ["data", "images", "rows", "SHA-256 of all images"], data),
@@ -41,9 +42,3 @@ def provenance_tables(records: Records, titles: Titles) -> list[Table]:
 
 def _table(name: str, caption: str, columns: list[str], rows: Iterable[tuple[str, ...]]) -> Table:
     return Table(name=name, caption=caption, columns=columns, rows=[[Cell(text) for text in row] for row in rows])
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"

@@ -226,7 +226,7 @@ class FastStep:
         passes: Passes,
         buffers: Mapping[str, Tensor],
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The data term, the score, the KL and the penalty; the gradient of the loss is in `.grad` of the parameters."""
+        """Data term, score, KL and penalty, with the gradient of the loss in `.grad` of the parameters."""
         samples = self.loss.objective.samples
         nll, score = torch.zeros_like(self.share), torch.zeros_like(self.share)
         for sample in range(samples):
