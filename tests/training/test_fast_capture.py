@@ -1,0 +1,162 @@
+"""Which steps are captured as CUDA graphs, and that replaying them changes nothing."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from advbnn.attacks import PGD
+from advbnn.attacks.threat import Threat
+from advbnn.bayes.mean_field import bayesianize
+from advbnn.bayes.priors import GaussianPrior
+from advbnn.defenses.defense import Averaging, Defense, Variational
+from advbnn.defenses.objective import RobustELBO
+from advbnn.defenses.optimizers import LangevinSampler
+from advbnn.training import fast_step as fast_step_module
+from advbnn.training.averaging import WeightAverage
+from advbnn.training.fast_step import FastStep
+from advbnn.training.objective import RobustLoss
+from fast_steps import ATTACK, EXAMPLES, SEED, LaplacePrior, batch, fast, network
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+class FakeGraph:
+    """Stands in for a CUDA graph: runs the step itself."""
+
+    made = 0
+
+    def __init__(self, step, x, y, state) -> None:
+        self.replay, self.x = step, x
+        FakeGraph.made += 1
+
+
+def test_processes_with_shards_of_unequal_size_capture_at_the_same_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast_step_module, "GraphedStep", FakeGraph)
+    recorded = []
+    for rank in range(2):
+        step, made = fast(network(), Defense(), captured=True), []
+        # 32 examples a batch and 31 in the last one of five epochs
+        for whole in (32, 31) * 5:
+            size = len(range(rank, whole, 2))
+            FakeGraph.made = 0
+            step(*batch(size), SEED, share=2 * size / whole)
+            made.append(FakeGraph.made)
+        recorded.append(made)
+    assert recorded[0] == recorded[1] == [1, 0, 0, 0, 0, 0, 0, 1, 0, 0]  # the last batch at its fourth occurrence
+
+
+@pytest.mark.parametrize(
+    ("sizes", "compiled"),
+    [((16, 7, 7, 7, 7), [True, False, False, False, False]), ((7, 16, 16, 16, 16), [True, False, False, False, True])],
+)
+def test_whole_batches_are_compiled_also_after_resuming_at_the_last_one(
+    sizes: tuple[int, ...], compiled: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+
+    def look(self: FastStep, x: Tensor, y: Tensor, form: object, passes: object) -> Tensor:
+        found.append(passes is self.passes)
+        return torch.zeros(4)
+
+    monkeypatch.setattr(fast_step_module, "GraphedStep", FakeGraph)
+    monkeypatch.setattr(FastStep, "_step", look)
+    step = fast(network(), Defense(), captured=True)
+    for size in sizes:
+        step(*batch(size), SEED)
+    assert found == compiled
+
+
+def test_weights_of_any_number_of_dimensions_are_laid_out_for_the_gpu() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv3d(3, 4, 3), nn.Linear(3, 4))
+    fast_step_module._to_channels_last(net)
+    assert net[0].weight.is_contiguous(memory_format=torch.channels_last)
+    assert net[1].weight.is_contiguous()
+
+
+@needs_gpu
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")  # switched off here on purpose
+@pytest.mark.parametrize("wrap", [bayesianize, lambda net: net], ids=["bayesian", "plain"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"attack_mode": "eval"},
+        {"attack_mode": "train"},
+        {"awp": 0.01},
+        {"objective": RobustELBO(trades=6.0), "network": Variational(), "awp": 0.01},
+    ],
+)
+def test_a_captured_step_equals_the_plain_one_for_the_same_noise(
+    wrap: Callable[[nn.Module], nn.Module], options: dict
+) -> None:
+    if "objective" in options and wrap is not bayesianize:
+        pytest.skip("without noise, the KL of TRADES has no gradient at the input")
+    captured, plain = (_trained(wrap, how, Defense(attack=ATTACK, **options)) for how in (True, False))
+    torch.testing.assert_close(captured, plain, rtol=1e-3, atol=1e-3)
+
+
+@needs_gpu
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")  # switched off here on purpose
+@pytest.mark.parametrize("what", ["teacher", "prior", "langevin", "mixed"])
+def test_every_form_is_captured_as_it_runs(what: str) -> None:
+    def wrap(net: nn.Module) -> nn.Module:
+        return bayesianize(net, prior=LaplacePrior()) if what == "prior" else net
+
+    forms = {
+        "teacher": {"averaging": Averaging(decay=0.9, consistency=2.0)},
+        "langevin": {"optimizer": LangevinSampler(lr=0.05, temperature=0.0)},
+    }
+    defense = Defense(attack=ATTACK, **forms.get(what, {}))
+    captured, plain = (_trained(wrap, how, defense, what, compiled=False) for how in (True, False))
+    torch.testing.assert_close(captured, plain, rtol=1e-3, atol=1e-3)
+
+
+def _trained(
+    wrap: Callable[[nn.Module], nn.Module],
+    captured: bool,
+    defense: Defense,
+    what: str = "",
+    compiled: bool | None = None,
+) -> dict[str, Tensor]:
+    """The weights and the last numbers after a few steps."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    model = wrap(network()).cuda().train()
+    prior = GaussianPrior() if what == "langevin" else None
+    compiled = captured if compiled is None else compiled
+    step, average = fast(model, defense, prior, captured=captured, compiled=compiled), WeightAverage(model, decay=0.9)
+    # of one form, with an odd batch that does not fit the graph; of another, until it is captured
+    for i, n in enumerate((16,) * 6 if what else (16, 16, 7, 16)):
+        x, y = (t.cuda() for t in batch(n))
+        y = functional.one_hot(y, 10) * 0.9 + 0.01 if what == "mixed" else y
+        record = step(x, y, SEED + i, teacher=average if what == "teacher" and i else None, measure_clean=True)
+        average.update(model)
+    return {**model.state_dict(), "loss": record.loss, "nll": record.nll, "clean": record.clean_score}
+
+
+@needs_gpu
+def test_the_step_that_is_captured_has_the_noise_of_its_seed() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).cuda()
+    loss = RobustLoss(model, RobustELBO(), EXAMPLES)
+    defense = Defense(attack=PGD(Threat("linf", 0.3), steps=1, step_size=0.01))
+    step = FastStep(loss, torch.optim.SGD(loss.parameters(), lr=0.0), defense, compiled=False)
+    x, y = (t.cuda() for t in batch())
+    before = torch.cuda.get_rng_state()
+    recorded, replayed, other = (step(x, y, seed).nll for seed in (SEED, SEED, SEED + 1))
+    assert recorded == replayed != other
+    assert torch.equal(torch.cuda.get_rng_state(), before)
+
+
+@needs_gpu
+def test_capturing_leaves_no_trace_of_its_warm_up() -> None:
+    model = bayesianize(network()).cuda().train()
+    loss = RobustLoss(model, RobustELBO(), EXAMPLES)
+    optimizer = torch.optim.Adam(loss.parameters(), lr=0.0)
+    step = FastStep(loss, optimizer, Defense(attack=ATTACK))
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    x, y = (t.cuda() for t in batch())
+    step(x, y, SEED)
+    assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
+    assert all(state["step"] == 1 for state in optimizer.state.values())
+    assert model.net.features[1].num_batches_tracked == 1
