@@ -134,7 +134,8 @@ def test_equals_the_eager_step_of_a_deterministic_network(options: dict, labels:
     prior = GaussianPrior(std=0.3) if "optimizer" in options else None
     if labels == "mixed":
         y = 0.7 * functional.one_hot(y, 10) + 0.3 * functional.one_hot((y + 1) % 10, 10)
-    ours, theirs = (make(net, defense, prior)(x, y, SEED, measure_clean=True) for make, net in zip((fast, eager), nets))
+    steps = [make(net, defense, prior) for make, net in zip((fast, eager), nets, strict=True)]
+    ours, theirs = (step(x, y, SEED, measure_clean=True) for step in steps)
     for value in ("loss", "nll", "kl"):
         torch.testing.assert_close(getattr(ours, value), getattr(theirs, value), rtol=1e-4, atol=1e-4)
     for one, two in ((ours.score, theirs.score), (ours.clean_score, theirs.clean_score)):

@@ -7,10 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from advbnn.data import ImageSet, Splits
 from advbnn.progress import ProgressBar
 from advbnn.training.journal import Journal
+from advbnn.training.loop import fit
 from advbnn.training.state import TrainingState
 from quick import quick, train
 
@@ -74,3 +76,6 @@ def test_examples_of_all_epochs_are_counted(digits: Splits[ImageSet], monkeypatc
     assert seen == [16, 32, 48, 64, 72, 88, 104, 120, 136, 144]
     train(digits, quick("bnn", drop_last=True))
     assert seen[10:] == [16, 32, 48, 64, 80, 96, 112, 128]
+    loader = [(digits.train.images[rows], digits.train.labels[rows]) for rows in torch.arange(72).split(20)]
+    fit(quick("none").build(classes=10, shape=(1, 8, 8)), loader, quick("none"))
+    assert seen[18:] == [20, 40, 60, 72, 92, 112, 132, 144]  # in batches of the loader

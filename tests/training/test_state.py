@@ -14,7 +14,7 @@ from advbnn.attacks import PGD
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.prediction import predict
 from advbnn.bayes.sample_bank import SampleBank
-from advbnn.data import ImageSet, Splits, from_tensors, stream
+from advbnn.data import ImageSet, Splits, from_tensors
 from advbnn.defenses.defense import Averaging, Defense, EarlyStopping
 from advbnn.defenses.optimizers import AdamOptimizer, LangevinSampler
 from advbnn.defenses.schedules import Constant, Cosine, Stages
@@ -49,19 +49,6 @@ def test_stages_divide_the_learning_rate_and_may_restart_the_optimizer(
     train(digits, quick("bnn", optimizer=AdamOptimizer(lr=0.01), schedule=schedule))
     assert [count for _, count in seen] == counts
     assert [lr for lr, _ in seen] == pytest.approx([0.01] * 5 + [0.001] * 5)
-
-
-def test_examples_are_counted_in_the_batches_of_the_data(digits: Splits[ImageSet]) -> None:
-    batches = [(digits.train.images[rows], digits.train.labels[rows]) for rows in torch.arange(72).split(20)]
-    loaded = stream(batches, classes=10)
-    value = quick("none", batch_size=32)
-    for data, size in ((digits, 32), (Splits(loaded, loaded), 20)):
-        state = TrainingState(value.build(classes=10, shape=(1, 8, 8)), data, value, 0, "eager", ALONE)
-        counts = []
-        for x, y in state.rest_of_epoch():
-            state.advance(x, y)
-            counts.append(state.examples_seen)
-        assert counts == [min(72, size * number) for number in range(1, 1 + len(state.batches))]
 
 
 def test_kl_warmup_reaches_the_loss(digits: Splits[ImageSet]) -> None:
