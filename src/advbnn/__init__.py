@@ -8,6 +8,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from advbnn.lazy import submodules
+
 __version__ = "0.2.0"
 
 _MODULE_OF = {
@@ -20,13 +22,13 @@ _MODULE_OF = {
 __all__ = list(_MODULE_OF)
 
 
+_submodule = submodules(__name__)
+
+
 def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module 'advbnn' has no attribute {name!r}")
-    module = _MODULE_OF[name]
-    if module == "advbnn":
-        return import_module(f"advbnn.{name}")
-    value = globals()[name] = getattr(__import__(module, fromlist=[name]), name)
+    if _MODULE_OF.get(name, "advbnn") == "advbnn":
+        return _submodule(name)
+    value = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)
     return value
 
 

@@ -3,3 +3,10 @@
 `entry` is the schema, `measure` runs the measurements of a defence, `from_records` makes its entry, `page` writes the
 page. docs/leaderboard.md says how to submit.
 """
+
+from typing import TYPE_CHECKING
+
+from advbnn.lazy import submodules
+
+if not TYPE_CHECKING:  # type checkers know the submodules
+    __getattr__ = submodules(__name__)
