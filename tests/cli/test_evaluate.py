@@ -4,6 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from advbnn.attacks.threat import Threat
 from advbnn.defenses.defense import EarlyStopping
@@ -113,9 +115,12 @@ def test_renamed_class_folders_are_noticed(tmp_path: Path, advbnn: Command) -> N
         assert "class 0 was 'cat' and is now 'dog'" in shown and "former names" in shown
 
 
-def test_an_attack_that_does_not_fit_is_refused_before_anything_is_measured(runs: Path, advbnn: Command) -> None:
+def test_what_does_not_fit_is_refused_before_anything_is_measured(runs: Path, advbnn: Command) -> None:
     arguments = ["evaluate", runs / "plain", "--attack", "clean", "--attack", "mean", "--eps", 0.1, *QUICK]
     assert "use 'pgd'" in advbnn(*arguments, status=1)
+    points = runs / "points.safetensors"
+    save_file({"mine": torch.rand(120, 1, 8, 8)}, points)
+    assert "give --eps" in advbnn("evaluate", runs / "plain", "--points", points, *QUICK, status=1)
     assert not (runs / "plain" / "records.json").exists()
 
 

@@ -39,7 +39,9 @@ def test_any_iterable_is_counted() -> None:
         def __iter__(self):  # type: ignore[no-untyped-def]
             return iter(zip(X, Y, strict=True))
 
+    state = torch.random.get_rng_state()
     assert stream(DataLoader(Lines(), batch_size=8)).sizes == (8, 8, 6)
+    assert torch.equal(torch.random.get_rng_state(), state)
 
 
 def test_an_epoch_is_repeated_exactly_and_from_any_step() -> None:

@@ -1,3 +1,4 @@
+import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ def test_two_networks_the_second_trained_on_examples_of_the_first(tmp_path: Path
     data = Splits(digits.train.subset(range(200)), digits.test)
     how = defense("adv", architecture="mlp", schedule={"kind": "constant", "epochs": 2})
     net = models.build("mlp", classes=10, image_size=8, channels=1)
+    start = copy.deepcopy(net)
     pair = fit_bat(net, data, how, out=tmp_path)
     first, second = pair.net
     assert pair.weights == (0.9, 0.1) and pair.support == 2 and not pair.training
@@ -32,6 +34,10 @@ def test_two_networks_the_second_trained_on_examples_of_the_first(tmp_path: Path
     assert (tmp_path / "first" / "model.safetensors").exists() and (tmp_path / "second" / "model.safetensors").exists()
     again = fit_bat(models.build("mlp", classes=10, image_size=8, channels=1), data, how, out=tmp_path, resume=True)
     assert torch.equal(again.net[1].classifier.weight, second.classifier.weight)
+    state = torch.get_rng_state()
+    repeated = fit_bat(start, data, how)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(repeated.net[1].classifier.weight, second.classifier.weight)
 
 
 def test_the_first_needs_an_attack() -> None:

@@ -41,6 +41,9 @@ def evaluate(
     options.refuse_larger_than_images(effort.norm, eps or ())
     with open_run(subject, how) as (opened, test, shared, leads):
         given = [Points.load(file) for file in points or ()]
+        for one in given:
+            if one.threat is None and not eps:
+                raise ArgumentError(f"{one.name} does not say for which radius its points were made; give --eps")
         radii = eps or ([opened.radius(effort.norm)] if attacking else [])
         # all are made before anything is measured, as some do not fit the network
         chosen = [
@@ -53,11 +56,8 @@ def evaluate(
         for name, made in chosen:
             records += evaluation.accuracy(title(name, made), made)
         for one in given:
-            known = [] if one.threat is None else [one.threat]
-            for threat in [Threat(effort.norm, radius) for radius in eps or ()] or known:
+            for threat in [Threat(effort.norm, radius) for radius in eps or ()] or filter(None, [one.threat]):
                 for name, stored in one.on(test, threat).items():
                     records += evaluation.accuracy(f"{Path(one.name).stem}: {name}", stored)
-            if not (eps or known):
-                raise ArgumentError(f"{one.name} does not say for which radius its points were made; give --eps")
         if leads:
             show(records, chance_level(test.targets, shared["rows"]))

@@ -82,8 +82,9 @@ def stream(
     name = name or type(dataset).__name__
     with seeded_globally(derive_seed(seed, "loader")):
         first = next(iter(loader), None)
-    if first is None:
-        raise DataError(f"{name} delivers no batch; check the loader")
+        if first is None:
+            raise DataError(f"{name} delivers no batch; check the loader")
+        sizes, examples = _counted(loader, name)
     inputs, targets = _pair(first, name, 0)
     if targets.is_floating_point():
         names: tuple[str, ...] = ()
@@ -94,7 +95,6 @@ def stream(
                 f"{name}: floating-point images must lie in [0, 1], got [{float(inputs.min()):g}, "
                 f"{float(inputs.max()):g}]; divide by 255, or move a mean-and-std normalisation into the model"
             )
-    sizes, examples = _counted(loader, name)
     return Stream(loader, inputs, targets, names, name, sizes, examples)
 
 

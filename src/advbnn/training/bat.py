@@ -19,7 +19,7 @@ from advbnn.defenses.defense import Defense
 from advbnn.errors import ArgumentError
 from advbnn.fast.acceleration import accelerate
 from advbnn.modules import device_of
-from advbnn.randomness import crafting_seed
+from advbnn.randomness import crafting_seed, seeded
 from advbnn.training.loop import fit
 
 
@@ -51,7 +51,8 @@ def fit_bat(
     folders = [None, None] if out is None else [Path(out) / "first", Path(out) / "second"]
     first = fit(net, data, defense, seed=seed, out=folders[0], resume=resume, **options).model
     attacked = adversarial_copy(first, data.train, defense.attack, batch_size=batch_size, seed=seed)
-    second = models.reset_parameters_(copy.deepcopy(first))
+    with seeded(seed + 1, device_of(first, data.train.device)):
+        second = models.reset_parameters_(copy.deepcopy(first))
     plain = replace(defense, name="none", attack=None)
     done = fit(second, Splits(attacked, data.test), plain, seed=seed + 1, out=folders[1], resume=resume, **options)
     return boosted_pair(first.eval(), done.model.eval())
