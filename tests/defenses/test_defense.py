@@ -14,6 +14,7 @@ from advbnn.bayes.mean_field import Bayesian, bayesianize
 from advbnn.defenses.defense import Averaging, EarlyStopping, Swag, Variational
 from advbnn.defenses.optimizers import LangevinSampler
 from advbnn.defenses.profiles import DEFENSES, defense
+from advbnn.defenses.registry import ONE_NETWORK
 from advbnn.defenses.rse import noise_levels
 
 SHAPE = (1, 8, 8)
@@ -30,6 +31,19 @@ def test_the_seed_decides_the_weights(name: str) -> None:
     assert bool(noise_levels(one)) == (name == "rse")
     scales = torch.cat([m.weight for m in one.modules() if isinstance(m, nn.BatchNorm2d)])
     assert 0 < scales.min() < 0.2 < scales.max() < 1
+
+
+@pytest.mark.parametrize("name", ONE_NETWORK)
+def test_the_seed_decides_what_a_published_defence_adds(name: str) -> None:
+    value = replace(defense("adv", "cifar10"), architecture="small_cnn", network=ONE_NETWORK[name].network)
+    networks = []
+    for state in (1, 2):
+        torch.manual_seed(state)
+        before = torch.get_rng_state()
+        networks.append(value.build(classes=10, shape=(3, 32, 32), seed=0))
+        assert torch.equal(torch.get_rng_state(), before)
+    one, same = (list(net.state_dict().values()) for net in networks)
+    assert all(torch.equal(a, b) for a, b in zip(one, same, strict=True))
 
 
 def test_a_network_that_is_random_already_is_not_wrapped_again() -> None:

@@ -1,5 +1,6 @@
 """Training end to end: what it learns, what decides it, and that a kill loses nothing."""
 
+import copy
 import json
 import os
 import random
@@ -78,6 +79,10 @@ def test_the_seed_decides_the_result_and_nothing_else_is_touched(digits: Splits[
     first = fit(net, digits, value, seed=3)
     assert torch.equal(torch.get_rng_state(), before) and not any(m.training for m in net.modules())
     torch.rand(5)
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    particles = quick("none", network={"kind": "ig_bnn"})  # with initial weights of its own
+    once, twice = (fit(copy.deepcopy(plain), digits, particles) for _ in range(2))
+    assert same(once.model, twice.model)
     again, other = train(digits, value, seed=3), train(digits, value, seed=4)
     assert same(first.model, again.model) and not same(first.model, other.model)
     losses = [[line["loss"] for line in result.history] for result in (first, again, other)]

@@ -265,9 +265,9 @@ class Defense:
             net = models.build(self.architecture, classes=classes, image_size=shape[1], channels=shape[0])
             if self.norm_scales == "uniform":
                 models.uniform_norm_scales_(net)
-        if init is not None:
-            load_initial(net, init, init_classifier)
-        model = self.wrap(net)
+            if init is not None:
+                load_initial(net, init, init_classifier)
+            model = self.wrap(net)  # some defences have random initial weights of their own
         _BUILT[model] = self._built_as(model, classes, shape)
         return model
 

@@ -18,6 +18,7 @@ from advbnn.errors import ArgumentError, CheckpointError, DivergedError, FileErr
 from advbnn.files import file_digest, locked_folder
 from advbnn.models.initial_weights import InitialWeights, load_initial
 from advbnn.progress import ProgressBar
+from advbnn.randomness import seeded
 from advbnn.training import checkpoint
 from advbnn.training.arguments import as_splits, starts
 from advbnn.training.callbacks import Augment, Callback, TensorBoard, check_callbacks
@@ -188,9 +189,9 @@ def fit(
             remedy = "load it before bayesianize(net), or with defense.build(..., init=...)"
             raise ArgumentError(f"init is for a plain network, and this {type(net).__name__} is random; {remedy}")
         load_initial(net, weights, init_classifier)
-    training = TrainingState(
-        defense.wrap(net).to(device), data.to(device), defense, seed, engine, processes, precision, augment
-    )
+    with seeded(seed):  # some defences have random initial weights of their own
+        model = defense.wrap(net).to(device)
+    training = TrainingState(model, data.to(device), defense, seed, engine, processes, precision, augment)
     train = data.train
     if config is None and not defense.has_built(training.model, classes=len(train.classes), shape=train.shape):
         settings = replace(settings, defense=replace(defense, architecture=OWN))
