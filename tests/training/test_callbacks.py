@@ -1,6 +1,7 @@
 """What a caller adds to a training: callbacks, augmentation, batches of a loader, a checkpoint to start from."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ from advbnn.defenses.schedules import Constant
 from advbnn.errors import ArgumentError, ArgumentTypeError
 from advbnn.training import Callback, Config, Interrupted, Moment, fit, load_trained
 from advbnn.training.loop import fit_config
+from advbnn.training.step import EagerStep
 from quick import quick, same, train
 
 
@@ -91,6 +93,28 @@ def test_a_loader_trains_and_resumes_in_the_middle_of_an_epoch(digits: Splits[Im
         run(out=tmp_path / "run", callbacks=[Stop()])
     assert same(run(out=tmp_path / "run", resume=True).model, whole.model)
     assert same(load_trained(tmp_path / "run").model, whole.model)
+
+
+def test_the_loss_of_a_batch_keeps_its_weight_if_a_loader_changes_its_size(
+    digits: Splits[ImageSet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Varying:
+        sizes = (16, 8)
+
+        def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
+            self.sizes = self.sizes[::-1]
+            first = (digits.train.images[:24] / 255, digits.train.labels[:24])
+            return zip(*(part.split(self.sizes) for part in first), strict=True)
+
+    shares, step = [], EagerStep.__call__
+
+    def noted(self: EagerStep, *batch: Any, **options: Any) -> Any:
+        shares.append((len(batch[0]), options["share"]))
+        return step(self, *batch, **options)
+
+    monkeypatch.setattr(EagerStep, "__call__", noted)
+    fit(quick("none").build(classes=10, shape=(1, 8, 8)), Varying(), quick("none"))
+    assert sorted(shares) == [(8, 1.0), (8, 1.0), (16, 1.0), (16, 1.0)]
 
 
 def test_a_list_of_batches_trains_and_says_what_it_cannot_do(digits: Splits[ImageSet]) -> None:

@@ -169,7 +169,8 @@ class TrainingState:
                 y,
                 step_seed(self.seed, self.epoch, self.step, self.world.rank),
                 kl_factor=factor,
-                share=len(x) * self.world.size / self.batches.size(self.step),
+                # 1 for a single process, whose loader may deliver batches of varying size
+                share=len(x) * self.world.size / self.batches.size(self.step) if self.world.size > 1 else 1.0,
                 measure_clean=defense.attack is not None and self.step % CLEAN_EVERY == 0,
                 perturb_weights=self.epoch >= defense.awp_start,
                 teacher=self._teacher(),
