@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from advbnn.cli.app import app
+from advbnn.evaluation.audit.attack_suite import LEVELS
 from advbnn.training.config import Config
 from advbnn.training.loop import fit
 
@@ -32,6 +34,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def runs(trained: Path, tmp_path: Path) -> Path:
     """The two runs, to write into."""
     return Path(shutil.copytree(trained, tmp_path / "runs"))
+
+
+@pytest.fixture
+def tiny_audits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the quick level so quick that it says little."""
+    less = {"eot": (1, 2), "steps": (1, 2), "apgd_steps": 2, "square_queries": 4, "nes_queries": 30}
+    less |= {"max_weight_samples": 20, "comparison_samples": 20, "ensembles": 1}
+    monkeypatch.setitem(LEVELS, "quick", replace(LEVELS["quick"], **less))
 
 
 @pytest.fixture

@@ -1,5 +1,4 @@
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,15 +8,8 @@ from advbnn.evaluation.audit.worst_case import Audit
 from advbnn.evaluation.records import Records
 from advbnn.names import AUDIT_LEVELS
 
+pytestmark = pytest.mark.usefixtures("tiny_audits")
 QUICK = ["--level", "quick", "--device", "cpu"]
-
-
-@pytest.fixture(autouse=True)
-def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes the quick level so quick that it says little."""
-    less = {"eot": (1, 2), "steps": (1, 2), "apgd_steps": 2, "square_queries": 4, "nes_queries": 30}
-    less |= {"max_weight_samples": 20, "comparison_samples": 20, "ensembles": 1}
-    monkeypatch.setitem(LEVELS, "quick", replace(LEVELS["quick"], **less))
 
 
 def test_levels_are_those_of_the_library() -> None:

@@ -1,14 +1,12 @@
 """A network of one's own from the command line: `--model file.py:build`, started from an empty folder."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from PIL import Image
 from safetensors.torch import save_model
 
-from advbnn.evaluation.audit.attack_suite import LEVELS
 from advbnn.evaluation.records import Records
 from advbnn.models.from_file import load_model
 from trained_nets import digits
@@ -23,14 +21,6 @@ def build():
     return net
 """
 OWN = ["--model", "net.py:build", "--data", "digits", "--device", "cpu"]
-LESS = {
-    "eot": (1, 2),
-    "steps": (1, 2),
-    "apgd_steps": 2,
-    "square_queries": 4,
-    "nes_queries": 30,
-    "max_weight_samples": 20,
-}
 FEW = ["--limit", 100, "--samples", 2, "--seeds", 1]
 
 
@@ -55,8 +45,7 @@ def test_evaluate_and_curve(folder: Path, advbnn: Command) -> None:
     assert "model.source was" in advbnn(*again, status=1)  # a change of the file makes another model
 
 
-def test_audit(folder: Path, advbnn: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(LEVELS, "quick", replace(LEVELS["quick"], **LESS))
+def test_audit(folder: Path, advbnn: Command, tiny_audits: None) -> None:
     assert "worst" in advbnn("audit", *OWN, "--level", "quick", "--eps", 0.1, "--limit", 100, "--samples", 2)
     assert "give --eps" in advbnn("audit", *OWN, "--level", "quick", status=1)  # no radius of training
 

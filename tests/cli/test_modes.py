@@ -2,14 +2,12 @@
 
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
 from advbnn.bayes.modes import Modes
-from advbnn.evaluation.audit.attack_suite import LEVELS
 from advbnn.evaluation.records import Records
 from advbnn.training.loading import load_trained
 from trained_nets import digits
@@ -17,6 +15,7 @@ from trained_nets import digits
 CONFIG = Path(__file__).parents[2] / "configs" / "digits-modes.toml"
 
 
+@pytest.mark.usefixtures("tiny_audits")
 def test_a_run_of_modes(tmp_path: Path, advbnn: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run, quick = Path("modes"), ["architecture=mlp", "schedule.epochs=4", "attack.steps=2", "attack.threat.eps=0.05"]
@@ -37,8 +36,6 @@ def test_a_run_of_modes(tmp_path: Path, advbnn: Callable[..., str], monkeypatch:
     few = ("--limit", 100, "--device", "cpu")
     shown = advbnn("evaluate", run, "--attack", "clean", "--attack", "pgd", "--steps", 3, "--seeds", 1, *few)
     assert "exact mean over its 3 members" in shown
-    less = {"eot": (1, 2), "steps": (1, 2), "apgd_steps": 2, "square_queries": 4, "nes_queries": 30}
-    monkeypatch.setitem(LEVELS, "quick", replace(LEVELS["quick"], **less))
     shown = advbnn("audit", run, "--level", "quick", "--out", "audit.json", *few)
     assert "worst-case" in shown
     (worst,) = Records.load("audit.json").where(kind="worst_case")
