@@ -19,6 +19,7 @@ from advbnn.defenses.defense import Defense, structure_of
 from advbnn.defenses.optimizers import LangevinSampler
 from advbnn.errors import CheckpointError, FileError, RunError
 from advbnn.modules import usable_device
+from advbnn.randomness import seeded
 from advbnn.training import checkpoint
 from advbnn.training.checkpoint import WEIGHTS, load_weights, notes_of
 from advbnn.training.config import Config
@@ -96,7 +97,7 @@ def load_trained(
         return _load_modes(folder, config, net, device, last)
     facts = _facts(folder)
     data, defense = facts["data"], config.defense
-    model = defense.build(classes=data["classes"], shape=tuple(data["shape"])) if net is None else defense.wrap(net)
+    model = _network(defense, data, net)
     # another prior or noise than in training, which the weights do not show
     trained, found = (_randomness(lines) for lines in (facts["model"].get("structure", []), structure_of(model)))
     if trained != found:
@@ -133,8 +134,7 @@ def _load_modes(folder: Path, config: Config, net: nn.Module | None, device: tor
     """All modes of a run; of one that is not finished, those that are."""
     finished, notes, defense, data = (folder / MODEL).exists(), {}, config.defense, _facts(folder)["data"]
     if finished and not (last and defense.early_stopping is not None):
-        kind = {"classes": data["classes"], "shape": tuple(data["shape"])}
-        nets = [defense.build(**kind) if net is None else defense.wrap(copy.deepcopy(net)) for _ in config.modes.names]
+        nets = [_network(defense, data, copy.deepcopy(net)) for _ in config.modes.names]
         model = Modes(_posterior(one, defense, finished) for one in nets)
         weights = verify_weights(folder, MODEL)
         load_weights(model, weights)
@@ -152,6 +152,13 @@ def _load_modes(folder: Path, config: Config, net: nn.Module | None, device: tor
         classes=_class_names(data),
         noise_std=float(notes[NOISE_STD]) if NOISE_STD in notes else None,
     )
+
+
+def _network(defense: Defense, data: dict[str, Any], net: nn.Module | None) -> nn.Module:
+    if net is None:
+        return defense.build(classes=data["classes"], shape=tuple(data["shape"]))
+    with seeded(0):  # a defence may add random initial weights
+        return defense.wrap(net)
 
 
 def _posterior(model: nn.Module, defense: Defense, finished: bool) -> nn.Module:
