@@ -127,8 +127,11 @@ def test_langevin_dynamics_gives_a_bank_of_samples(digits: Splits[ImageSet], tmp
     assert predict(result.model, torch.rand(4, 1, 8, 8), samples=5, seed=0).probs.shape == (4, 10)
     assert result.history[-1]["kl"] > 0  # -log p(w)
     assert same(load_trained(tmp_path / "run").model, result.model)
-    with pytest.raises(ValueError, match="burn_in=10000.*10 updates"):
-        train(digits, quick("adv", optimizer=LangevinSampler(burn_in=10_000)))
+    for burn_in, every in ((10_000, 1), (6, 5)):
+        with pytest.raises(ValueError, match=f"burn_in={burn_in} .*no sample.*10 updates"):
+            train(digits, quick("adv", optimizer=LangevinSampler(burn_in=burn_in, every=every)))
+    with pytest.raises(ValueError, match="swag.start=1"):
+        train(digits, quick("adv", batch_size=72, swag={"start": 1, "per_epoch": 9}))
 
 
 @pytest.mark.parametrize(

@@ -88,8 +88,11 @@ class TrainingState:
         self._run_step = make_step(engine, self.loss, self.optimizer, defense, processes, precision)
         # not earlier: a fast step changes the order of the weights in memory, and the average has the same
         self.average = WeightAverage(self._learned, defense.averaging.decay) if defense.averaging else None
-        if isinstance(optimizer, LangevinSampler) and optimizer.burn_in >= self.steps_in_all:
-            raise ArgumentError(f"optimizer.burn_in={optimizer.burn_in} must be less than {self.steps_in_all} updates")
+        if isinstance(optimizer, LangevinSampler) and optimizer.burn_in + optimizer.every > self.steps_in_all:
+            given = f"optimizer.burn_in={optimizer.burn_in} and every={optimizer.every}"
+            raise ArgumentError(f"{given} leave no sample in {self.steps_in_all} updates; lower them, or train longer")
+        if swag is not None and self.steps_in_all - swag.start * len(self.batches) < 2:
+            raise ArgumentError(f"swag.start={swag.start} leaves a single update to collect; lower it, or train longer")
 
     @property
     def product(self) -> nn.Module:
