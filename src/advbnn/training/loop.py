@@ -144,17 +144,10 @@ def fit(
         data = as_splits(net, data, seed)
     check_arguments(net, data, defense)
     given = starts(init, plan)
-    settings = config or Config(
-        data=data.train.name,
-        seed=seed,
-        engine=engine,
-        precision=precision,
-        log_every=log_every,
-        save_every=save_every,
-        defense=defense,
-        init=tuple(str(weights) for weights in given if isinstance(weights, str | Path)),
-        init_classifier=init_classifier,
-    )
+    files = tuple(str(weights) for weights in given if isinstance(weights, str | Path))
+    how: dict[str, Any] = {"seed": seed, "engine": engine, "precision": precision, "log_every": log_every}
+    how |= {"save_every": save_every, "init_classifier": init_classifier}
+    settings = config or Config(data=data.train.name, defense=defense, init=files, **how)
     if plan.count > 1:
         from advbnn.training.modes import fit_modes  # it trains each mode by this function
 
@@ -167,20 +160,15 @@ def fit(
             data,
             defense,
             plan,
-            seed=seed,
             out=out,
             resume=resume,
             config=config,
             device=device,
             init=given,
-            init_classifier=init_classifier,
             augment=augment,
             progress=bool(progress),
-            engine=engine,
-            precision=precision,
-            log_every=log_every,
-            save_every=save_every,
             tensorboard=tensorboard,
+            **how,
         )
     processes = world()
     device = modules.usable_device(device) if device is not None else next(net.parameters()).device
@@ -271,32 +259,23 @@ def fit_config(
     config: Config, data: Splits[Any], *, out: Path, resume: bool, device: torch.device | str | None
 ) -> FitResult:
     """Build the network of a configuration and train it on `config.load_data()`, with progress; see `fit`."""
-    train, several = data.train, config.modes.count > 1
+    several = config.modes.count > 1
+    start: dict[str, Any] = {"seed": config.seed, "init_classifier": config.init_classifier}
     first = None if several or not config.init else starts(config.init, config.modes)[0]
+    net = config.defense.build(classes=len(data.train.classes), shape=data.train.shape, init=first, **start)
+    names = ("modes", "engine", "precision", "log_every", "save_every", "tensorboard")
     return fit(
-        config.defense.build(
-            classes=len(train.classes),
-            shape=train.shape,
-            seed=config.seed,
-            init=first,
-            init_classifier=config.init_classifier,
-        ),
+        net,
         data,
         config.defense,
         init=config.init if several and config.init else None,
-        init_classifier=config.init_classifier,
-        modes=config.modes,
-        seed=config.seed,
         out=out,
         resume=resume,
         config=config,
         device=device,
-        engine=config.engine,
-        precision=config.precision,
-        log_every=config.log_every,
-        save_every=config.save_every,
         progress=True,
-        tensorboard=config.tensorboard,
+        **start,
+        **{name: getattr(config, name) for name in names},
     )
 
 
