@@ -1,6 +1,7 @@
 """Networks read back from run folders."""
 
 import hashlib
+import math
 import random
 import shutil
 from dataclasses import replace
@@ -62,6 +63,15 @@ def test_a_learned_noise_is_loaded_with_its_network(tmp_path: Path) -> None:
     (tmp_path / "run" / "model.safetensors").unlink()
     stopped = load_trained(tmp_path / "run", net=nn.Linear(3, 1))
     assert not stopped.finished and stopped.noise_std == result.noise_std
+
+    modes = fit(nn.Linear(3, 1), Splits(examples, examples), value, modes=2, out=tmp_path / "modes")
+    each = [load_trained(tmp_path / "modes" / "modes" / k, net=nn.Linear(3, 1)).noise_std for k in "01"]
+    assert modes.noise_std == pytest.approx(math.sqrt((each[0] ** 2 + each[1] ** 2) / 2))
+    for file in ("model.safetensors", "modes/1/model.safetensors"):  # until one mode is left
+        loaded = load_trained(tmp_path / "modes", net=nn.Linear(3, 1))
+        assert loaded.noise_std == pytest.approx(modes.noise_std)
+        (tmp_path / "modes" / file).unlink()
+    assert load_trained(tmp_path / "modes", net=nn.Linear(3, 1)).noise_std == each[0]
 
     fixed = replace(value, objective=RobustELBO(likelihood=Gaussian(noise_std=0.7)))
     fit(nn.Linear(3, 1), Splits(examples, examples), fixed, out=tmp_path / "fixed")

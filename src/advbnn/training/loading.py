@@ -1,6 +1,7 @@
 """A run folder as the network that it trained."""
 
 import copy
+import math
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -118,7 +119,6 @@ def load_trained(
             raise RunError(f"{folder} has no weights yet: the run stopped before its first checkpoint; resume it")
         weights, step = newest.folder / WEIGHTS, newest.step
     load_weights(model, weights)
-    notes = notes_of(weights)
     return Trained(
         model=model.to(device).eval(),
         config=config,
@@ -126,32 +126,44 @@ def load_trained(
         finished=finished,
         step=step,
         classes=_class_names(data),
-        noise_std=float(notes[NOISE_STD]) if NOISE_STD in notes else None,
+        noise_std=_noise_of(weights),
     )
 
 
 def _load_modes(folder: Path, config: Config, net: nn.Module | None, device: torch.device | str, last: bool) -> Trained:
     """All modes of a run; of one that is not finished, those that are."""
-    finished, notes, defense, data = (folder / MODEL).exists(), {}, config.defense, _facts(folder)["data"]
+    finished, defense, data = (folder / MODEL).exists(), config.defense, _facts(folder)["data"]
     if finished and not (last and defense.early_stopping is not None):
         nets = [_network(defense, data, copy.deepcopy(net)) for _ in config.modes.names]
         model = Modes(_posterior(one, defense, finished) for one in nets)
         weights = verify_weights(folder, MODEL)
         load_weights(model, weights)
-        notes = notes_of(weights)
+        noise_std = _noise_of(weights)
     else:
         ready = [folder / MODES / name for name in config.modes.names if (folder / MODES / name / MODEL).exists()]
         if not ready:
             raise RunError(f"{folder} has no finished mode yet; resume the run, or load one of its modes/")
-        model = Modes(load_trained(one, net=copy.deepcopy(net), last=last).model for one in ready)
+        parts = [load_trained(one, net=copy.deepcopy(net), last=last) for one in ready]
+        model, noise_std = Modes(one.model for one in parts), mean_noise(one.noise_std for one in parts)
     return Trained(
         model=model.to(device).eval(),
         config=config,
         folder=folder,
         finished=finished,
         classes=_class_names(data),
-        noise_std=float(notes[NOISE_STD]) if NOISE_STD in notes else None,
+        noise_std=noise_std,
     )
+
+
+def mean_noise(stds: Iterable[float | None]) -> float | None:
+    """The learned noise of a mixture: its variance is the mean over those that have one."""
+    squares = [std**2 for std in stds if std is not None]
+    return math.sqrt(sum(squares) / len(squares)) if squares else None
+
+
+def _noise_of(weights: Path) -> float | None:
+    notes = notes_of(weights)
+    return float(notes[NOISE_STD]) if NOISE_STD in notes else None
 
 
 def _network(defense: Defense, data: dict[str, Any], net: nn.Module | None) -> nn.Module:

@@ -11,7 +11,6 @@ by the next process that finds it.
 """
 
 import copy
-import math
 import pickle
 import tempfile
 import time
@@ -41,7 +40,7 @@ from advbnn.randomness import seeded
 from advbnn.training.checkpoint import save_weights
 from advbnn.training.config import Config
 from advbnn.training.interrupts import Interrupted
-from advbnn.training.loading import Trained, load_trained
+from advbnn.training.loading import Trained, load_trained, mean_noise
 from advbnn.training.loop import FitResult, fit, run_facts
 from advbnn.training.mode_plan import TRUNK, ModePlan
 from advbnn.training.run_folder import METRICS, MODEL, MODES, NOISE_STD, RunFolder, read_metrics, write_sum
@@ -197,10 +196,8 @@ def fit_modes(
 
 
 def _combined(trained: Sequence[FitResult | Trained]) -> tuple[nn.Module, float | None]:
-    """The mixture, and the learned noise of a Gaussian likelihood: its variance is the mean over the modes."""
-    stds = [one.noise_std for one in trained if one.noise_std is not None]
-    noise_std = math.sqrt(sum(std**2 for std in stds) / len(stds)) if stds else None
-    return Modes([one.model for one in trained]), noise_std
+    """The mixture, and the learned noise of a Gaussian likelihood."""
+    return Modes([one.model for one in trained]), mean_noise(one.noise_std for one in trained)
 
 
 def _train_all(run: ModesRun, out: Path, resume: bool, device: torch.device) -> None:
