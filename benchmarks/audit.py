@@ -38,7 +38,7 @@ from advbnn.evaluation.attackable import Attackable
 from advbnn.evaluation.audit import runner
 from advbnn.evaluation.audit.worst_case import Audit, audit
 from advbnn.evaluation.identity import precision_of
-from advbnn.fast.acceleration import _FastPasses
+from advbnn.fast.fast_passes import FastPasses
 from advbnn.modules import dtype_of
 
 _NOISE = 0.1
@@ -102,7 +102,7 @@ class Breakdown:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Within the block, audits are counted."""
-        logits, build = Attackable.logits, _FastPasses._build
+        logits, build = Attackable.logits, FastPasses._build
 
         def counted(net: Attackable, x: Tensor) -> Tensor:
             wanted = torch.is_grad_enabled() and x.requires_grad
@@ -112,7 +112,7 @@ class Breakdown:
             now.shapes[f"{len(x)}{' gradient' if wanted else ''}"] += 1
             return logits(net, x)
 
-        def built(passes: _FastPasses, key: tuple[Any, ...], x: Tensor) -> None:
+        def built(passes: FastPasses, key: tuple[Any, ...], x: Tensor) -> None:
             begin = time.perf_counter()
             build(passes, key, x)
             if self._timed:
@@ -132,7 +132,7 @@ class Breakdown:
             (runner, "look_back"): of(lambda *args: "look back"),
         }
         patches = [patch.object(place, name, wrap(getattr(place, name))) for (place, name), wrap in replaced.items()]
-        patches += [patch.object(Attackable, "logits", counted), patch.object(_FastPasses, "_build", built)]
+        patches += [patch.object(Attackable, "logits", counted), patch.object(FastPasses, "_build", built)]
         for one in patches:
             one.start()
         try:
