@@ -1,4 +1,4 @@
-"""Time of an audit, and where its passes go: by phase and attack, with the graphs captured and the waits for the device.
+"""Time of an audit, and where its passes go: by phase and attack, with captured graphs and waits for the device.
 
     python benchmarks/audit.py --levels quick --random yes no --out benchmarks/records/audit.json
     python benchmarks/audit.py --network small_cnn --images 64 --breakdown
@@ -207,7 +207,7 @@ def measure(level: str, random: bool, options: argparse.Namespace) -> dict[str, 
     reset_peak_memory()
     times: list[float] = []
     breakdown = Breakdown(options.breakdown)
-    for number in range(options.repeats):
+    for _ in range(options.repeats):
         breakdown = Breakdown(options.breakdown)
         begin = time.perf_counter()
         with breakdown.watching():

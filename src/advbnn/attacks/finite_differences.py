@@ -56,7 +56,7 @@ class FiniteDifferences(BlackBox):
 
     def _ascent(self, search: Search, point: Tensor, draw: Callable[[], Tensor]) -> Tensor:
         """sum_i s_i u_i over `directions` random u_i; a deterministic network takes several at a time."""
-        together = 1 if search.oracle.random else max(1, len(point) // (2 * len(search.active)))
+        together = search.oracle.together(len(search.active))
         total, left = _zeros(point), self.directions
         while left > 0:
             directions = [draw() for _ in range(min(together, left))]

@@ -26,6 +26,9 @@ from advbnn.bayes.protocol import EXACT_UP_TO, Member
 from advbnn.errors import ArgumentError, ArgumentTypeError
 from advbnn.randomness import seeded
 
+_ROWS = 64
+"""Points in a pass if the chunk is smaller."""
+
 Seen = LossValue | LossGradient | None
 
 
@@ -169,6 +172,13 @@ class Oracle:
         if not self.random or self._passes(samples)[1] is not None:
             return self.score(prediction, y) > 0
         return self.score(prediction.exp(), y) > 2 / math.sqrt(samples + 4)
+
+    def together(self, examples: int) -> int:
+        """How many points of so many examples one pass takes: 1 of a random network, each with its own weight samples.
+
+        A pass of few examples takes hardly less time than one of the whole chunk.
+        """
+        return 1 if self.random else max(1, max(len(self.queries), _ROWS) // examples)
 
     @torch.no_grad()
     def votes(self, x: Tensor, y: Tensor, samples: int, active: Tensor | None = None, points: int = 1) -> Tensor:

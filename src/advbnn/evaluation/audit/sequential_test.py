@@ -21,9 +21,6 @@ BOUNDED = ("probability", "vote")
 
 _LARGEST_STAKE = 0.9
 
-_BLOCKS = 8
-"""On a GPU a point may take that part of its weight samples more than it needs, which nothing but time depends on."""
-
 
 class Verdict(NamedTuple):
     """The decision at each of n points, and the weight samples it took; neither correct nor wrong is inconclusive."""
@@ -95,9 +92,16 @@ def sequential_test(
         wrong[rows] = (decided & ~says_correct).gather(0, last)[0]
         number += len(seeds)
         weight_samples[rows] = number - len(seeds) + last[0] + 1
-        # to see which points are open, the host waits for the device: for several weight samples at a time
-        count = 1 + number // _BLOCKS if x.is_cuda else 1
+        count = _block(number, x.device)
     return Verdict(correct, wrong, weight_samples)
+
+
+def _block(number: int, device: torch.device) -> int:
+    """How many weight samples are passed, after `number` of them, before the host looks which points are open.
+
+    It waits for a GPU to see that. Passes of points that are decided meanwhile are wasted, an eighth at most.
+    """
+    return 1 + number // 8 if device.type == "cuda" else 1
 
 
 def _probabilities(model: nn.Module, x: Tensor, batch_size: int, seeds: Sequence[int]) -> Tensor:
