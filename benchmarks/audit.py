@@ -37,7 +37,6 @@ from advbnn.data import to_float
 from advbnn.evaluation.attackable import Attackable
 from advbnn.evaluation.audit import runner
 from advbnn.evaluation.audit.worst_case import Audit, audit
-from advbnn.evaluation.identity import precision_of
 from advbnn.fast.fast_passes import FastPasses
 from advbnn.modules import dtype_of
 
@@ -190,20 +189,22 @@ def main() -> None:
     parser.add_argument("--survivors", nargs="+", type=float, default=[0.8, 0.6, 0.4, 0.2], help="one radius for each")
     parser.add_argument("--engine", default="auto")
     parser.add_argument("--precision", default="full")
+    parser.add_argument("--gradients", nargs="+", default=["full"], help="the precision of attacks' gradients")
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--breakdown", action="store_true", help="count and time the phases, which takes time itself")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     warnings.simplefilter("ignore")  # about few images and vanishing gradients, which do not matter here
     rows = Rows(options.out, weights="random", images="random", labels="of the network")
-    for level, random in product(options.levels, options.random):
-        rows.add(measure(level, random == "yes", options))
+    for level, random, gradients in product(options.levels, options.random, options.gradients):
+        rows.add(measure(level, random == "yes", gradients, options))
 
 
-def measure(level: str, random: bool, options: argparse.Namespace) -> dict[str, Any]:
+def measure(level: str, random: bool, gradients: str, options: argparse.Namespace) -> dict[str, Any]:
     """One row."""
     model, test, threats = prepared(options.network, random, options.images, options.survivors)
     how: dict[str, Any] = {"batch_size": options.batch, "engine": options.engine, "precision": options.precision}
+    how["gradients"] = gradients
     reset_peak_memory()
     times: list[float] = []
     breakdown = Breakdown(options.breakdown)
@@ -224,7 +225,7 @@ def measure(level: str, random: bool, options: argparse.Namespace) -> dict[str, 
         "radii": [threat.eps for threat in threats],
         "accuracies": accuracies(found),
         "engine": found.records[0].versions["engine"],
-        "precision": precision_of(model, best_device(), options.precision == "bf16"),
+        "precision": found.records[0].precision,
         "seconds": seconds,
         "seconds_spread": spread,
         "first_seconds": times[0],

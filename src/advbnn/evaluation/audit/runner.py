@@ -158,7 +158,8 @@ class AuditRunner:
             batch_size=self.evaluation.batch_size,
         )
         clean = self._offer(x, y, torch.arange(len(x), device=x.device), seed, worst)
-        right, correct, certain, inconclusive, known_seed = [], [], [], [], [clean > 0]
+        right, certain, inconclusive, known_seed = [], [], [], [clean > 0]
+        correct: list[Tensor] = []
         kept: list[Tensor] = []  # the points of every attack, and the worst ones, of one radius after the other
         chosen = torch.full_like(x, math.nan)
         for radius, _ in enumerate(self.suites):

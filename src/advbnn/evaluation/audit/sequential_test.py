@@ -110,7 +110,8 @@ def _probabilities(model: nn.Module, x: Tensor, batch_size: int, seeds: Sequence
 
     def probs(part: Tensor, seed: int) -> Tensor:
         with seeded(seed, x.device):
-            return model(part).softmax(1).double()
+            logits: Tensor = model(part)
+        return logits.softmax(1).double()
 
     with evaluating(model):
         return torch.stack([torch.cat([probs(part, seed) for part in parts]) for seed in seeds])
