@@ -36,7 +36,7 @@ from advbnn.evaluation.checks import check_allowed, check_attack, check_classifi
 from advbnn.evaluation.identity import DataIdentity, ModelIdentity, precision_of, versions_on
 from advbnn.evaluation.outcomes import pack
 from advbnn.evaluation.records import Plan, Record, Records, check_same_settings
-from advbnn.fast.acceleration import computes_in_bf16, engine_of
+from advbnn.fast.acceleration import computes_in_bf16, engine_of, rough_gradients
 from advbnn.modules import device_of, dtype_of, evaluating, explain_input_errors, without_parameter_gradients
 from advbnn.progress import listening
 from advbnn.randomness import check_seed, crafting_seed, scoring_seed, seeded_globally, with_fresh_state
@@ -74,6 +74,8 @@ class Options(TypedDict, total=False):
             rounding, but is noted in its `versions`. Attacks from outside `advbnn.attacks` get the model itself, in
             evaluation mode and without gradients of its parameters.
         precision: `"full"`, or `"bf16"` for matrix products in bfloat16, which the records state; see `accelerate`.
+        gradients: the precision of the gradients of attacks; as `precision` by default. `"bf16"` is faster on a GPU,
+            and stated in the records. Attacks choose their points, and points are scored, in `precision` all the same.
     """
 
     samples: int
@@ -89,6 +91,7 @@ class Options(TypedDict, total=False):
     overwrite: bool
     engine: str
     precision: str
+    gradients: str
 
 
 def evaluate(model: nn.Module, data: Examples, attacks: Attacks = None, **options: Unpack[Options]) -> Records:
@@ -99,7 +102,7 @@ def evaluate(model: nn.Module, data: Examples, attacks: Attacks = None, **option
         data: the examples, such as `advbnn.data.load("digits").test`.
         attacks: one attack, or attacks by name; None or `"clean"` for the clean accuracy.
         options: `samples=20`, `seeds=3`, `rows`, `label`, `out`, `overwrite`, `progress`, `batch_size=250`, `rule`,
-            `exact`, `engine`, `precision` and `command`; see `Options`.
+            `exact`, `engine`, `precision`, `gradients` and `command`; see `Options`.
     """
     evaluation = Evaluation(model, data, **options)
     records = Records()
@@ -127,8 +130,9 @@ class Evaluation:
         self._label, self._command = options.get("label"), options.get("command", "")
         self._overwrite = options.get("overwrite", False)
         engine, precision = options.get("engine", "auto"), options.get("precision", "full")
+        how = {"gradients": options.get("gradients"), "batch_size": self.batch_size}
         # a source is accelerated once, not for every batch
-        self._accelerated = functools.cache(lambda network: accelerated(network, engine, precision))
+        self._accelerated = functools.cache(lambda network: accelerated(network, engine, precision, **how))
         self.fast, self.device = self._accelerated(model), device_of(model, data.device)
         if self.rule not in RULES:
             raise unknown("rule", self.rule, RULES)
@@ -167,7 +171,7 @@ class Evaluation:
             rule=self.rule,
             seeds=self.seed_list,
             batch_size=self.batch_size,
-            precision=precision_of(self.model, self.device, computes_in_bf16(self.fast)),
+            precision=precision_of(self.model, self.device, computes_in_bf16(self.fast), rough_gradients(self.fast)),
         )
 
     def planned(self, name: str, attack: Perturbation | None, **fields: Any) -> Plan:

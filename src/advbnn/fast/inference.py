@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from advbnn.bayes.protocol import RandomNetwork, inner_network, random_parts
 from advbnn.fast.fused_net import FusedNet
+from advbnn.randomness import seeded
+from advbnn.repeatability import random_state
 
 log = logging.getLogger("advbnn")
 
@@ -45,6 +47,17 @@ class FusedForward:
 
     def run(self, tensors: dict[str, Tensor], x: Tensor) -> Tensor:
         return eager_forward(self._model, x, self._bf16) if self._fused_net is None else self._fused_net(tensors, x)
+
+    @torch.no_grad()
+    def only_weights_are_random(self, x: Tensor) -> bool:
+        """Whether the pass of given weights uses no random numbers; False if the weights are not sampled apart."""
+        if self._fused_net is None:
+            return False
+        with seeded(0, x.device):
+            tensors, arranged = self.sample(), self.arrange(x)
+            before = random_state(x.device)
+            self.run(tensors, arranged)
+            return torch.equal(before, random_state(x.device))
 
     def arrange(self, x: Tensor) -> Tensor:
         """The tensor in the memory format of this pass."""

@@ -65,8 +65,8 @@ def audit(
         save_points: a file for the points of every attack and the worst ones; with several radii, a file for each,
             see `points_file`.
         options: as for `evaluate`: `samples=20`, `rows`, `label`, `out`, `overwrite`, `progress`, `batch_size=250`,
-            `rule`, `exact`, `engine`, `precision` and `command`; see `Options`. `seeds` is 1 by default, as every seed
-            repeats the whole audit.
+            `rule`, `exact`, `engine`, `precision`, `gradients` and `command`; see `Options`. `seeds` is 1 by
+            default, as every seed repeats the whole audit.
     """
     threats, sources, given = _by_radius(threat), dict(transfer_from or {}), dict(attacks or {})
     if level not in LEVELS:
