@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from advbnn.defenses.kept_draw import KeptDraw
 from advbnn.defenses.published import BETWEEN, PGD_20, AuthorsProtocol, Claim, Published
+from advbnn.defenses.surgery import has_layer
 from advbnn.errors import positive_whole
 
 
@@ -26,7 +27,7 @@ class RandomWeightInput:
             positive_whole(name, getattr(self, name))
 
     def wrap(self, net: nn.Module) -> nn.Module:
-        if any(isinstance(module, RandomWeight) for module in net.modules()):
+        if has_layer(net, RandomWeight):
             return net
         weight = RandomWeight((self.channels, self.image_size, self.image_size), self.bound).train(net.training)
         return nn.Sequential(OrderedDict(random_weight=weight, net=net))

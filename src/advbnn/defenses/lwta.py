@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from advbnn.attacks import PGD
 from advbnn.attacks.threat import Threat
 from advbnn.defenses.published import EVERY_PASS, AuthorsProtocol, Claim, Published
-from advbnn.defenses.surgery import replaced
+from advbnn.defenses.surgery import has_layer, replaced
 from advbnn.errors import ArgumentError, positive_whole, within
 
 
@@ -27,7 +27,7 @@ class WinnerTakesAll:
             within(name, getattr(self, name), "(0, 1e6]")
 
     def wrap(self, net: nn.Module) -> nn.Module:
-        if any(isinstance(module, StochasticLWTA) for module in net.modules()):
+        if has_layer(net, StochasticLWTA):
             return net
         return replaced(net, nn.ReLU, lambda *_: StochasticLWTA(self.block, self.temperature, self.sharp))
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from advbnn.defenses.published import EVERY_PASS, PGD_20, AuthorsProtocol, Published
+from advbnn.defenses.surgery import has_layer
 from advbnn.errors import positive_whole
 
 
@@ -24,7 +25,7 @@ class ResizeAndPad:
             positive_whole(name, getattr(self, name))
 
     def wrap(self, net: nn.Module) -> nn.Module:
-        if any(isinstance(module, RandomResizePad) for module in net.modules()):
+        if has_layer(net, RandomResizePad):
             return net
         transform = RandomResizePad(self.grow, self.room).train(net.training)
         return nn.Sequential(OrderedDict(transform=transform, net=net))

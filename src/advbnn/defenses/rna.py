@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from advbnn.defenses.kept_draw import KeptDraw
 from advbnn.defenses.published import BETWEEN, PGD_20, AuthorsProtocol, Published
-from advbnn.defenses.surgery import replaced
+from advbnn.defenses.surgery import has_layer, replaced
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +18,7 @@ class RandomNorms:
     kind = "rna"
 
     def wrap(self, net: nn.Module) -> nn.Module:
-        if any(isinstance(module, RandomNorm2d) for module in net.modules()):
+        if has_layer(net, RandomNorm2d):
             return net
         return replaced(net, nn.BatchNorm2d, lambda _, norm: RandomNorm2d(norm))
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from advbnn.attacks import PGD
 from advbnn.attacks.threat import Threat
 from advbnn.defenses.published import EVERY_PASS, AuthorsProtocol, Published
-from advbnn.defenses.surgery import replaced
+from advbnn.defenses.surgery import has_layer, replaced
 from advbnn.errors import within
 
 
@@ -23,7 +23,7 @@ class ActivationPruning:
         within("fraction", self.fraction, "(0, 1e6]", "it is the number of draws per activation")
 
     def wrap(self, net: nn.Module) -> nn.Module:
-        if any(isinstance(module, PruneActivations) for module in net.modules()):
+        if has_layer(net, PruneActivations):
             return net
         return replaced(net, nn.ReLU, lambda _, relu: nn.Sequential(relu, PruneActivations(self.fraction)))
 
