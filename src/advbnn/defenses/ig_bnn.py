@@ -75,5 +75,6 @@ PUBLISHED = Published(
         "the source also mixes the gradients of particles by a kernel at two steps of five, with a repulsion that has "
         "no direction, and has dropout in training; both are left out",
         "training attacks the label here, the source the prediction",
+        "the repository states no accuracy; those of the paper could not be confirmed",
     ),
 )

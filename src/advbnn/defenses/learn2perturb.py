@@ -101,5 +101,6 @@ PUBLISHED = Published(
     differences=(
         "the step for the scales is a term of the objective here",
         "the source attacks the predicted label in training; its EOT of 30 copies shares one draw",
+        "the repository states no accuracy; those of the paper could not be confirmed",
     ),
 )

@@ -80,6 +80,7 @@ PUBLISHED = Published(
     protocol=AuthorsProtocol(PGD(Threat("linf", 0.031), steps=20, step_size=0.003, random_start=True)),
     claims=(
         Claim("APGD-CE of AutoAttack standard", 87.9, 90.9, "WRN-34-5", "log in the repository", eps=0.031),
+        Claim("AutoAttack", 82.6, 92.3, "WRN-34-10", "benchmark lists that quote the paper", eps=0.031, quoted=True),
         Claim("APGD-CE and DLR of AutoAttack rand", 76.1, 86.6, "WRN-34-5", "log in the repository", eps=0.031),
     ),
     differences=("the source evaluates with AutoAttack alone; PGD-20 is ours", "WRN-34 there"),

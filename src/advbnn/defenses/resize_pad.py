@@ -65,5 +65,8 @@ PUBLISHED = Published(
     trained=False,
     samples=30,
     protocol=AuthorsProtocol(PGD_20, passes=30),
-    differences=("sizes are scaled from 299 to 32 pixels", "the source's auxiliary head does not exist here"),
+    differences=(
+        "sizes are scaled from 299 to 32 pixels; the source is for ImageNet and claims nothing for CIFAR-10",
+        "the source's auxiliary head does not exist here",
+    ),
 )

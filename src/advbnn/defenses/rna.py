@@ -71,5 +71,8 @@ PUBLISHED = Published(
     shared=True,
     trained=True,
     protocol=AuthorsProtocol(PGD_20, BETWEEN),
-    differences=("the training command of the source's README lacks its flag for adversarial training",),
+    differences=(
+        "the training command of the source's README lacks its flag for adversarial training",
+        "the repository states no accuracy; those of the paper could not be confirmed",
+    ),
 )

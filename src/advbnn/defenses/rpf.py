@@ -76,5 +76,8 @@ PUBLISHED = Published(
     shared=True,
     trained=True,
     protocol=AuthorsProtocol(PGD_20, BETWEEN),
-    differences=("the source's weight decay of 1e-2 on learned filters is 5e-4 here, as for all other weights",),
+    differences=(
+        "the source's weight decay of 1e-2 on learned filters is 5e-4 here, as for all other weights",
+        "the repository states no accuracy; those of the paper could not be confirmed",
+    ),
 )

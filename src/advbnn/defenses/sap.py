@@ -62,5 +62,8 @@ PUBLISHED = Published(
     trained=False,
     samples=100,
     protocol=AuthorsProtocol(PGD(Threat("linf", 8 / 255), steps=1, step_size=8 / 255, eot=100), passes=100),
-    differences=("activations are kept independently, with the probabilities of the source",),
+    differences=(
+        "activations are kept independently, with the probabilities of the source",
+        "the repository states no accuracy; those of the paper could not be confirmed",
+    ),
 )
