@@ -40,7 +40,7 @@ class PruneActivations(nn.Module):
         self.fraction = fraction
 
     def forward(self, h: Tensor) -> Tensor:
-        flat = h.detach().flatten(1).abs().double()
+        flat = h.detach().flatten(1).abs().float()
         p = flat / flat.sum(1, keepdim=True).clamp_min(torch.finfo(flat.dtype).tiny)
         # log1p and expm1 keep the digits of small probabilities
         keep = -torch.expm1(self.fraction * flat.shape[1] * torch.log1p(-p))
