@@ -58,7 +58,7 @@ def check_suitable(model: nn.Module, examples: Examples, defense: Defense, proce
 
 def check_last_batch(model: nn.Module, batches: Batches | StreamBatches, defense: Defense) -> None:
     """Refuse a last batch of one example if a BatchNorm layer would have one value per channel, and no variance."""
-    together = 2 if defense.objective.trades is not None else 1  # TRADES sends clean and attacked images together
+    together = 2 if defense.objective.takes_clean else 1  # clean and attacked images together
     if together * (batches.size(len(batches) - 1) // batches.world) > 1:
         return
     ((x, _),) = batches.examples.gather([torch.zeros(1, dtype=torch.long)])
