@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 import advbnn
 from advbnn.attacks.threat import Threat
-from advbnn.bayes.protocol import Member, members
+from advbnn.bayes.protocol import Member, members, random_parts
 from advbnn.data.imageset import Examples
 from advbnn.evaluation.accuracy import Evaluation, Options
 from advbnn.evaluation.batchwise import Batch
@@ -212,13 +212,29 @@ def _load(name: str, config: str | None) -> nn.Module:
     return net.eval()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("networks", nargs="+", metavar="NETWORK")
-    parser.add_argument("--config", help="TOML file that builds the networks of pieces")
-    parser.add_argument("--root", required=True, help="folder of CIFAR-10")
-    parser.add_argument("--label", required=True, help="name of the network in the records")
-    parser.add_argument("--out", type=Path, required=True, help="file of records")
+def judge(model: nn.Module, data: Examples, given: argparse.Namespace, label: str, out: Path) -> None:
+    """Both judges, with the options of `add_options`; AutoAttack for networks of finite support alone."""
+    count = len(members(model)) or 1
+    shared: Options = {
+        "rows": range(given.images),
+        "label": label,
+        "out": out,
+        "batch_size": given.batch or max(250, 2000 // count),  # captured passes of all networks fit into 80 GB
+        "seeds": 1,
+        "progress": True,
+        "command": " ".join(["python", "benchmarks/" + Path(sys.argv[0]).name, *sys.argv[1:]]),
+    }
+    threats = [Threat("linf", _number(eps)) for eps in given.eps]
+    if "autoattack" in given.judges and (members(model) or not random_parts(model)):
+        for threat in threats:
+            show(autoattack(model, data, threat, bf16=given.bf16, quick=given.dry_run, **shared))
+    if "audit" in given.judges:
+        for record in advbnn.audit(model, data, threats, given.level, **shared).records:
+            show(record)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of `judge`."""
     parser.add_argument("--images", type=int, default=10_000, help="the first so many test images")
     parser.add_argument("--eps", nargs="+", default=["8/255"])
     parser.add_argument("--judges", nargs="+", choices=("autoattack", "audit"), default=["autoattack", "audit"])
@@ -227,25 +243,19 @@ def main() -> None:
     parser.add_argument("--batch", type=int, help="images at a time; by default 2,000 over the number of networks")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--dry-run", action="store_true", help="AutoAttack with a few steps")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("networks", nargs="+", metavar="NETWORK")
+    parser.add_argument("--config", help="TOML file that builds the networks of pieces")
+    parser.add_argument("--root", required=True, help="folder of CIFAR-10")
+    parser.add_argument("--label", required=True, help="name of the network in the records")
+    parser.add_argument("--out", type=Path, required=True, help="file of records")
+    add_options(parser)
     given = parser.parse_args()
-    model = load(given.networks, given.config, given.device)
     data = advbnn.data.load("cifar10", root=given.root).test
-    threats = [Threat("linf", _number(eps)) for eps in given.eps]
-    shared: Options = {
-        "rows": range(given.images),
-        "label": given.label,
-        "out": given.out,
-        "batch_size": given.batch or max(250, 2000 // len(given.networks)),  # captured passes of all fit 80 GB
-        "seeds": 1,
-        "progress": True,
-        "command": f"python benchmarks/judge.py ... --label {given.label}",
-    }
-    if "autoattack" in given.judges:
-        for threat in threats:
-            show(autoattack(model, data, threat, bf16=given.bf16, quick=given.dry_run, **shared))
-    if "audit" in given.judges:
-        for record in advbnn.audit(model, data, threats, given.level, **shared).records:
-            show(record)
+    judge(load(given.networks, given.config, given.device), data, given, given.label, given.out)
 
 
 def show(record: Record) -> None:
