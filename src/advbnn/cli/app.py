@@ -1,5 +1,6 @@
 """The command `advbnn` and its subcommands."""
 
+import os
 from typing import Annotated
 
 import typer
@@ -50,3 +51,5 @@ def main(
     ] = False,
 ) -> None:
     """Train Bayesian neural networks against adversarial examples, and measure how robust they are."""
+    # before torch is loaded: threads that wait then sleep instead of spinning, so that busy cores do not slow them down
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

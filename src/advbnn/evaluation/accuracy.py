@@ -40,6 +40,7 @@ from advbnn.fast.acceleration import computes_in_bf16, engine_of, rough_gradient
 from advbnn.modules import device_of, dtype_of, evaluating, explain_input_errors, without_parameter_gradients
 from advbnn.progress import listening
 from advbnn.randomness import check_seed, crafting_seed, scoring_seed, seeded_globally, with_fresh_state
+from advbnn.threads import few_threads
 
 CLEAN = "clean"
 
@@ -142,7 +143,7 @@ class Evaluation:
         self.seed_list = tuple(check_seed(seed, "seeds") for seed in listed)
         if not self.seed_list or len(set(self.seed_list)) != len(self.seed_list):
             raise ArgumentError(f"seeds must be a positive count or a list of distinct seeds, got {shown(seeds)}")
-        n = len(data) if self.rows is None else check_rows(self.rows, len(data))
+        self._examples = n = len(data) if self.rows is None else check_rows(self.rows, len(data))
         if n < 100:
             width = f"{n} images: the 95 % interval of an accuracy spans up to {min(100, 200 / n**0.5):.0f} points"
             advice = "evaluate at least 100, and 1,000 or more to see differences of a few points"
@@ -153,11 +154,18 @@ class Evaluation:
         """Whether the classifier is the exact mean over the members of the network; see `predict`."""
         if not self._may_be_exact or not members(self.model, at_most=EXACT_UP_TO):
             return False
-        stored, labels = next(iter(self.data.gather([torch.arange(1)])))
-        x, _ = self.prepared(to_float(stored), labels)
         with self.explain_input_errors():
             # a member may be random itself, which only a pass shows
-            return predict(self.model, x).exact
+            return predict(self.model, self._first_input).exact
+
+    @functools.cached_property
+    def _first_input(self) -> Tensor:
+        stored, labels = next(iter(self.data.gather([torch.arange(1)])))
+        return self.prepared(to_float(stored), labels)[0]
+
+    def few_threads(self) -> AbstractContextManager[None]:
+        """Within the block, passes on a CPU use as many threads as a batch can occupy; see `advbnn.threads`."""
+        return few_threads(self.model, self._first_input, min(self.batch_size, self._examples))
 
     @functools.cached_property
     def plan(self) -> Plan:
@@ -257,6 +265,10 @@ class Evaluation:
         """
         if (finished := self.finished(plans)) is not None:
             return finished
+        with self.few_threads():
+            return self._measure(plans, work, details, keeps)
+
+    def _measure(self, plans: Sequence[Plan], work: Work, details: Details | None, keeps: str) -> Records:
         versions = versions_on(self.device)
         store = (
             None

@@ -18,6 +18,7 @@ from advbnn.errors import ArgumentError, CheckpointError, DivergedError, FileErr
 from advbnn.files import file_digest, locked_folder
 from advbnn.models.initial_weights import InitialWeights, load_initial
 from advbnn.progress import ProgressBar
+from advbnn.threads import few_threads
 from advbnn.training import checkpoint
 from advbnn.training.arguments import as_splits, starts
 from advbnn.training.callbacks import Augment, Callback, TensorBoard, check_callbacks
@@ -29,7 +30,7 @@ from advbnn.training.mode_plan import ModePlan, mode_plan
 from advbnn.training.provenance import provenance
 from advbnn.training.run_folder import CHECKPOINTS, RunFolder
 from advbnn.training.state import TrainingState
-from advbnn.training.suitability import check_arguments
+from advbnn.training.suitability import check_arguments, first_inputs
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -196,6 +197,7 @@ def fit(
         settings = replace(settings, defense=replace(defense, architecture=OWN))
 
     with (
+        few_threads(training.model, first_inputs(training.data.train), defense.batch_size),
         _opened(training, settings, out, resume) as run,
         ProgressBar("training" if progress and processes.leads else None) as bar,
         Journal(
