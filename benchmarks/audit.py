@@ -40,7 +40,7 @@ from advbnn.evaluation.audit.worst_case import Audit, audit
 from advbnn.fast.fast_passes import FastPasses
 from advbnn.modules import dtype_of
 
-_NOISE = 0.1
+_NOISE = 0.03
 """Posterior standard deviations, relative to the spread of the weights of their tensor."""
 
 

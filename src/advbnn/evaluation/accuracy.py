@@ -92,7 +92,7 @@ class Options(TypedDict, total=False):
     overwrite: bool
     engine: str
     precision: str
-    gradients: str
+    gradients: str | None
 
 
 def evaluate(model: nn.Module, data: Examples, attacks: Attacks = None, **options: Unpack[Options]) -> Records:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from advbnn.bayes.protocol import RandomNetwork, inner_network, random_parts
 from advbnn.fast.fused_net import FusedNet
+from advbnn.fast.pooling import fuse_pooling
 from advbnn.randomness import seeded
 from advbnn.repeatability import random_state
 
@@ -76,7 +77,9 @@ def eager_forward(model: nn.Module, x: Tensor, bf16: bool) -> Tensor:
 
 def _fused_net(net: nn.Module, bf16: bool) -> FusedNet | None:
     try:
-        return FusedNet(net, torch.bfloat16 if bf16 else torch.float32, training=False)
+        fused = FusedNet(net, torch.bfloat16 if bf16 else torch.float32, training=False)
+        fuse_pooling(fused.structure)
+        return fused
     except Exception as error:  # copying an unknown network may raise anything
         log.info("running %s without fusing: %s", type(net).__name__, error)
         return None
