@@ -191,18 +191,22 @@ def measure(
                 other = open_subject(plain, device_of(opened.model, test.device), leads)
                 worst = measure_baseline(other.model, test, threat, level, **own)
         if leads:
-            said = _about(published, subject, opened, test.name, base_name)
+            said = _about(published, subject, plain, opened, test.name, base_name)
             made = entry_of(found, said, label=shared["label"], baseline=worst, eps=threat.eps)
             _save(made, entries or subject.run or Path())
 
 
-def _about(published: "Published", subject: Subject, opened: "Opened", dataset: str, baseline: str) -> "About":
+def _about(
+    published: "Published", subject: Subject, plain: Subject | None, opened: "Opened", dataset: str, baseline: str
+) -> "About":
     from advbnn.leaderboard.from_records import about_published
 
     data = dataset.split("[")[0].split()[0]
     fields = {"baseline": f"{data}-{baseline}"} if baseline else {}
     architecture, cost = _trained(subject)
-    return about_published(published, data, architecture or type(opened.model).__name__, cost=cost, **fields)
+    # a network from a file has that of its baseline, which is the same training without randomness
+    architecture = architecture or (_trained(plain)[0] if plain else "") or type(opened.model).__name__
+    return about_published(published, data, architecture, cost=cost, **fields)
 
 
 def _trained(subject: Subject) -> "tuple[str, Cost | None]":
