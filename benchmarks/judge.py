@@ -118,6 +118,7 @@ def autoattack(
                     broken[left] = wrong | fooled
                 seconds[:, number] += (time.perf_counter() - started) / n
             by[broken & (by > number)] = number + 1
+        print(f"{AUTOATTACK}, batch {batch.number}: {n - int(broken.sum())} of {n} stand", file=sys.stderr, flush=True)
         return {"correct": ~broken[:, None, None], "by": by, "counts": counts, "seconds_of": seconds}
 
     def details(results: dict[str, Tensor]) -> list[dict[str, Any]]:
