@@ -118,6 +118,7 @@ def autoattack(
                     broken[left] = wrong | fooled
                 seconds[:, number] += (time.perf_counter() - started) / n
             by[broken & (by > number)] = number + 1
+        print(f"{AUTOATTACK}, batch {batch.number}: {n - int(broken.sum())} of {n} stand", file=sys.stderr, flush=True)
         return {"correct": ~broken[:, None, None], "by": by, "counts": counts, "seconds_of": seconds}
 
     def details(results: dict[str, Tensor]) -> list[dict[str, Any]]:
@@ -169,14 +170,14 @@ def _announce(evaluation: Evaluation, full: nn.Module, low: nn.Module, bf16: Seq
     seconds = 0.0
     for name, (gradients, forwards) in passes.items():
         net = low if name in bf16 else full
-        seconds += gradients * _seconds(net, x, True) if gradients else 0
-        seconds += forwards * _seconds(net, x, False) if forwards else 0
+        seconds += gradients * seconds_per_image(net, x, True) if gradients else 0
+        seconds += forwards * seconds_per_image(net, x, False) if forwards else 0
     total = duration(seconds * evaluation.plan.n)
     print(f"{AUTOATTACK}: {evaluation.plan.n:,} images, roughly {total} in all", file=sys.stderr, flush=True)
 
 
-def _seconds(net: nn.Module, x: Tensor, gradient: bool) -> float:
-    """Of one pass, per image."""
+def seconds_per_image(net: nn.Module, x: Tensor, gradient: bool) -> float:
+    """The time of one pass, with a gradient or without one."""
     took = math.inf
     with without_parameter_gradients(net):
         for _ in range(5):  # the fast engine builds its pass at the third

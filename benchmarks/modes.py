@@ -8,6 +8,8 @@
 Every row is `configs/cifar10-modes5.toml` with the settings below, which `advbnn train --set` takes too: the same
 optimizer, batch, attack and number of held-out images. Unless a row says otherwise it costs 200 epochs of VGG16.
 Training and judging resume. `compare` prints the differences of the first row and every other one, and their intervals.
+`<!-- table: modes/paired:one,wide,modes5@8/255,0.035 -->` in README.md shows them; `advbnn tables` fills the table, and
+render_results.py draws its picture.
 """
 
 import argparse

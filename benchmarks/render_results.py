@@ -16,7 +16,7 @@ from advbnn.paper.experiment import FILE
 from advbnn.report.paired import paired_png
 
 ROOT = Path(__file__).parents[1]
-PAIRED = re.compile(r"^<!-- table: ([^/\s]+)/paired:(\S+) -->$", re.MULTILINE)
+PAIRED = re.compile(r"^<!-- table: ([^/\s]+)/paired:([^@\s]+)\S* -->$", re.MULTILINE)
 
 
 def main(names: list[str]) -> None:

@@ -6,10 +6,12 @@ A document marks the place of a table by `<!-- table: RECORDS/NAME -->` and `<!-
 - any table of their report, such as `headline`;
 - for one reproduction also `table1` and `claims`;
 - for one or several `verdicts`, and `summary:0.035,0.07`: every defence at these radii;
-- for a folder `paired:one,modes5`: these files of it, each of one network, and their differences from the first.
+- for a folder `paired:one,modes5@8/255,0.035`: these files of it, each of one network, and their differences from the
+  first, at these radii or, without `@`, at all.
 """
 
 import re
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
 
@@ -90,12 +92,13 @@ def _tables(results: Path, name: str, radii: str) -> dict[str, Table]:
     return compose(records, defenses=defenses_in(folders[0])).tables()
 
 
-def _paired(folder: Path, files: str) -> dict[str, Table]:
-    return {PAIRED: paired_table([Records.load(folder / f"{file}.json") for file in files.split(",")])}
+def _paired(folder: Path, chosen: str) -> dict[str, Table]:
+    files, _, radii = chosen.partition("@")
+    return {PAIRED: paired_table([Records.load(folder / f"{file}.json") for file in files.split(",")], _numbers(radii))}
 
 
 def _numbers(radii: str) -> list[float]:
     try:
-        return [float(eps) for eps in radii.split(",")] if radii else []
-    except ValueError:
+        return [float(Fraction(eps)) for eps in radii.split(",")] if radii else []
+    except (ValueError, ZeroDivisionError):
         raise ArgumentError(f"radii={radii!r} of a summary must be numbers, as in summary:0.035,0.07") from None

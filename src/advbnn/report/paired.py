@@ -1,5 +1,6 @@
 """Networks and the first of them on the same images: accuracies and differences, as a table and as a picture."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,20 +17,22 @@ CLEAN, WORST, AUTOATTACK = "no attack", "worst case", "AutoAttack"
 Column = tuple[str, tuple[str, float]]  # what was measured; norm and radius
 
 
-def paired_table(networks: Sequence[Records]) -> Table:
+def paired_table(networks: Sequence[Records], radii: Sequence[float] = ()) -> Table:
     """One row per network: without an attack, in the worst case of its most thorough audit, and under AutoAttack.
 
     Beside each number is its difference from the first network, with the paired interval. It is in bold where the
-    interval is above zero.
+    interval is above zero. `radii` chooses some of them; all if there are none.
     """
     found = [_columns(records) for records in networks]
+    shown = [0.0, *radii]
     columns = sorted({column for one in found for column in one}, key=_order)
+    columns = [(what, at) for what, at in columns if not radii or any(math.isclose(at[1], eps) for eps in shown)]
     rows = [
         [Cell(_label(records)), *(_cell(one.get(column), found[0].get(column)) for column in columns)]
         for records, one in zip(networks, found, strict=True)
     ]
-    titles = [what if what == CLEAN else f"{what}, {_radius(ball[1])}" for what, ball in columns]
-    judged = [(what, record) for one in found for (what, _), record in one.items()]
+    titles = [what if what == CLEAN else f"{what}, {_radius(at[1])}" for what, at in columns]
+    judged = [(column[0], one[column]) for one in found for column in columns if column in one]
     audits = sorted({f"{record.name} audit of {record.n:,} images" for what, record in judged if what == WORST})
     others = sorted({f"{what}: {record.n:,} images" for what, record in judged if what != WORST})
     caption = (
