@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from advbnn.modules import evaluating, training
-from advbnn.randomness import seeded
+from advbnn.randomness import derive_seed, seeded
 
 GRAIN = 1_000_000_000
 """Floating-point operations of a forward pass that occupy a thread; with fewer for each, one thread less is used."""
@@ -68,7 +68,7 @@ def _operations(model: nn.Module, x: Tensor) -> int:
     torch.set_num_threads(1)
     try:
         # all parts in evaluation mode, so that no running statistics change
-        with torch.no_grad(), training(model), evaluating(model), seeded(0, x.device):
+        with torch.no_grad(), training(model), evaluating(model), seeded(derive_seed(0, "threads"), x.device):
             model(x)
     except Exception:  # the computation itself will say what is wrong
         return 0
