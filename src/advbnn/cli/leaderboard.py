@@ -141,6 +141,7 @@ def measure(
     device: options.Device = None,
     engine: options.Engine = "auto",
     precision: options.Precision = "full",
+    gradients: options.Gradients = None,
 ) -> None:
     """Measure a defence for the leaderboard, and write its entry. An interrupted measurement resumes."""
     from advbnn.attacks.threat import Threat
@@ -170,6 +171,7 @@ def measure(
         device=device,
         engine=engine,
         precision=precision,
+        gradients=gradients,
     )
     with open_run(subject, how) as (opened, test, shared, leads):
         threat = Threat(norm, eps if eps is not None else opened.radius(norm))
