@@ -30,7 +30,7 @@ from advbnn.evaluation.accuracy import Evaluation, evaluate
 from advbnn.evaluation.curves import RADII, radius_curve
 from advbnn.evaluation.identity import precision_of
 from advbnn.evaluation.records import Records
-from advbnn.fast.acceleration import accelerate, engine_of
+from advbnn.fast.acceleration import accelerate, engine_of, rough_gradients
 
 ALL = 10_000
 """The test images of CIFAR-10."""
@@ -50,6 +50,7 @@ def main() -> None:
     parser.add_argument("--network", choices=SIZES, default="vgg16", help="for all parts but grow-network")
     parser.add_argument("--engines", nargs="+", default=["eager", "graph"])
     parser.add_argument("--precisions", nargs="+", default=["full", "bf16"])
+    parser.add_argument("--gradients", help="the precision of attacks' gradients, if another: full or bf16")
     parser.add_argument("--batch", type=int, default=1000, help="images attacked at a time")
     parser.add_argument("--images", type=int, default=ALL, help="images measured")
     parser.add_argument("--scale", action="store_true", help=f"also extrapolate to {ALL:,} images")
@@ -114,8 +115,8 @@ def measure(
     model = bayesianize(net).eval().to(device)
     pixels = torch.randint(256, (images, 3, side, side), dtype=torch.uint8)
     test = data.ImageSet(pixels, torch.arange(images) % 10, tuple("0123456789"), "random")
-    fast = accelerate(model, engine, precision)
     batch = min(options.batch, images)
+    fast = accelerate(model, engine, precision, gradients=options.gradients, batch_size=batch)
     # accelerated here, once, so that setup and work are timed separately
     how: dict[str, Any] = {"samples": options.samples, "seeds": 1, "batch_size": batch, "engine": "eager"}
     setup = seconds_of(lambda: [warm_up(fast, test, how, last) for last in {batch, images % batch or batch}])
@@ -131,7 +132,7 @@ def measure(
         "network": network,
         "parameters": sum(p.numel() for p in net.parameters()),
         "engine": engine_of(fast),
-        "precision": precision_of(model, device, precision == "bf16"),
+        "precision": precision_of(model, device, precision == "bf16", rough_gradients(fast)),
         "batch": batch,
         "images": images,
         "samples": options.samples,

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 
@@ -71,7 +72,19 @@ def first_step(options: argparse.Namespace) -> dict[str, object]:
         step(x, y, number).loss.item()
         times[name] = time.time() - options.child
     machine = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
-    return {**times, "machine": machine, "torch": torch.__version__, "load_average": os.getloadavg()[0]}
+    caches = {f"{part}: {name}": n for part, found in counted().items() for name, n in found.items() if "cache" in name}
+    return {
+        **times,
+        "caches": caches,
+        "machine": machine,
+        "torch": torch.__version__,
+        "load_average": os.getloadavg()[0],
+    }
+
+
+def counted() -> Mapping[str, Mapping[str, int]]:
+    """What torch's compiler has counted, such as hits and misses of its caches; nothing if it was not needed."""
+    return getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
 
 
 if __name__ == "__main__":

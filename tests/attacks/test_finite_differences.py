@@ -26,19 +26,21 @@ class Tilted(nn.Module):
 
 
 def first_step(kind, x, **options):
-    """The points of the first step's differences, [2 directions, n, ...], and the point it reached."""
+    """Both ends of the first step's differences, [directions, n, ...] each, and the point it reached."""
     model, directions = Tilted(x[0].numel()), options["directions"]
     attack = kind(L2, queries=2 * directions + 2, **options)
     attack(model, x, torch.zeros(len(x), dtype=torch.int64), seed=0)
-    _, *ends, moved = (seen for seen in model.seen if len(seen) == len(x))
-    return torch.stack(ends), moved
+    _, *ends, moved = (seen for seen in model.seen if len(seen) % len(x) == 0)
+    ahead, behind = (torch.cat([one.view(-1, *x.shape) for one in ends[side::2]]) for side in (0, 1))
+    assert len(ahead) == directions
+    return ahead, behind, moved
 
 
 @every_attack
 def test_differences_are_central(kind):
     x = torch.full((3, 8), 0.5, dtype=torch.float64)
-    ends, _ = first_step(kind, x, directions=8, sigma=0.02)
-    ahead, behind = ends[::2] - x, ends[1::2] - x
+    *ends, _ = first_step(kind, x, directions=8, sigma=0.02)
+    ahead, behind = (end - x for end in ends)
     torch.testing.assert_close(ahead, -behind)
     if kind is SPSA:
         torch.testing.assert_close(ahead.abs(), torch.full_like(ahead, 0.02))
@@ -52,10 +54,22 @@ def test_differences_are_central(kind):
 @pytest.mark.parametrize(("kind", "directions", "closeness"), [(NES, 400, 0.9), (SPSA, 400, 0.9), (ZOO, 8, 1 - 1e-9)])
 def test_the_estimate_tends_to_the_gradient(kind, directions, closeness):
     x = torch.full((3, 8), 0.5, dtype=torch.float64)
-    _, moved = first_step(kind, x, directions=directions)
+    *_, moved = first_step(kind, x, directions=directions)
     cosine = nn.functional.cosine_similarity(moved - x, Tilted(8).slope.expand(3, -1))
     assert cosine.min() > closeness
     torch.testing.assert_close((moved - x).norm(dim=1), torch.full((3,), 0.08, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("kind", [NES, SPSA])
+def test_directions_of_one_pass_give_what_single_ones_do(kind, monkeypatch):
+    x, y = torch.full((3, 8), 0.5, dtype=torch.float64), torch.zeros(3, dtype=torch.int64)
+    attack, models = kind(L2, queries=50, directions=5), [Tilted(8), Tilted(8)]
+    together = attack.run(models[0], x, y, seed=0)
+    monkeypatch.setattr("advbnn.attacks.oracle._ROWS", 1)
+    single = attack.run(models[1], x, y, seed=0)
+    torch.testing.assert_close(together.x_adv, single.x_adv)
+    assert torch.equal(together.queries, single.queries)
+    assert len(models[0].seen) < len(models[1].seen)
 
 
 def test_zoo_estimates_every_coordinate_of_a_small_input_once():

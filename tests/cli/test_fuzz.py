@@ -47,7 +47,7 @@ COMMANDS = {
     "leaderboard build": "board --out page",
     "leaderboard entry": "audited.json --about about.toml --out board",
     "leaderboard rescore": f"board/digits-robust.json robust --adversarial points.safetensors {_SMALL}",
-    "leaderboard measure": f"adv_bnn robust --level quick --eps 0.05 --steps 1 --no-autoattack --entries made {_SMALL}",
+    "leaderboard measure": f"adv_bnn robust --level quick --eps 0.05 --steps 1 --only eot --entries made {_SMALL}",
 }
 """The arguments of a small, valid call of every command, in the folder `place`."""
 

@@ -25,6 +25,15 @@ def test_small_sigmas_are_lifted_at_each_draw_and_others_are_not() -> None:
     torch.testing.assert_close(layer.sigma, before)
 
 
+def test_an_evaluation_uses_lifted_sigmas_and_changes_no_weight() -> None:
+    layer, x = RandomWeight((3, 32, 32)).eval(), torch.rand(1, 3, 32, 32)
+    with torch.no_grad():
+        layer.sigma.fill_(0.1)
+    layer.resample(0)
+    assert (layer.sigma == 0.1).all()
+    torch.testing.assert_close(layer(x), x * (1 + layer.lowest * layer.eps))
+
+
 def test_the_draw_is_standard_normal() -> None:
     layer = RandomWeight((3, 32, 32))
     layer.resample(0)

@@ -83,10 +83,12 @@ def test_weights_load_into_a_new_network_and_learn(entry: Published) -> None:
 def test_a_recipe_names_it_and_builds_it(entry: Published) -> None:
     recipe = defense(entry.name, "cifar10")
     baseline = defense("adv" if entry.trained else "none", "cifar10", "common")
-    assert replace(recipe, name=baseline.name, network=baseline.network) == baseline
+    changed = {"name": baseline.name, "network": baseline.network, "objective": baseline.objective}
+    assert replace(recipe, **changed) == baseline
+    assert (recipe.objective == baseline.objective) == (entry.name != "ig_bnn")  # a loss of its own
     assert recipe.network == entry.network
     if entry.name != "resize_pad":  # the small network takes one size
-        model = defense(entry.name, "digits").build(classes=10, shape=(1, 8, 8))
+        model = defense(entry.name, "digits").build(classes=10, shape=(1, 8, 8)).eval()
         assert model(torch.rand(2, 1, 8, 8)).shape == (2, 10)
 
 

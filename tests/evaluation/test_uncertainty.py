@@ -112,6 +112,10 @@ def test_foreign_images_are_told_from_those_of_the_data() -> None:
     ]
     # two rounded entropies may change places: one of 120 x 60 pairs each
     assert record.details["auroc"]["entropy"]["mean"] == pytest.approx(sum(expected) / 2, abs=0.005)
+    certain = UncertaintyPGD(Threat("linf", 0.3), steps=5, direction="lower")
+    (attacked,) = ood_detection(bnn(), digits(), {"noise": noise}, certain, **OPTIONS)
+    assert attacked.threat == certain.threat and attacked.correct == record.correct
+    assert attacked.details["auroc"]["entropy"]["mean"] < record.details["auroc"]["entropy"]["mean"] - 0.05
     small = from_tensors(torch.zeros(5, 1, 4, 4, dtype=torch.uint8), torch.zeros(5, dtype=torch.int64), name="small")
     with pytest.raises(ValueError, match="foreign .*1, 8, 8.*1, 4, 4"):
         ood_detection(bnn(), digits(), {"other": small}, **OPTIONS)

@@ -191,7 +191,7 @@ def test_more_shapes_than_the_limit_run_eagerly(
     traced: list, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, "advbnn")
-    monkeypatch.setattr(import_module("advbnn.fast.acceleration"), "_MAX_PASSES", 2)
+    monkeypatch.setattr(import_module("advbnn.fast.fast_passes"), "_MAX_PASSES", 2)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).eval()
     fast = accelerate(model, "compile")
     for n in range(2, 6):

@@ -10,6 +10,7 @@ ROWS = [
     Dumbbell(name="kept $5", claimed=60.0, audited=58.0, interval=(55.0, 61.0), baseline=50.0),
     Dumbbell(name="lost", claimed=80.0, audited=20.0, interval=(18.0, 22.0), baseline=50.0),
     Dumbbell(name="unknown", claimed=85.0),
+    Dumbbell(name="no claim", protocol=70.0, audited=0.0, interval=(0.0, 0.4)),
 ]
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from advbnn.attacks.losses import Objective
-from advbnn.attacks.oracle import Oracle, draws, is_random
+from advbnn.attacks.oracle import Oracle
 from advbnn.attacks.straight_through import straight_through
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.protocol import Member, members
@@ -18,6 +18,7 @@ from advbnn.errors import MOST_EXAMPLES, ArgumentError, ArgumentTypeError, check
 from advbnn.modules import evaluating, without_parameter_gradients
 from advbnn.progress import Listener, reporting
 from advbnn.randomness import check_seed, seeded, with_fresh_state
+from advbnn.repeatability import draws, is_random
 
 
 class GradientMaskingWarning(UserWarning):

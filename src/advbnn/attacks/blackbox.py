@@ -1,5 +1,6 @@
 """What black-box attacks share: a query budget, and a search that each example leaves at its first success."""
 
+import itertools
 from abc import abstractmethod
 from dataclasses import dataclass
 
@@ -10,6 +11,9 @@ from advbnn.attacks.base import Attack, BestPoints
 from advbnn.attacks.oracle import Oracle
 from advbnn.errors import positive_whole
 from advbnn.randomness import seeded
+
+_REPORT_EVERY = 16
+"""Turns of a search between two reports of its progress."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,17 +61,19 @@ class Search:
         self._attack, self._y = attack, y
         self._left = torch.full((len(x),), attack.queries, device=x.device)
         self._succeeded = torch.zeros_like(self._left, dtype=torch.bool)
+        self._turns = itertools.count()
         self.offer(x)
 
     def affords(self, cost: int) -> bool:
         """Whether any example still searches and can afford `cost` queries; the others leave `active`."""
         self.active = ((self._left >= cost) & ~self._succeeded).nonzero().squeeze(1)
-        if len(self.active):
+        # to report, the host waits for the device
+        if len(self.active) and next(self._turns) % _REPORT_EVERY == 0:
             self.oracle.report(self._attack.queries - int(self._left[self.active].max()), self._attack.queries)
         return len(self.active) > 0
 
     def offer(self, points: Tensor, chosen: Tensor | None = None) -> Tensor:
-        """The objective at one point of each active example, or of those in the mask `chosen`; keeps the best points.
+        """The objective at one point of each active example, or of those `chosen` by index; keeps the best points.
 
         It is evaluated on the selection samples.
         """
@@ -80,7 +86,10 @@ class Search:
         return found.values
 
     def compare(self, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-        """The objective at two points of each active example, on the same weight samples; costs two queries."""
+        """The objective at two points of each active example, on the same weight samples; costs two queries.
+
+        Of a deterministic network there may be several pairs, [pairs * active, ...], at two queries each.
+        """
         if not self.oracle.random:
             return self._loss(first), self._loss(second)
         # from the current stream, so that a seeded attack stays reproducible
@@ -91,6 +100,7 @@ class Search:
             return value, self._loss(second)
 
     def _loss(self, points: Tensor) -> Tensor:
-        self._left[self.active] -= 1
-        objective, eot = self._attack.objective, self._attack.eot
-        return self.oracle.loss(points, self._y[self.active], objective, eot, self.active).values
+        count = len(points) // len(self.active)
+        self._left[self.active] -= count
+        objective, eot, y = self._attack.objective, self._attack.eot, self._y[self.active].repeat(count)
+        return self.oracle.loss(points, y, objective, eot, self.active, count).values

@@ -1,6 +1,7 @@
 """NES, SPSA and ZOO: ascent along gradients that are estimated from queries by central differences."""
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -53,14 +54,27 @@ class FiniteDifferences(BlackBox):
         while search.affords(cost):
             yield
 
-    def _slope(self, search: Search, point: Tensor, direction: Tensor) -> Tensor:
-        """s of every example, 0 for those that have stopped, shaped to be multiplied with a batch."""
-        at, offset = point[search.active], self.sigma * direction[search.active]
-        ends = ((at + o).clamp(*self.threat.bounds).to(at.dtype) for o in (offset, -offset))
+    def _ascent(self, search: Search, point: Tensor, draw: Callable[[], Tensor]) -> Tensor:
+        """sum_i s_i u_i over `directions` random u_i; a deterministic network takes several at a time."""
+        together = search.oracle.together(len(search.active))
+        total, left = _zeros(point), self.directions
+        while left > 0:
+            directions = [draw() for _ in range(min(together, left))]
+            left -= len(directions)
+            for slope, direction in zip(self._slopes(search, point, directions), directions, strict=True):
+                total += slope * direction
+        return total
+
+    def _slopes(self, search: Search, point: Tensor, directions: Sequence[Tensor]) -> list[Tensor]:
+        """s of every example for each direction, 0 if it has stopped, shaped to be multiplied with a batch."""
+        at = point[search.active]
+        offsets = torch.cat([self.sigma * direction[search.active] for direction in directions])
+        at = at.repeat(len(directions), *[1] * (at.ndim - 1))
+        ends = ((at + o).clamp(*self.threat.bounds).to(at.dtype) for o in (offsets, -offsets))
         ahead, behind = search.compare(*ends)
-        slope = torch.zeros(len(point), device=point.device, dtype=direction.dtype)
-        slope[search.active] = ((ahead - behind) / (2 * self.sigma)).to(slope.dtype)
-        return like_rows(slope, point)
+        slopes = torch.zeros(len(directions), len(point), device=point.device, dtype=directions[0].dtype)
+        slopes[:, search.active] = ((ahead - behind) / (2 * self.sigma)).to(slopes.dtype).view(len(directions), -1)
+        return [like_rows(slope, point) for slope in slopes]
 
     def _step(self, search: Search, ball: Ball, point: Tensor, direction: Tensor) -> Tensor:
         """One projected step, and a query at the new point."""
@@ -101,10 +115,8 @@ class NES(FiniteDifferences):
         point, ball = search.x, self.threat.around(search.x)
         gradient = _zeros(point)
         for _ in self._steps(search, self.directions):
-            gradient = self.momentum * gradient
-            for _ in range(self.directions):
-                u = search.oracle.randn(*point.shape[1:])
-                gradient += self._slope(search, point, u) * u
+            draw = functools.partial(search.oracle.randn, *point.shape[1:])
+            gradient = self.momentum * gradient + self._ascent(search, point, draw)
             point = self._step(search, ball, point, ball.direction(gradient, point))
 
 
@@ -114,14 +126,11 @@ class SPSA(FiniteDifferences):
 
     def _search(self, search: Search) -> None:
         point, ball = search.x, self.threat.around(search.x)
-        zeros, everywhere = _zeros(point), torch.ones_like(point, dtype=torch.bool)
-        moments = AdamMoments(zeros)
+        shape, everywhere = point.shape[1:], torch.ones_like(point, dtype=torch.bool)
+        moments = AdamMoments(_zeros(point))
         for _ in self._steps(search, self.directions):
-            gradient = zeros.clone()
-            for _ in range(self.directions):
-                u = search.oracle.rand(*point.shape[1:]).sub_(0.5).sign_()
-                gradient += self._slope(search, point, u) * u
-            direction = adam_direction(ball, point, *moments.update(gradient / self.directions, everywhere))
+            signs = self._ascent(search, point, lambda: search.oracle.rand(*shape).sub_(0.5).sign_())
+            direction = adam_direction(ball, point, *moments.update(signs / self.directions, everywhere))
             point = self._step(search, ball, point, direction)
 
 
@@ -144,6 +153,7 @@ class ZOO(FiniteDifferences):
             gradient, known = zeros.clone(), torch.zeros_like(zeros, dtype=torch.bool)
             for coordinate in chosen.T:
                 u = functional.one_hot(coordinate, size).to(zeros).view_as(zeros)
-                gradient += self._slope(search, point, u) * u
+                (slope,) = self._slopes(search, point, [u])
+                gradient += slope * u
                 known |= u > 0
             point = self._step(search, ball, point, adam_direction(ball, point, *moments.update(gradient, known)))

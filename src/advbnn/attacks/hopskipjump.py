@@ -14,7 +14,6 @@ from advbnn.randomness import seeded
 _STARTS = 25
 _HALVINGS = 10
 _FIRST_WIDTH = 0.1
-_ROWS = 64  # of a pass, where the chunk is smaller
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +117,7 @@ class _Walk:
         at, reach = self._point[rows].to(self._wide), like_rows(width[rows], self._x).to(self._wide)
         total, weighted, answers = torch.zeros_like(at), torch.zeros_like(at), at.new_zeros(len(rows))
         # one weight sample for each direction; a deterministic network takes several directions at a time
-        together = 1 if oracle.random else max(1, max(len(self._x), _ROWS) // len(rows))
+        together = oracle.together(len(rows))
         # from the current stream, so that a seeded attack stays reproducible
         seed = int(torch.randint(2**62, ()).item())
         with seeded(seed, at.device):

@@ -2,9 +2,7 @@
 
 import functools
 import math
-import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -28,8 +26,8 @@ from advbnn.bayes.protocol import EXACT_UP_TO, Member
 from advbnn.errors import ArgumentError, ArgumentTypeError
 from advbnn.randomness import seeded
 
-_PASSES = 32
-"""Passes that an attack compares to see whether a network is random; each takes two examples."""
+_ROWS = 64
+"""Points in a pass if the chunk is smaller."""
 
 Seen = LossValue | LossGradient | None
 
@@ -64,6 +62,7 @@ class Oracle:
         example_seed, self._selection_seed = seeds
         self._generator = torch.Generator(self._whole_x.device).manual_seed(example_seed)
         self._is_random = is_random
+        self._rough_gradients = any(getattr(part, "rough_gradients", False) for part in model.modules())
         self._output_checked = False
         self.queries = torch.zeros(rows.stop - rows.start, dtype=torch.int64, device=self._whole_x.device)
         self._largest_entries: list[Tensor] = []
@@ -90,11 +89,20 @@ class Oracle:
 
     @torch.no_grad()
     def loss(
-        self, x: Tensor, y: Tensor, objective: Objective, samples: int = 1, active: Tensor | None = None
+        self,
+        x: Tensor,
+        y: Tensor,
+        objective: Objective,
+        samples: int = 1,
+        active: Tensor | None = None,
+        points: int = 1,
     ) -> LossValue:
-        """The objective at `x`, averaged over fresh weight samples, without a gradient; arguments as above."""
+        """The objective at `x`, averaged over fresh weight samples, without a gradient; arguments as above.
+
+        `x` may hold several `points` of each example, the examples in the same order every time.
+        """
         networks, weights = self._passes(samples)
-        self._count(len(networks), active)
+        self._count(points * len(networks), active)
         return mean_loss((network(x) for network in networks), y, objective, weights)
 
     def members(self, count: int) -> tuple[list[float], list[Network]]:
@@ -130,9 +138,10 @@ class Oracle:
     ) -> LossValue:
         """As `loss`, on the selection samples: the same for all candidates, and used for nothing else.
 
-        A deterministic network whose loss at `x` is `known` is not queried again.
+        A deterministic network whose loss at `x` is `known` is not queried again, unless it computes gradients in a
+        lower precision.
         """
-        if known is not None and not self.random:
+        if known is not None and not self.random and not self._rough_gradients:
             return LossValue(known.values, known.prediction)
         with seeded(self._selection_seed, x.device):
             return self.loss(x, y, objective, samples, active)
@@ -164,11 +173,18 @@ class Oracle:
             return self.score(prediction, y) > 0
         return self.score(prediction.exp(), y) > 2 / math.sqrt(samples + 4)
 
+    def together(self, examples: int) -> int:
+        """How many points of so many examples one pass takes: 1 of a random network, each with its own weight samples.
+
+        A pass of few examples takes hardly less time than one of the whole chunk.
+        """
+        return 1 if self.random else max(1, max(len(self.queries), _ROWS) // examples)
+
     @torch.no_grad()
     def votes(self, x: Tensor, y: Tensor, samples: int, active: Tensor | None = None, points: int = 1) -> Tensor:
         """The share of the weight samples whose label is what the attack aims at: not y, or y if targeted, [n].
 
-        `x` may hold several `points` of each example, the examples in the same order every time.
+        `points` as for `loss`.
         """
         networks, weights = self._passes(samples)
         self._count(points * len(networks), active)
@@ -290,46 +306,3 @@ def check_outputs(outputs: Any, x: Tensor, y: Tensor, classifies: bool) -> None:
         )
     if classifies and probabilities:
         raise ArgumentError("model returned probabilities, attacks need logits: remove the softmax, or return its log")
-
-
-@torch.no_grad()
-def is_random(model: nn.Module, x: Tensor) -> bool:
-    """Whether a pass of the model uses random numbers, or passes differ.
-
-    A network that keeps its random state for some passes shows it within `_PASSES`, or when the batch changes. An audit
-    looks at more passes, and the attribute `known_random` of the model that it attacks says what it found.
-    """
-    known: object = getattr(model, "known_random", None)
-    if isinstance(known, bool):
-        return known
-    # a compiled model would be compiled again for a few inputs; without dynamo, which is slow to import, none is
-    compiling = "torch._dynamo" in sys.modules
-    with torch.compiler.set_stance("force_eager") if compiling else nullcontext(), seeded(0, x.device):
-        before, first = random_state(x.device), None
-        for _ in range(_PASSES):
-            outputs = model(x)
-            if not torch.equal(before, random_state(x.device)):
-                return True
-            if not isinstance(outputs, Tensor):
-                return False
-            if first is not None and not torch.equal(first, outputs):
-                return True
-            if first is None:
-                first = outputs
-                model(x.flip(-1))  # another batch, after which it may draw a new state
-    return False
-
-
-@torch.no_grad()
-def draws(network: nn.Module, x: Tensor) -> bool:
-    """Whether a pass of the network uses random numbers of torch."""
-    with seeded(0, x.device):
-        before = random_state(x.device)
-        network(x)
-        return not torch.equal(before, random_state(x.device))
-
-
-def random_state(device: torch.device) -> Tensor:
-    """The state of torch's default generators of the CPU and of a device."""
-    cpu = torch.get_rng_state()
-    return torch.cat([cpu, torch.cuda.get_rng_state(device)]) if device.type == "cuda" else cpu

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from advbnn.attacks.base import like_rows
 from advbnn.attacks.blackbox import BlackBox, Search
 from advbnn.attacks.oracle import Oracle
 from advbnn.attacks.threat import Ball
@@ -78,13 +79,14 @@ class Square(BlackBox):
             if oracle.random:
                 value, known = search.compare(inputs, incumbents.view_as(inputs))
                 better = value > known
-                if better.any():
-                    search.offer(inputs[better], better)
+                accepted = better.nonzero().squeeze(1)
+                if len(accepted):
+                    search.offer(inputs[accepted], accepted)
             else:
-                value = search.offer(inputs).double()
-                better = value > values[rows]
-                values[rows[better]] = value[better]
-            points[rows[better]] = candidates[better]
+                value, before = search.offer(inputs).double(), values[rows]
+                better = value > before
+                values[rows] = torch.where(better, value, before)
+            points[rows] = torch.where(like_rows(better, candidates), candidates, incumbents)
             done += 1
 
     def _pattern(self, images: Tensor) -> "_Colours | _Bumps":

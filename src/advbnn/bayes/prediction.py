@@ -16,6 +16,7 @@ from advbnn.bayes.protocol import EXACT_UP_TO, members
 from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole, unknown
 from advbnn.modules import all_finite, evaluating, explain_input_errors, not_finite_error
 from advbnn.randomness import seeded, with_fresh_state
+from advbnn.repeatability import passes_needed
 
 RULES = ("probability", "loss", "vote")
 _BYTES = 10  # images in [0, 1] stay below, whatever constant they are divided by
@@ -121,7 +122,11 @@ def _log_probs(
     if not isinstance(x, Tensor):
         raise ArgumentTypeError(f"x must be a tensor, got {type(x).__name__}; torch.as_tensor makes one of an array")
     with evaluating(model), seeded(seed, x.device), explain_input_errors(model, "x", x.shape, x.dtype, x.device):
-        outputs, weights = _all_logits(with_fresh_state(model), x, samples, exact_up_to)
+        fresh = with_fresh_state(model)
+        passes = passes_needed(fresh, x, samples)
+        outputs, weights = _all_logits(fresh, x, passes, exact_up_to)
+    if weights is None:
+        outputs *= samples // passes
     log_probs = torch.stack(outputs).log_softmax(-1)
     # checked after all passes are queued, and together, to wait for the device once
     checks = (all_finite(x), are_probabilities(outputs[0]), ~log_probs.isnan().any(), look_like_bytes(x))

@@ -1,10 +1,12 @@
 """The command `advbnn` and its subcommands."""
 
+import os
 from typing import Annotated
 
 import typer
 
 from advbnn import __version__
+from advbnn.caches import keep_bytecode
 from advbnn.cli.audit import audit
 from advbnn.cli.compare import compare
 from advbnn.cli.curve import curve
@@ -50,3 +52,6 @@ def main(
     ] = False,
 ) -> None:
     """Train Bayesian neural networks against adversarial examples, and measure how robust they are."""
+    # before torch is loaded: threads that wait then sleep instead of spinning, so that busy cores do not slow them down
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    keep_bytecode()

@@ -128,9 +128,10 @@ class Measurement:
     device: options.Device = None
     engine: options.Engine = "auto"
     precision: options.Precision = "full"
+    gradients: options.Gradients = None
     overwrite: options.Overwrite = False
 
     def settings(self) -> dict[str, Any]:
         """What an `Evaluation` takes as it is."""
-        names = ("samples", "seeds", "batch_size", "engine", "precision", "overwrite")
+        names = ("samples", "seeds", "batch_size", "engine", "precision", "gradients", "overwrite")
         return {name: getattr(self, name) for name in names}

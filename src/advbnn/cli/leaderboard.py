@@ -10,7 +10,7 @@ from advbnn.cli import options
 from advbnn.cli.audit import AuditMeasurement
 from advbnn.cli.groups import Subject
 from advbnn.errors import ArgumentError
-from advbnn.names import AUDIT_LEVELS
+from advbnn.names import AUDIT_LEVELS, LEADERBOARD_STEPS
 
 if TYPE_CHECKING:
     from advbnn.cli.common import Opened
@@ -118,15 +118,20 @@ def measure(
     name: Annotated[str, typer.Argument(help="A published defence, such as rpf; see advbnn.defenses.registry.")],
     subject: Subject,
     baseline: Annotated[
-        Path | None, typer.Option(help="The run of the same training without randomness; post hoc: RUN by default.")
+        Path | None,
+        typer.Option(
+            help="The run of the same training without randomness; post hoc: RUN by default. It is audited once: its "
+            "records are kept in its folder."
+        ),
     ] = None,
     level: Level = "standard",
     eps: Annotated[float | None, options.numeric("RADIUS", "Such as 8/255; the radius of training by default.")] = None,
     norm: options.Norm = "linf",
-    steps: Annotated[int, options.count("Steps of PGD over EOT samples.")] = 50,
-    autoattack: Annotated[
-        bool, typer.Option("--autoattack/--no-autoattack", help="AutoAttack rand, where pyautoattack is installed.")
-    ] = True,
+    steps: Annotated[int, options.count("Steps of PGD over EOT samples.")] = 20,
+    only: Annotated[
+        list[str] | None,
+        options.named(LEADERBOARD_STEPS, "Measure this part alone, may be repeated: {names}; all by default."),
+    ] = None,
     samples: Annotated[int | None, options.count("Passes of the classifier; those of the source by default.")] = None,
     seeds: Annotated[int, options.count("Repetitions with independent randomness.")] = 1,
     limit: options.Limit = 1000,
@@ -136,17 +141,21 @@ def measure(
     device: options.Device = None,
     engine: options.Engine = "auto",
     precision: options.Precision = "full",
+    gradients: options.Gradients = None,
 ) -> None:
     """Measure a defence for the leaderboard, and write its entry. An interrupted measurement resumes."""
     from advbnn.attacks.threat import Threat
-    from advbnn.cli.common import open_run, open_subject
+    from advbnn.cli.common import RECORDS, label_of, open_run, open_subject
     from advbnn.cli.groups import Measurement
+    from advbnn.cli.report import read_records
     from advbnn.defenses.registry import PUBLISHED
     from advbnn.errors import unknown
+    from advbnn.evaluation.records import Records
     from advbnn.leaderboard.from_records import entry_of
     from advbnn.leaderboard.measure import measure as measure_defence
     from advbnn.leaderboard.measure import measure_baseline
     from advbnn.modules import device_of
+    from advbnn.report.audited import worst_cases
 
     if name not in PUBLISHED:
         raise unknown("name", name, PUBLISHED)
@@ -162,31 +171,44 @@ def measure(
         device=device,
         engine=engine,
         precision=precision,
+        gradients=gradients,
     )
     with open_run(subject, how) as (opened, test, shared, leads):
         threat = Threat(norm, eps if eps is not None else opened.radius(norm))
         shared["label"] = f"{name} on {shared['label']}" if post_hoc else shared["label"]
+        parts = only or LEADERBOARD_STEPS
+        measure_defence(published, opened.model, test, threat, level=level, steps=steps, only=parts, **shared)
+        found = read_records(Path(shared["out"]))
+        if not worst_cases(found.where(label=shared["label"])):
+            typer.echo(f"{shared['out']}: kept; the entry is written once the audit is done")
+            return
         worst, base_name = None, ""
         if plain is not None:
-            other = open_subject(plain, device_of(opened.model, test.device), leads)
             base_name = _defence_of(plain)
-            worst = measure_baseline(other.model, test, threat, level, **shared | {"label": other.label, "samples": 1})
-        found = measure_defence(
-            published, opened.model, test, threat, level=level, steps=steps, autoattack=autoattack, **shared
-        )
+            own = shared | {"label": label_of(plain.run)} if plain.run else shared | {"label": opened.label}
+            own |= {"out": plain.run / RECORDS if plain.run else shared["out"], "samples": 1}
+            known = read_records(own["out"]).where(label=own["label"]) if own["out"].is_file() else Records()
+            worst = next((one for one in worst_cases(known) if (one.name, one.threat) == (level, threat)), None)
+            if worst is None:
+                other = open_subject(plain, device_of(opened.model, test.device), leads)
+                worst = measure_baseline(other.model, test, threat, level, **own)
         if leads:
-            said = _about(published, subject, opened, test.name, base_name)
+            said = _about(published, subject, plain, opened, test.name, base_name)
             made = entry_of(found, said, label=shared["label"], baseline=worst, eps=threat.eps)
             _save(made, entries or subject.run or Path())
 
 
-def _about(published: "Published", subject: Subject, opened: "Opened", dataset: str, baseline: str) -> "About":
+def _about(
+    published: "Published", subject: Subject, plain: Subject | None, opened: "Opened", dataset: str, baseline: str
+) -> "About":
     from advbnn.leaderboard.from_records import about_published
 
     data = dataset.split("[")[0].split()[0]
     fields = {"baseline": f"{data}-{baseline}"} if baseline else {}
     architecture, cost = _trained(subject)
-    return about_published(published, data, architecture or type(opened.model).__name__, cost=cost, **fields)
+    # a network from a file has that of its baseline, which is the same training without randomness
+    architecture = architecture or (_trained(plain)[0] if plain else "") or type(opened.model).__name__
+    return about_published(published, data, architecture, cost=cost, **fields)
 
 
 def _trained(subject: Subject) -> "tuple[str, Cost | None]":

@@ -164,4 +164,8 @@ Cluster = Annotated[
     typer.Option(metavar="ADDRESS", help="A Dask scheduler, such as tcp://10.0.0.1:8786: its workers do the work."),
 ]
 Engine = Annotated[str, named(ENGINES, "How the model runs: {names}.")]
+Gradients = Annotated[
+    str | None,
+    named(PRECISIONS, "The precision of attacks' gradients: {names}; that of --precision by default."),
+]
 Precision = Annotated[str, named(PRECISIONS, "{names}; bf16 is faster and not for published numbers.")]

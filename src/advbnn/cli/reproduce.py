@@ -61,6 +61,7 @@ def reproduce(
     from advbnn.paper.experiment import BESIDE, FILE, check_beside, stored
     from advbnn.paper.tables import table1
     from advbnn.report.select import labels_of
+    from advbnn.threads import share_of_threads
     from advbnn.training.config import load_splits
     from advbnn.training.interrupts import Interrupted
     from advbnn.training.workers import device_list, run_tasks
@@ -84,8 +85,7 @@ def reproduce(
     )
     left = len(plan.pending_runs()) or len(plan.pending())
     devices = device_list(place, options.local_jobs(jobs, cluster), left)
-    # the small networks of digits gain nothing from threads, and lose much on busy cores
-    threads = 1 if chosen.like == "digits" else max(1, (os.cpu_count() or 1) // len(devices))
+    threads = share_of_threads(len(devices))
     torch.set_num_threads(threads)
     reproduction = Reproduction(plan=plan, devices=devices, command=command_line())
     # a cluster has other devices than this machine

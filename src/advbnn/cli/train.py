@@ -67,6 +67,7 @@ def train(
 def _train_all(runs: list["SweepRun"], device: str | None, jobs: int | None, cluster: str | None) -> None:
     """Train the runs of a sweep, or the modes of one run, on several workers; show their table."""
     from advbnn.cli.common import device_or_first_gpu, show_failures
+    from advbnn.threads import share_of_threads
     from advbnn.training.interrupts import Interrupted
     from advbnn.training.sweep import sweep_table, sweep_tasks
     from advbnn.training.workers import device_list, run_tasks
@@ -77,7 +78,7 @@ def _train_all(runs: list["SweepRun"], device: str | None, jobs: int | None, clu
     local = options.local_jobs(jobs, cluster)
     if cluster is None:
         devices = device_list(device_or_first_gpu(device), local, len(tasks))
-        threads = max(1, (os.cpu_count() or 1) // len(devices)) if len(devices) > 1 else None
+        threads = share_of_threads(len(devices))
     else:
         devices, threads = [device] if device else [], None
     try:

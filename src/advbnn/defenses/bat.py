@@ -37,9 +37,12 @@ PUBLISHED = Published(
     trained=True,
     protocol=AuthorsProtocol(PGD(Threat("linf", 8 / 255), steps=20, step_size=2 / 255, eot=2)),
     claims=(
-        Claim("PGD-20 on the mean loss", 61.6, None, "ResNet-18", "image in the repository of ARC"),
-        Claim("ARC", 47.4, None, "ResNet-18", "image in the repository of ARC"),
+        Claim("PGD-20 on the mean loss", 61.6, None, "ResNet-18", "by Dbouk & Shanbhag, image in their repository"),
+        Claim("ARC", 47.4, None, "ResNet-18", "by Dbouk & Shanbhag, image in their repository"),
     ),
-    differences=("the paper's training code is not public; this follows its text",),
+    differences=(
+        "no training code of the paper was found: this follows its text; code and numbers are of Dbouk & Shanbhag, who "
+        "trained it again; those of the paper could not be confirmed",
+    ),
     recipe="advbnn.training.bat.fit_bat",
 )

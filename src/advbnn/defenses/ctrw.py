@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from advbnn.defenses.kept_draw import KeptDraw
 from advbnn.defenses.published import BETWEEN, PGD_20, AuthorsProtocol, Claim, Published
+from advbnn.defenses.surgery import has_layer
 from advbnn.errors import positive_whole
 
 
@@ -26,7 +27,7 @@ class RandomWeightInput:
             positive_whole(name, getattr(self, name))
 
     def wrap(self, net: nn.Module) -> nn.Module:
-        if any(isinstance(module, RandomWeight) for module in net.modules()):
+        if has_layer(net, RandomWeight):
             return net
         weight = RandomWeight((self.channels, self.image_size, self.image_size), self.bound).train(net.training)
         return nn.Sequential(OrderedDict(random_weight=weight, net=net))
@@ -36,8 +37,8 @@ class RandomWeight(KeptDraw):
     """x * (mu + sigma * eps), eps ~ N(0, 1) of the shape of one image, one draw for the whole batch.
 
     mu and sigma start at 1. Cross-entropy alone drives sigma to 0, so at each draw, where min sigma is below
-    b = bound / numel, (b - min sigma) is added to every sigma below b. The paper's upper bound is not in the authors'
-    code, and not here.
+    b = bound / numel, (b - min sigma) is added to every sigma below b; only in training is that kept. The paper's upper
+    bound is not in the authors' code, and not here.
     """
 
     eps: Tensor
@@ -50,12 +51,17 @@ class RandomWeight(KeptDraw):
         self.resample()
 
     def redraw(self) -> None:
-        lift = (self.lowest - self.sigma.amin()).clamp_min(0)
-        self.sigma.add_(torch.where(self.sigma < self.lowest, lift, torch.zeros_like(lift)))
+        if self.training:  # an evaluation must not change the weights
+            self.sigma.copy_(self._bounded())
         self.eps.normal_()
 
     def forward(self, x: Tensor) -> Tensor:
-        return x * (self.mu + self.sigma * self.eps)
+        sigma = self.sigma if self.training else self._bounded()
+        return x * (self.mu + sigma * self.eps)
+
+    def _bounded(self) -> Tensor:
+        lift = (self.lowest - self.sigma.amin()).clamp_min(0)
+        return self.sigma + torch.where(self.sigma < self.lowest, lift, torch.zeros_like(lift))
 
 
 PUBLISHED = Published(

@@ -10,7 +10,7 @@ from advbnn.attacks import PGD
 from advbnn.attacks.threat import Threat
 from advbnn.defenses.kept_draw import KeptDraw
 from advbnn.defenses.published import BETWEEN, AuthorsProtocol, Claim, Published
-from advbnn.defenses.surgery import replaced
+from advbnn.defenses.surgery import has_layer, replaced
 from advbnn.errors import ArgumentError, positive_whole
 
 
@@ -28,7 +28,7 @@ class RandomTaps:
         positive_whole("taps", self.taps, most=self.size**2)
 
     def wrap(self, net: nn.Module) -> nn.Module:
-        if any(isinstance(module, RandomTapsConv2d) for module in net.modules()):
+        if has_layer(net, RandomTapsConv2d):
             return net
         return replaced(
             net, nn.Conv2d, lambda _, conv: RandomTapsConv2d(conv, self.size, self.taps), lambda found: found[1:2]

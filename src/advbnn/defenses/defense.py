@@ -12,11 +12,13 @@ from torch import nn
 
 from advbnn import models
 from advbnn.attacks import PGD
+from advbnn.bayes.likelihoods import Categorical
 from advbnn.bayes.mean_field import bayesianize
 from advbnn.bayes.priors import GaussianPrior, PerParameter, unit_norm_scales
 from advbnn.bayes.protocol import random_parts
 from advbnn.data.augment import NAMED
 from advbnn.defenses.config_io import DERIVED
+from advbnn.defenses.ig_bnn import ParticleEnsemble
 from advbnn.defenses.objective import RobustELBO
 from advbnn.defenses.optimizers import AdamOptimizer, LangevinSampler, SGDOptimizer
 from advbnn.defenses.registry import Randomized
@@ -312,9 +314,11 @@ class Defense:
     def _check_attack(self) -> None:
         likelihood, trades = self.objective.likelihood, self.objective.trades
         if self.attack is None:
-            if trades is not None:
-                raise ArgumentError("trades compares clean and perturbed inputs, and there is no attack; give one")
+            if self.objective.takes_clean:
+                name = "information_gain" if trades is None else "trades"
+                raise ArgumentError(f"{name} compares clean and perturbed inputs, and there is no attack; give one")
             return
+        self._check_particles()
         if self.attack.targeted:
             raise ArgumentError("attack must increase the loss of the true labels in training: use targeted=False")
         if (self.attack.loss == "nll") != (likelihood.attack_loss == "nll"):
@@ -326,6 +330,20 @@ class Defense:
             raise ArgumentError(f"augment='cutmix' mixes labels, which attack.loss={self.attack.loss!r} does not take")
         if trades is not None and isinstance(self.network, Plain) and not self.attack.random_start:
             raise ArgumentError("trades needs attack.random_start=True: the KL and its gradient are zero at the input")
+
+    def _check_particles(self) -> None:
+        particles = isinstance(self.network, ParticleEnsemble)
+        if self.objective.information_gain and not particles:
+            raise ArgumentError("information_gain is for the particles of IG-BNN: use network=ParticleEnsemble(), or 0")
+        consistent = self.averaging is not None and self.averaging.consistency > 0
+        reasons = {
+            "trades": self.objective.trades is not None,
+            "attack_mode='train'": self.attack_mode == "train",
+            "averaging.consistency": consistent,
+            "a Gaussian likelihood": not isinstance(self.objective.likelihood, Categorical),
+        }
+        for reason in (reason for reason, applies in reasons.items() if particles and applies):
+            raise ArgumentError(f"the particles of IG-BNN have a loss of their own, without {reason}; leave it out")
 
 
 def structure_of(model: nn.Module) -> list[str]:

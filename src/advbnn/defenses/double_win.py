@@ -137,6 +137,8 @@ class SwitchableNorm2d(nn.Module):
         weight, bias, mean, var = (
             t.index_select(0, row)[0] for t in (self.weight, self.bias, self.running_mean, self.running_var)
         )
+        # the fast training step passes matrices in half precision, and normalisation wants its parameters in single
+        weight, bias = weight.to(mean.dtype), bias.to(mean.dtype)
         outputs = functional.batch_norm(x, mean, var, weight, bias, self.training, self.momentum, self.eps)
         if self.training:
             with torch.no_grad():

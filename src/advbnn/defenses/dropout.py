@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from advbnn.defenses.published import EVERY_PASS, PGD_20, AuthorsProtocol, Published
-from advbnn.defenses.surgery import last_linear, replaced
+from advbnn.defenses.surgery import has_layer, last_linear, replaced
 from advbnn.errors import within
 
 
@@ -21,7 +21,7 @@ class MonteCarloDropout:
         within("rate", self.rate, "(0, 1)", "it is the fraction of units that are dropped")
 
     def wrap(self, net: nn.Module) -> nn.Module:
-        if any(isinstance(module, AlwaysDropout) for module in net.modules()):
+        if has_layer(net, AlwaysDropout):
             return net
         return replaced(net, nn.Linear, lambda _, layer: nn.Sequential(AlwaysDropout(self.rate), layer), last_linear)
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from advbnn.attacks import PGD
 from advbnn.attacks.threat import Threat
 from advbnn.defenses.published import EVERY_PASS, AuthorsProtocol, Published
-from advbnn.defenses.surgery import replaced
+from advbnn.defenses.surgery import has_layer, replaced
 from advbnn.errors import ArgumentError, positive_whole, within
 
 
@@ -36,7 +36,7 @@ class PerturbedFeatures:
         within("gamma", self.gamma, "[0, 1e6]")
 
     def wrap(self, net: nn.Module) -> nn.Module:
-        if any(isinstance(module, FeatureNoise) for module in net.modules()):
+        if has_layer(net, FeatureNoise):
             return net
         shapes = _relu_shapes(net, torch.zeros(1, self.channels, self.image_size, self.image_size))
 
@@ -101,5 +101,6 @@ PUBLISHED = Published(
     differences=(
         "the step for the scales is a term of the objective here",
         "the source attacks the predicted label in training; its EOT of 30 copies shares one draw",
+        "the repository states no accuracy; those of the paper could not be confirmed",
     ),
 )

@@ -25,6 +25,8 @@ class RobustELBO:
         kl_warmup_epochs: the length of the linear warm-up.
         trades: beta of TRADES (Zhang et al., 2019), or None. The data term is then
             -log p(y | x, w) + beta KL(p(. | x, w) || p(. | x^adv, w)), and x^adv maximises that KL, not the loss.
+        information_gain: of IG-BNN, the weight of |IG(x^adv) - IG(x)| in the loss of its particles; see
+            `ig_bnn.information_gain`.
     """
 
     likelihood: Likelihood = Categorical()
@@ -34,6 +36,7 @@ class RobustELBO:
     kl_warmup: str = "constant"
     kl_warmup_epochs: float = 1.0
     trades: float | None = None
+    information_gain: float = 0.0
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -46,3 +49,9 @@ class RobustELBO:
         within("kl_warmup_epochs", self.kl_warmup_epochs, "(0, 1e6]")
         if self.trades is not None:
             within("trades", self.trades, "(0, 1e6]", "beta of TRADES, such as 6.0, or None")
+        within("information_gain", self.information_gain, "[0, 1e6]", "5 in IG-BNN")
+
+    @property
+    def takes_clean(self) -> bool:
+        """Whether the update needs the clean inputs beside the perturbed ones."""
+        return self.trades is not None or self.information_gain > 0

@@ -33,15 +33,16 @@ RSE = Published(
     trained=True,
     protocol=AuthorsProtocol(paper_pgd(8 / 255), passes=50),
     claims=(
+        Claim("C&W up to a distortion", 86.0, None, "VGG16", "abstract of the paper", norm="l2", eps=None),
         Claim("C&W, c = 0.1", 61.9, 88.6, "VGG16", "file accuracy/cw_cifar10_vgg16_rse.acc", norm="l2", eps=None),
         Claim("C&W, c = 0.4", 5.9, 88.6, "VGG16", "file accuracy/cw_cifar10_vgg16_rse.acc", norm="l2", eps=None),
     ),
     samples=20,
     differences=(
-        "trained on clean images, as in the source",
+        "trained against PGD here, by the recipe of all; the source trains on clean images",
         "the source attacks with C&W; PGD is from a later repository of its authors",
     ),
-    recipe="configs/cifar10-rse.toml",
+    recipe="configs/cifar10-resnet18-rse.toml",
 )
 
 MODES = Published(

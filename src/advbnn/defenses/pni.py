@@ -9,7 +9,7 @@ from torch.nn.utils import parametrize
 from advbnn.attacks import PGD
 from advbnn.attacks.threat import Threat
 from advbnn.defenses.published import EVERY_PASS, AuthorsProtocol, Claim, Published
-from advbnn.defenses.surgery import last_linear, layers_of, replaced
+from advbnn.defenses.surgery import has_layer, last_linear, layers_of, replaced
 from advbnn.errors import check_types, unknown, within
 
 SHARING = ("layer", "channel", "element")
@@ -30,7 +30,7 @@ class ParametricNoise:
             raise unknown("sharing", self.sharing, SHARING)
 
     def wrap(self, net: nn.Module) -> nn.Module:
-        if any(isinstance(module, WeightNoise) for module in net.modules()):
+        if has_layer(net, WeightNoise):
             return net
         noisy = replaced(net, nn.Conv2d, self._noisy)
         return replaced(noisy, nn.Linear, self._noisy, last_linear) if layers_of(noisy, nn.Linear) else noisy

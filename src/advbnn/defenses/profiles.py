@@ -129,7 +129,7 @@ def _common(name: str, data: str, values: _Values) -> Defense:
         architecture=values.architecture,
         network=_network(name, Variational(prior_std=std, init_std=std)),
         attack=paper_pgd(values.eps, steps=10) if name in _ADVERSARIAL else None,
-        objective=elbo if name in _VARIATIONAL else RobustELBO(),
+        objective=_objective(name, elbo),
     )
 
 
@@ -143,6 +143,7 @@ def _common_recipe(name: str, data: str) -> Defense:
         like=data,
         architecture="resnet18",
         network=_network(name, Variational()),
+        objective=_objective(name),
         attack=attack if name == "rse" or _is_adversarial(name) else None,
         optimizer=SGDOptimizer(lr=0.1, momentum=0.9, weight_decay=5e-4),
         schedule=Stages(epochs=(100, 50, 50), fresh_optimizer=False),
@@ -163,7 +164,7 @@ def _ours(name: str, data: str) -> Defense:
         architecture="small_cnn",
         network=_shaped(_network(name, Variational(prior_std=0.05, init_std=0.02, norm_scale_mean=1.0)), digits),
         attack=attack if _is_adversarial(name) else None,
-        objective=RobustELBO(alpha=0.02 if digits else 0.005) if name in _VARIATIONAL else RobustELBO(),
+        objective=_objective(name, RobustELBO(alpha=0.02 if digits else 0.005)),
         optimizer=AdamOptimizer(lr=0.01),
         schedule=OneCycle(epochs=15 if digits else 30),
         batch_size=64 if digits else 32,
@@ -186,6 +187,12 @@ def _network(name: str, variational: Variational) -> Plain | Noisy | Variational
         network: Randomized = ONE_NETWORK[name].network
         return network
     return Noisy() if name == "rse" else variational if name in _VARIATIONAL else Plain()
+
+
+def _objective(name: str, variational: RobustELBO | None = None) -> RobustELBO:
+    if name in _VARIATIONAL and variational is not None:
+        return variational
+    return RobustELBO(information_gain=5.0) if name == "ig_bnn" else RobustELBO()
 
 
 def _applies(key: str, value: Defense) -> bool:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from advbnn.defenses.published import EVERY_PASS, PGD_20, AuthorsProtocol, Published
+from advbnn.defenses.surgery import has_layer
 from advbnn.errors import positive_whole
 
 
@@ -24,7 +24,7 @@ class ResizeAndPad:
             positive_whole(name, getattr(self, name))
 
     def wrap(self, net: nn.Module) -> nn.Module:
-        if any(isinstance(module, RandomResizePad) for module in net.modules()):
+        if has_layer(net, RandomResizePad):
             return net
         transform = RandomResizePad(self.grow, self.room).train(net.training)
         return nn.Sequential(OrderedDict(transform=transform, net=net))
@@ -43,12 +43,22 @@ class RandomResizePad(nn.Module):
         self.grow, self.room = grow, max(grow, room)
 
     def forward(self, x: Tensor) -> Tensor:
-        more = int(torch.randint(1, self.grow + 1, ()))
-        free = self.room - more
-        top, left = (int(n) for n in torch.randint(0, free + 1, (2,)))
-        larger = functional.interpolate(x, (x.shape[2] + more, x.shape[3] + more))
-        placed = functional.pad(larger, (left, free - left, top, free - top))
-        return placed.flip(3) if bool(torch.rand(()) < 0.5) else placed
+        # by indices, so that the numbers stay on the device and a captured graph follows them
+        more = torch.randint(1, self.grow + 1, (), device=x.device)
+        chance = torch.rand(3, device=x.device)
+        rows, columns = ((chance[:2] * (self.room - more + 1)).long()).unbind()
+        x = _enlarged(_enlarged(x, 2, more, rows, self.room), 3, more, columns, self.room)
+        return torch.where(chance[2] < 0.5, x.flip(3), x)
+
+
+def _enlarged(x: Tensor, axis: int, more: Tensor, before: Tensor, room: int) -> Tensor:
+    """`x` with `more` pixels along an axis (nearest), and zeros before and after these, `room` in all."""
+    size = x.shape[axis]
+    place = torch.arange(size + room, device=x.device) - before
+    inside = (place >= 0) & (place < size + more)
+    nearest = (place * size // (size + more)).clamp(0, size - 1)
+    shape = [-1 if number == axis else 1 for number in range(x.dim())]
+    return x.index_select(axis, nearest) * inside.to(x.dtype).view(shape)
 
 
 PUBLISHED = Published(
@@ -64,5 +74,8 @@ PUBLISHED = Published(
     trained=False,
     samples=30,
     protocol=AuthorsProtocol(PGD_20, passes=30),
-    differences=("sizes are scaled from 299 to 32 pixels", "the source's auxiliary head does not exist here"),
+    differences=(
+        "sizes are scaled from 299 to 32 pixels; the source is for ImageNet and claims nothing for CIFAR-10",
+        "the source's auxiliary head does not exist here",
+    ),
 )

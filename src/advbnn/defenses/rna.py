@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from advbnn.defenses.kept_draw import KeptDraw
 from advbnn.defenses.published import BETWEEN, PGD_20, AuthorsProtocol, Published
-from advbnn.defenses.surgery import replaced
+from advbnn.defenses.surgery import has_layer, replaced
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +18,7 @@ class RandomNorms:
     kind = "rna"
 
     def wrap(self, net: nn.Module) -> nn.Module:
-        if any(isinstance(module, RandomNorm2d) for module in net.modules()):
+        if has_layer(net, RandomNorm2d):
             return net
         return replaced(net, nn.BatchNorm2d, lambda _, norm: RandomNorm2d(norm))
 
@@ -71,5 +71,8 @@ PUBLISHED = Published(
     shared=True,
     trained=True,
     protocol=AuthorsProtocol(PGD_20, BETWEEN),
-    differences=("the training command of the source's README lacks its flag for adversarial training",),
+    differences=(
+        "the training command of the source's README lacks its flag for adversarial training",
+        "the repository states no accuracy; those of the paper could not be confirmed",
+    ),
 )

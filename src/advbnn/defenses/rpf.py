@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from advbnn.defenses.kept_draw import KeptDraw
 from advbnn.defenses.published import BETWEEN, PGD_20, AuthorsProtocol, Published
-from advbnn.defenses.surgery import replaced
+from advbnn.defenses.surgery import has_layer, replaced
 from advbnn.errors import ArgumentError, within
 
 
@@ -24,7 +24,7 @@ class RandomProjection:
         within("learned", self.learned, "(0, 1)", "it is a fraction of the filters")
 
     def wrap(self, net: nn.Module) -> nn.Module:
-        if any(isinstance(module, RandomProjectionConv2d) for module in net.modules()):
+        if has_layer(net, RandomProjectionConv2d):
             return net
         return replaced(
             net, nn.Conv2d, lambda _, conv: RandomProjectionConv2d(conv, self.learned), lambda found: found[:1]
@@ -76,5 +76,8 @@ PUBLISHED = Published(
     shared=True,
     trained=True,
     protocol=AuthorsProtocol(PGD_20, BETWEEN),
-    differences=("the source's weight decay of 1e-2 on learned filters is 5e-4 here, as for all other weights",),
+    differences=(
+        "the source's weight decay of 1e-2 on learned filters is 5e-4 here, as for all other weights",
+        "the repository states no accuracy; those of the paper could not be confirmed",
+    ),
 )

@@ -21,6 +21,11 @@ def layers_of(net: nn.Module, kinds: Kinds[Layer]) -> list[tuple[str, Layer]]:
     return [(name, module) for name, module in net.named_modules() if type(module) in exact]
 
 
+def has_layer(net: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether a part of the network is of this type: a defence is put into a network once."""
+    return any(isinstance(module, kind) for module in net.modules())
+
+
 def replaced(
     net: nn.Module,
     kinds: Kinds[Layer],

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from advbnn.attacks import PGD
 from advbnn.attacks.threat import Threat
 from advbnn.defenses.published import EVERY_PASS, AuthorsProtocol, Claim, Published
-from advbnn.defenses.surgery import last_linear, replaced
+from advbnn.defenses.surgery import has_layer, last_linear, replaced
 from advbnn.errors import positive_whole
 
 
@@ -23,7 +23,7 @@ class AlignedNoise:
         positive_whole("width", self.width)
 
     def wrap(self, net: nn.Module) -> nn.Module:
-        if any(isinstance(module, AlignedClassifier) for module in net.modules()):
+        if has_layer(net, AlignedClassifier):
             return net
         return replaced(net, nn.Linear, lambda _, layer: AlignedClassifier(layer, self.width), last_linear)
 

@@ -36,10 +36,11 @@ from advbnn.evaluation.checks import check_allowed, check_attack, check_classifi
 from advbnn.evaluation.identity import DataIdentity, ModelIdentity, precision_of, versions_on
 from advbnn.evaluation.outcomes import pack
 from advbnn.evaluation.records import Plan, Record, Records, check_same_settings
-from advbnn.fast.acceleration import computes_in_bf16, engine_of
+from advbnn.fast.acceleration import computes_in_bf16, engine_of, rough_gradients
 from advbnn.modules import device_of, dtype_of, evaluating, explain_input_errors, without_parameter_gradients
 from advbnn.progress import listening
 from advbnn.randomness import check_seed, crafting_seed, scoring_seed, seeded_globally, with_fresh_state
+from advbnn.threads import few_threads
 
 CLEAN = "clean"
 
@@ -74,6 +75,8 @@ class Options(TypedDict, total=False):
             rounding, but is noted in its `versions`. Attacks from outside `advbnn.attacks` get the model itself, in
             evaluation mode and without gradients of its parameters.
         precision: `"full"`, or `"bf16"` for matrix products in bfloat16, which the records state; see `accelerate`.
+        gradients: the precision of the gradients of attacks; as `precision` by default. `"bf16"` is faster on a GPU,
+            and stated in the records. Attacks choose their points, and points are scored, in `precision` all the same.
     """
 
     samples: int
@@ -89,6 +92,7 @@ class Options(TypedDict, total=False):
     overwrite: bool
     engine: str
     precision: str
+    gradients: str | None
 
 
 def evaluate(model: nn.Module, data: Examples, attacks: Attacks = None, **options: Unpack[Options]) -> Records:
@@ -99,7 +103,7 @@ def evaluate(model: nn.Module, data: Examples, attacks: Attacks = None, **option
         data: the examples, such as `advbnn.data.load("digits").test`.
         attacks: one attack, or attacks by name; None or `"clean"` for the clean accuracy.
         options: `samples=20`, `seeds=3`, `rows`, `label`, `out`, `overwrite`, `progress`, `batch_size=250`, `rule`,
-            `exact`, `engine`, `precision` and `command`; see `Options`.
+            `exact`, `engine`, `precision`, `gradients` and `command`; see `Options`.
     """
     evaluation = Evaluation(model, data, **options)
     records = Records()
@@ -127,8 +131,9 @@ class Evaluation:
         self._label, self._command = options.get("label"), options.get("command", "")
         self._overwrite = options.get("overwrite", False)
         engine, precision = options.get("engine", "auto"), options.get("precision", "full")
+        how = {"gradients": options.get("gradients"), "batch_size": self.batch_size}
         # a source is accelerated once, not for every batch
-        self._accelerated = functools.cache(lambda network: accelerated(network, engine, precision))
+        self._accelerated = functools.cache(lambda network: accelerated(network, engine, precision, **how))
         self.fast, self.device = self._accelerated(model), device_of(model, data.device)
         if self.rule not in RULES:
             raise unknown("rule", self.rule, RULES)
@@ -138,7 +143,7 @@ class Evaluation:
         self.seed_list = tuple(check_seed(seed, "seeds") for seed in listed)
         if not self.seed_list or len(set(self.seed_list)) != len(self.seed_list):
             raise ArgumentError(f"seeds must be a positive count or a list of distinct seeds, got {shown(seeds)}")
-        n = len(data) if self.rows is None else check_rows(self.rows, len(data))
+        self._examples = n = len(data) if self.rows is None else check_rows(self.rows, len(data))
         if n < 100:
             width = f"{n} images: the 95 % interval of an accuracy spans up to {min(100, 200 / n**0.5):.0f} points"
             advice = "evaluate at least 100, and 1,000 or more to see differences of a few points"
@@ -149,11 +154,18 @@ class Evaluation:
         """Whether the classifier is the exact mean over the members of the network; see `predict`."""
         if not self._may_be_exact or not members(self.model, at_most=EXACT_UP_TO):
             return False
-        stored, labels = next(iter(self.data.gather([torch.arange(1)])))
-        x, _ = self.prepared(to_float(stored), labels)
         with self.explain_input_errors():
             # a member may be random itself, which only a pass shows
-            return predict(self.model, x).exact
+            return predict(self.model, self._first_input).exact
+
+    @functools.cached_property
+    def _first_input(self) -> Tensor:
+        stored, labels = next(iter(self.data.gather([torch.arange(1)])))
+        return self.prepared(to_float(stored), labels)[0]
+
+    def few_threads(self) -> AbstractContextManager[None]:
+        """Within the block, passes on a CPU use as many threads as a batch can occupy; see `advbnn.threads`."""
+        return few_threads(self.model, self._first_input, min(self.batch_size, self._examples))
 
     @functools.cached_property
     def plan(self) -> Plan:
@@ -167,7 +179,7 @@ class Evaluation:
             rule=self.rule,
             seeds=self.seed_list,
             batch_size=self.batch_size,
-            precision=precision_of(self.model, self.device, computes_in_bf16(self.fast)),
+            precision=precision_of(self.model, self.device, computes_in_bf16(self.fast), rough_gradients(self.fast)),
         )
 
     def planned(self, name: str, attack: Perturbation | None, **fields: Any) -> Plan:
@@ -253,6 +265,10 @@ class Evaluation:
         """
         if (finished := self.finished(plans)) is not None:
             return finished
+        with self.few_threads():
+            return self._measure(plans, work, details, keeps)
+
+    def _measure(self, plans: Sequence[Plan], work: Work, details: Details | None, keeps: str) -> Records:
         versions = versions_on(self.device)
         store = (
             None

@@ -1,12 +1,13 @@
 """Any classifier in a form that every attack can run on: logits as outputs, finite gradients."""
 
+import functools
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from advbnn.bayes.prediction import are_probabilities
-from advbnn.bayes.protocol import HasMembers, Member, members
+from advbnn.bayes.protocol import HasMembers, Member, members, posterior_mean
 from advbnn.fast.acceleration import accelerate
 from advbnn.modules import evaluating
 from advbnn.randomness import seeded, with_fresh_state
@@ -45,6 +46,12 @@ class Attackable(HasMembers):
         found = members(self.model)
         return tuple(Member(one.weight, Attackable(one.net, self.returns_probabilities)) for one in found)
 
+    @functools.cached_property
+    def mean(self) -> "Attackable | None":
+        """The posterior-mean network, if there is one; the same object each time, so that it is accelerated once."""
+        found = posterior_mean(self.model)
+        return None if found is None else Attackable(found, self.returns_probabilities)
+
     def logits(self, x: Tensor) -> Tensor:
         """Logits with the gradients of the model; zero where it has none."""
         outputs: Tensor = self.model(x)
@@ -68,10 +75,10 @@ def attackable(model: nn.Module, x: Tensor) -> Attackable:
     return Attackable(model, isinstance(outputs, Tensor) and bool(are_probabilities(outputs)))
 
 
-def accelerated(model: nn.Module, engine: str = "auto", precision: str = "full") -> nn.Module:
-    """`accelerate(model)`; of an `Attackable`, the network inside, whose structure the fast engine knows."""
+def accelerated(model: nn.Module, engine: str = "auto", precision: str = "full", **how: Any) -> nn.Module:
+    """`accelerate(model, ...)`; of an `Attackable`, the network inside, whose structure the fast engine knows."""
     if isinstance(model, Attackable):
-        fast = Attackable(accelerate(model.model, engine, precision), model.returns_probabilities)
+        fast = Attackable(accelerate(model.model, engine, precision, **how), model.returns_probabilities)
         fast.known_random = model.known_random
         return fast
-    return accelerate(model, engine, precision)
+    return accelerate(model, engine, precision, **how)

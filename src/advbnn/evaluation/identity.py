@@ -71,12 +71,17 @@ class DataIdentity:
         return cls(name=data.name, sha256=data.fingerprint(), n=len(chosen), rows=ranges(chosen))
 
 
-def precision_of(model: nn.Module, device: torch.device, bf16: bool = False) -> str:
-    """The dtype of the weights, autocast if it is on, and on CUDA whether float32 products use TF32."""
+def precision_of(model: nn.Module, device: torch.device, bf16: bool = False, rough_gradients: bool = False) -> str:
+    """The dtype of the weights, autocast if it is on, and on CUDA whether float32 products use TF32.
+
+    With `rough_gradients` those of attacks are in bfloat16, and all else is not.
+    """
     dtype = str(dtype_of(model)).removeprefix("torch.")
     if bf16 or torch.is_autocast_enabled(device.type):
         half = torch.bfloat16 if bf16 else torch.get_autocast_dtype(device.type)
         dtype += f", autocast {str(half).removeprefix('torch.')}"
+    if rough_gradients:
+        dtype += ", gradients of attacks bfloat16"
     if device.type != "cuda":
         return dtype
     matmul = "off" if torch.get_float32_matmul_precision() == "highest" else "on"

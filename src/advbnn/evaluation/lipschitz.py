@@ -18,6 +18,7 @@ from advbnn.evaluation.batchwise import Batch, Work
 from advbnn.evaluation.records import Records, Spread
 from advbnn.modules import evaluating, without_parameter_gradients
 from advbnn.randomness import scoring_seed, seeded
+from advbnn.repeatability import passes_needed
 
 _DUAL = {"linf": 1.0, "l2": 2.0, "l1": math.inf}
 
@@ -100,7 +101,9 @@ def _slopes(
     <d|m|, g>, since |m| = <d|m|, m>.
     """
     with evaluating(model), without_parameter_gradients(model), seeded(seed, x.device):
-        gradients = torch.stack([input_gradient(model, x, y, Objective()).gradient for _ in range(samples)], 1)
+        passes = passes_needed(model, x, samples)
+        gradients = torch.stack([input_gradient(model, x, y, Objective()).gradient for _ in range(passes)], 1)
+    gradients = gradients.expand(-1, samples, *gradients.shape[2:]) if passes < samples else gradients
     with torch.enable_grad():
         mean = gradients.mean(1).requires_grad_()
         (steepest,) = torch.autograd.grad(_dual_norm(mean, threat).sum(), mean)
@@ -113,7 +116,8 @@ def _slopes(
 def _losses(model: nn.Module, x: Tensor, y: Tensor, samples: int, seed: int | None) -> Tensor:
     """The cross-entropy under each weight sample, [n, samples]."""
     with evaluating(model), seeded(seed, x.device):
-        return torch.stack([cross_entropy(model(x), y) for _ in range(samples)], 1)
+        passes = passes_needed(model, x, samples)
+        return torch.stack([cross_entropy(model(x), y) for _ in range(passes)], 1).expand(-1, samples)
 
 
 def _mean_and_errors(values: Tensor) -> dict[str, float]:

@@ -14,6 +14,7 @@ from advbnn.evaluation.batchwise import Batch, batchwise
 from advbnn.evaluation.checks import Perturbation, check_allowed, check_attack, check_model_and_examples
 from advbnn.evaluation.intervals import mean_interval
 from advbnn.randomness import crafting_seed, scoring_seed, seeded, with_fresh_state
+from advbnn.repeatability import passes_needed
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,9 @@ def _outputs(model: nn.Module, x: Tensor, samples: int, seed: int | None) -> tup
     if not isinstance(x, Tensor):
         raise ArgumentTypeError(f"x must be a tensor, got {type(x).__name__}; use torch.as_tensor")
     with modules.evaluating(model), seeded(seed, x.device), modules.explain_input_errors(model, "x", x.shape, x.dtype):
-        outputs, weights = outputs_and_weights(with_fresh_state(model), x, samples)
+        fresh = with_fresh_state(model)
+        outputs, weights = outputs_and_weights(fresh, x, passes := passes_needed(fresh, x, samples))
+    outputs = outputs * (samples // passes if weights is None else 1)
     first = outputs[0]
     if not isinstance(first, Tensor) or not first.is_floating_point() or first.shape[:1] != x.shape[:1]:
         came = f"{first.dtype} {list(first.shape)}" if isinstance(first, Tensor) else type(first).__name__

@@ -1,7 +1,7 @@
 """Calibration, selective prediction and detection of adversarial examples, on clean and attacked images."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any, Unpack
 
 import torch
@@ -47,19 +47,24 @@ def uncertainty(model: nn.Module, data: Examples, attacks: Attacks = None, **opt
 
 
 def ood_detection(
-    model: nn.Module, data: Examples, foreign: Mapping[str, Examples], **options: Unpack[Options]
+    model: nn.Module,
+    data: Examples,
+    foreign: Mapping[str, Examples],
+    attack: Perturbation | None = None,
+    **options: Unpack[Options],
 ) -> Records:
     """How well each of the `SCORES` separates images of other data sets from those of `data`: `auroc`, by score.
 
-    The accuracy in the records is measured on `data`.
+    An `attack` perturbs the other images, such as an `UncertaintyPGD` that makes the network certain of them. The
+    accuracy in the records is measured on `data`, without an attack.
     """
     evaluation, records = Evaluation(model, data, **options), Records()
     check_foreign(data, foreign.values())
     for name, others in foreign.items():
-        plan = replace(evaluation.plan, kind="detection", name=name, against=DataIdentity.of(others))
+        plan = evaluation.planned(name, attack, kind="detection", against=DataIdentity.of(others))
 
         def summary(results: Mapping[str, Tensor], others: Examples = others) -> Sequence[Mapping[str, Any]]:
-            found = batchwise(_work(evaluation, None, 1), others, batch_size=evaluation.batch_size).tensors["scores"]
+            found = batchwise(_work(evaluation, attack, 1), others, batch_size=evaluation.batch_size).tensors["scores"]
             return [{"auroc": _aurocs(results["scores"], found)}]
 
         records += evaluation.measure([plan], _work(evaluation, None, 1), summary)

@@ -1,8 +1,7 @@
 """Faster attacks and predictions: a model whose forward passes are compiled, or captured as CUDA graphs."""
 
+import functools
 import logging
-import warnings
-from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -10,31 +9,29 @@ import torch
 from torch import Tensor, nn
 
 from advbnn.bayes.modes import Modes
-from advbnn.bayes.protocol import HasMembers, Member, RandomNetwork, members, random_parts
+from advbnn.bayes.protocol import HasMembers, Member, RandomNetwork, members
 from advbnn.errors import ArgumentError, unknown
 from advbnn.fast.accelerated_modes import AcceleratedModes
-from advbnn.fast.compiling import ENGINES, PRECISIONS, compile_separately
-from advbnn.fast.cuda_graph import Forward, GraphedForward, check_capturable
-from advbnn.fast.inference import FusedForward, eager_forward
-from advbnn.modules import device_of, without_parameter_gradients
-from advbnn.randomness import Resampled, offers_resample, seeded, with_fresh_state
-
-_BUILD_AFTER = 3
-"""How often a kind of batch must occur before a fast pass is built for it; doubled whenever one is dropped."""
-
-_MAX_PASSES = 6
-"""Fast passes kept at a time: with and without gradient, for full batches and the last one, and some more."""
+from advbnn.fast.compiling import ENGINES, PRECISIONS
+from advbnn.fast.fast_passes import FastPasses, wants_gradient
+from advbnn.fast.inference import eager_forward
+from advbnn.modules import device_of
+from advbnn.randomness import Resampled, offers_resample, with_fresh_state
 
 _MAX_MEMBERS = 16
 """Members of a mixture that get a fast engine of their own, each with its memory; the others run as they are."""
 
-_REPEATABLE, _EQUAL = 1e-4, {"full": 0.02, "bf16": 0.1}
-"""Largest relative difference of outputs: between two runs of the model, and between a fast pass and the model."""
-
 log = logging.getLogger("advbnn")
 
 
-def accelerate(model: nn.Module, engine: str = "auto", precision: str = "full") -> nn.Module:
+def accelerate(
+    model: nn.Module,
+    engine: str = "auto",
+    precision: str = "full",
+    *,
+    gradients: str | None = None,
+    batch_size: int | None = None,
+) -> nn.Module:
     """The model in evaluation mode, run by `engine`; for attacks, `predict`, `Ensemble` and the like.
 
     For the same seed its outputs differ from the model's by rounding alone, since the random numbers come from the same
@@ -51,11 +48,16 @@ def accelerate(model: nn.Module, engine: str = "auto", precision: str = "full") 
             graphs on a GPU and eager elsewhere, where compiling takes longer than most attacks.
         precision: `"full"`, the precision of the weights, with TF32 according to torch's flags; or `"bf16"`, matrix
             products in bfloat16, with images, normalisation and outputs in float32.
+        gradients: the precision of passes that are differentiated; as the others when None.
+        batch_size: the largest batch of an attack. Smaller ones are padded to a few sizes, where that changes nothing,
+            and share their fast passes.
     """
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)
-    if precision not in PRECISIONS:
-        raise unknown("precision", precision, PRECISIONS)
+    gradients = precision if gradients is None else gradients
+    for name, value in (("precision", precision), ("gradients", gradients)):
+        if value not in PRECISIONS:
+            raise unknown(name, value, PRECISIONS)
     on_gpu = device_of(model, torch.device("cpu")).type == "cuda"
     if engine == "graph" and not on_gpu:
         raise ArgumentError("engine='graph' captures CUDA graphs, and the model is on the CPU; use 'compile' or 'auto'")
@@ -67,9 +69,12 @@ def accelerate(model: nn.Module, engine: str = "auto", precision: str = "full") 
     if engine != "eager" and offers_resample(model):
         log.info("running the model as it is: its random state is resampled at every pass")
         engine = "eager"
-    if isinstance(model, Modes) and (engine, precision) != ("eager", "full"):
-        return AcceleratedModes(model, _accelerated(model.net, engine, precision))
-    return model if (engine, precision) == ("eager", "full") else Accelerated(model, engine, precision)
+    if engine == "eager" and precision == gradients == "full":
+        return model
+    how = functools.partial(accelerate, precision=precision, gradients=gradients, batch_size=batch_size)
+    if isinstance(model, Modes):
+        return AcceleratedModes(model, _accelerated(model.net, engine, how))
+    return Accelerated(model, engine, precision, gradients, batch_size, how)
 
 
 def computes_in_bf16(model: nn.Module) -> bool:
@@ -77,43 +82,62 @@ def computes_in_bf16(model: nn.Module) -> bool:
     return any(isinstance(part, Accelerated) and part.precision == "bf16" for part in model.modules())
 
 
+def rough_gradients(model: nn.Module) -> bool:
+    """Whether a model was accelerated with `gradients="bf16"` and `precision="full"`: the gradients alone are rough."""
+    return any(isinstance(part, Accelerated) and part.rough_gradients for part in model.modules())
+
+
 def engine_of(model: nn.Module) -> str:
     """The engine that runs a model, which may be `"eager"` although `accelerate` was given another."""
     return next((part.engine for part in model.modules() if isinstance(part, Accelerated)), "eager")
 
 
-def _accelerated(networks: Iterable[nn.Module], engine: str, precision: str) -> list[nn.Module]:
-    return [
-        accelerate(network, engine if number < _MAX_MEMBERS else "eager", precision)
-        for number, network in enumerate(networks)
-    ]
+def _accelerated(networks: Iterable[nn.Module], engine: str, how: Callable[..., nn.Module]) -> list[nn.Module]:
+    return [how(network, engine if number < _MAX_MEMBERS else "eager") for number, network in enumerate(networks)]
 
 
 class Accelerated(HasMembers):
-    """The result of `accelerate`."""
+    """The result of `accelerate`; `how` accelerates its members."""
 
-    def __init__(self, model: nn.Module, engine: str, precision: str = "full") -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        engine: str,
+        precision: str,
+        gradients: str,
+        batch_size: int | None,
+        how: Callable[..., nn.Module],
+    ) -> None:
         super().__init__()
-        self.model, self.precision = model, precision
+        self.model, self.precision, self.gradients = model, precision, gradients
         self.training = model.training
-        self._requested_engine = engine
+        self._requested_engine, self._batch_size, self._how = engine, batch_size, how
         self._modules_list: list[nn.Module] | None = None
-        self._fast: _FastPasses | None = None
+        self._fast: tuple[tuple[int, ...], dict[str, FastPasses]] = ((), {})  # by precision, of weights at addresses
         self._members: tuple[tuple[int, ...], tuple[Member, ...]] | None = None
 
     @property
     def engine(self) -> str:
         """`"eager"`, `"compile"` or `"graph"`; `"eager"` once a fast pass has turned out to be impossible."""
-        return self._requested_engine if self._fast is None else self._fast.engine
+        found = {passes.engine for passes in self._fast[1].values()} or {self._requested_engine}
+        return next((engine for engine in found if engine != "eager"), "eager")
+
+    @property
+    def rough_gradients(self) -> bool:
+        """Whether differentiated passes are less precise than others, so that their outputs must decide nothing."""
+        return (self.precision, self.gradients) == ("full", "bf16")
 
     def forward(self, x: Tensor) -> Tensor:
         """The model's output for a batch."""
-        addresses = self._weight_addresses()
+        precision = self.gradients if wants_gradient(x) else self.precision
+        addresses = None if (self._requested_engine, precision) == ("eager", "full") else self._weight_addresses()
         if addresses is None or x.numel() == 0 or torch.is_autocast_enabled(x.device.type):
-            return eager_forward(self.model, x, self.precision == "bf16")
-        if self._fast is None or self._fast.addresses != addresses:
-            self._fast = _FastPasses(self.model, self._requested_engine, self.precision, addresses)
-        return self._fast(x)
+            return eager_forward(self.model, x, precision == "bf16")
+        if self._fast[0] != addresses:
+            self._fast = addresses, {}
+        if precision not in self._fast[1]:
+            self._fast[1][precision] = FastPasses(self.model, self._requested_engine, precision, self._batch_size)
+        return self._fast[1][precision](x)
 
     @property
     def support(self) -> int:
@@ -126,17 +150,18 @@ class Accelerated(HasMembers):
             return members(self.model)
         if self._members is None or self._members[0] != addresses:
             found = members(self.model)
-            fast = _accelerated((member.net for member in found), self._requested_engine, self.precision)
+            fast = _accelerated((member.net for member in found), self._requested_engine, self._how)
             pairs = zip(found, fast, strict=True)
             self._members = addresses, tuple(Member(member.weight, net) for member, net in pairs)
         return self._members[1]
 
     def extra_repr(self) -> str:
-        return f"engine={self._requested_engine!r}, precision={self.precision!r}"
+        rough = f", gradients={self.gradients!r}" if self.rough_gradients else ""
+        return f"engine={self._requested_engine!r}, precision={self.precision!r}{rough}"
 
     def __getstate__(self) -> dict[str, Any]:
         # captured graphs and compiled code do not belong to a copy
-        return {**self.__dict__, "_modules_list": None, "_fast": None, "_members": None}
+        return {**self.__dict__, "_modules_list": None, "_fast": ((), {}), "_members": None}
 
     def _weight_addresses(self) -> tuple[int, ...] | None:
         """Memory addresses of all weights; None if the network itself must run.
@@ -159,144 +184,3 @@ class Accelerated(HasMembers):
                 if tensor is not None:
                     addresses.append(tensor.data_ptr())
         return tuple(addresses)
-
-
-class _FastPasses:
-    """The fast passes of a network as long as its weights keep their addresses; the last used ones are kept.
-
-    Batches without a fast pass run the `FusedForward` that it would be built from, so a result does not depend on
-    earlier batches. The model itself runs if its `FusedForward` is not equal to it.
-    """
-
-    def __init__(self, model: nn.Module, engine: str, precision: str, addresses: tuple[int, ...]) -> None:
-        self.engine, self.addresses = engine, addresses
-        self.passes: OrderedDict[tuple[Any, ...], Forward] = OrderedDict()
-        self._model, self._bf16, self._tolerance = model, precision == "bf16", _EQUAL[precision]
-        self._fused = FusedForward(model, self._bf16)
-        self._fused_is_equal: bool | None = None
-        self._compiled: Callable[..., Tensor] | None = None
-        self._seen: Counter[tuple[Any, ...]] = Counter()
-        self._failed: set[tuple[Any, ...]] = set()
-        self._build_after = _BUILD_AFTER
-
-    def __call__(self, x: Tensor) -> Tensor:
-        if self._fused_is_equal is None:
-            self._fused_is_equal = self._check_fused(x)
-        if not self._fused_is_equal:
-            return self._eager(x)
-        key = _batch_key(x)
-        if self.engine != "eager" and key not in self.passes and key not in self._failed:
-            self._seen[key] += 1
-            if self._seen[key] >= self._build_after:
-                self._build(key, x)
-        if key not in self.passes:
-            return self._fused(x)
-        self.passes.move_to_end(key)
-        return self.passes[key](x)
-
-    def _eager(self, x: Tensor) -> Tensor:
-        return eager_forward(self._model, x, self._bf16)
-
-    def _check_fused(self, x: Tensor) -> bool:
-        """Whether the network is repeatable under a seed and its fused pass, in some memory format, equals it."""
-        expected = _seeded_output(self._eager, x)
-        reason = _difference("the model and itself", expected, _seeded_output(self._eager, x), _REPEATABLE)
-        if reason is None:
-            for self._fused.channels_last in (True, False) if x.is_cuda else (False,):
-                try:
-                    found = _seeded_output(self._fused, x)
-                except Exception as error:  # for example of a network that requires one memory format
-                    reason = _first_line(error)
-                    continue
-                reason = _difference("the model and its fused pass", expected, found, self._tolerance)
-                if reason is None:
-                    return True
-        log.info("running the model as it is: %s", reason)
-        self.engine = "eager"
-        return False
-
-    def _build(self, key: tuple[Any, ...], x: Tensor) -> None:
-        try:
-            built = self._compile() if self.engine == "compile" else self._capture(x)
-            with warnings.catch_warnings():
-                # torch's compiler reads the gradient of its input even if it is no leaf
-                warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
-                found = _seeded_output(built, x)
-            reason = _difference("the model and its fast pass", _seeded_output(self._fused, x), found, self._tolerance)
-            permanent = True
-        except RuntimeError as error:
-            reason, permanent = _first_line(error), not isinstance(error, torch.OutOfMemoryError)
-        if reason is not None:
-            log.info("running batches of shape %s eagerly: %s", tuple(x.shape), reason)
-            self._failed.add(key)
-            if permanent and not self.passes:
-                self.engine = "eager"
-            return
-        self.passes[key] = built
-        if len(self.passes) > _MAX_PASSES:
-            # batch sizes change often, as in an attack that drops broken examples
-            dropped, _ = self.passes.popitem(last=False)
-            del self._seen[dropped]
-            self._build_after *= 2
-
-    def _capture(self, x: Tensor) -> Forward:
-        check_capturable(self._fused, x)
-
-        def scratch() -> list[object]:
-            """Memory for noise, which a model may release while a captured graph still uses it."""
-            return [part.scratch for _, part in random_parts(self._model)]
-
-        with without_parameter_gradients(self._model):
-            example = self._fused.arrange(x)
-            return GraphedForward(self._fused, example, differentiable=_wants_gradient(x), memory=scratch)
-
-    def _compile(self) -> Forward:
-        if len(self.passes) == _MAX_PASSES:
-            raise RuntimeError(f"{_MAX_PASSES} other kinds of batches are compiled already")
-        fused = self._fused
-        if self._compiled is None:
-
-            def run_fused(tensors: dict[str, Tensor], x: Tensor) -> Tensor:
-                return fused.run(tensors, x)
-
-            # the compiler's own random numbers would differ from the model's
-            self._compiled = compile_separately(run_fused, fullgraph=True, options={"fallback_random": True})
-        run = self._compiled
-
-        def compiled(x: Tensor) -> Tensor:
-            with without_parameter_gradients(self._model):
-                return run(fused.sample(), fused.arrange(x))
-
-        return compiled
-
-
-def _batch_key(x: Tensor) -> tuple[Any, ...]:
-    """What a fast pass is built for: the kind of batch, with or without gradient, and torch's precision flags."""
-    flags = (torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()) if x.is_cuda else ()
-    return (tuple(x.shape), x.dtype, x.device, _wants_gradient(x), *flags)
-
-
-def _wants_gradient(x: Tensor) -> bool:
-    return torch.is_grad_enabled() and x.requires_grad
-
-
-def _seeded_output(forward: Forward, x: Tensor) -> Any:
-    """The output under a fixed seed."""
-    with seeded(1, x.device):
-        outputs: Any = forward(x)
-    return outputs.detach() if isinstance(outputs, Tensor) else outputs
-
-
-def _difference(compared: str, a: Any, b: Any, tolerance: float) -> str | None:
-    """The reason if two outputs differ by more than `tolerance` times the largest of their numbers."""
-    if not (isinstance(a, Tensor) and isinstance(b, Tensor) and a.shape == b.shape):
-        return f"the outputs of {compared} are not tensors of one shape"
-    a, b = a.double(), b.double()
-    relative = ((a - b).abs().amax() / a.abs().amax().clamp_min(torch.finfo(a.dtype).tiny)).item()
-    if relative <= tolerance:
-        return None
-    return f"under the same seed the outputs of {compared} differ by {relative:.1e} of the largest output"
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -10,6 +10,9 @@ from torch import Tensor, nn
 
 from advbnn.bayes.protocol import RandomNetwork, inner_network, random_parts
 from advbnn.fast.fused_net import FusedNet
+from advbnn.fast.pooling import fuse_pooling
+from advbnn.randomness import seeded
+from advbnn.repeatability import random_state
 
 log = logging.getLogger("advbnn")
 
@@ -46,6 +49,17 @@ class FusedForward:
     def run(self, tensors: dict[str, Tensor], x: Tensor) -> Tensor:
         return eager_forward(self._model, x, self._bf16) if self._fused_net is None else self._fused_net(tensors, x)
 
+    @torch.no_grad()
+    def only_weights_are_random(self, x: Tensor) -> bool:
+        """Whether the pass of given weights uses no random numbers; False if the weights are not sampled apart."""
+        if self._fused_net is None:
+            return False
+        with seeded(0, x.device):
+            tensors, arranged = self.sample(), self.arrange(x)
+            before = random_state(x.device)
+            self.run(tensors, arranged)
+            return torch.equal(before, random_state(x.device))
+
     def arrange(self, x: Tensor) -> Tensor:
         """The tensor in the memory format of this pass."""
         return x.contiguous(memory_format=torch.channels_last) if self.channels_last and x.dim() == 4 else x
@@ -63,7 +77,9 @@ def eager_forward(model: nn.Module, x: Tensor, bf16: bool) -> Tensor:
 
 def _fused_net(net: nn.Module, bf16: bool) -> FusedNet | None:
     try:
-        return FusedNet(net, torch.bfloat16 if bf16 else torch.float32, training=False)
+        fused = FusedNet(net, torch.bfloat16 if bf16 else torch.float32, training=False)
+        fuse_pooling(fused.structure)
+        return fused
     except Exception as error:  # copying an unknown network may raise anything
         log.info("running %s without fusing: %s", type(net).__name__, error)
         return None

@@ -1,6 +1,6 @@
 """The measurements of a defence for the leaderboard, each a record: a stopped measurement resumes."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any, Unpack
@@ -13,16 +13,17 @@ from advbnn.attacks.identity import settings_of
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.protocol import posterior_mean
 from advbnn.data.imageset import Examples
-from advbnn.defenses.published import AuthorsProtocol, Published
-from advbnn.errors import ArgumentError
+from advbnn.defenses.published import NEVER, AuthorsProtocol, Published
+from advbnn.errors import ArgumentError, unknown
 from advbnn.evaluation.accuracy import CLEAN, Evaluation, Options
-from advbnn.evaluation.audit.runner import KNOWN_SEED
+from advbnn.evaluation.audit.attack_suite import LEVELS
 from advbnn.evaluation.audit.worst_case import audit
 from advbnn.evaluation.batchwise import Batch
 from advbnn.evaluation.records import Record, Records
 from advbnn.leaderboard.from_records import EOT, FIXED, FLAT, MEAN, PROTOCOL
 from advbnn.modules import evaluating, without_parameter_gradients
-from advbnn.randomness import crafting_seed, derive_seed, seeded_globally, with_fresh_state
+from advbnn.names import LEADERBOARD_STEPS
+from advbnn.randomness import crafting_seed, derive_seed, seeded_globally
 
 EOT_SAMPLES = (1, 10, 20, 50)
 _SAME_RADIUS = 0.05
@@ -36,15 +37,12 @@ def measure(
     threat: Threat,
     *,
     level: str = "standard",
-    steps: int = 50,
+    steps: int = 20,
     eot: Sequence[int] = EOT_SAMPLES,
-    autoattack: bool = True,
+    only: Collection[str] = LEADERBOARD_STEPS,
     **options: Unpack[Options],
 ) -> Records:
-    """Everything that the leaderboard states about a network.
-
-    Clean accuracy; the authors' own protocol; the audit, with flags and the attack that knows the seed; PGD over EOT
-    samples until the curve is flat; the mean network; AutoAttack `rand` if pyautoattack is installed.
+    """Everything that the leaderboard states about a network, or the parts of it that `only` names.
 
     Args:
         published: the defence; its `samples` passes are the classifier. A classifier of one pass is never replaced by
@@ -52,29 +50,36 @@ def measure(
         model: the network; a post-hoc defence is put onto it unless it is there already.
         level: of the audit.
         steps: of PGD over EOT samples.
-        autoattack: run AutoAttack `rand` where it is installed.
+        only: `"clean"`, the clean accuracy; `"protocol"`, the authors' own; `"audit"`, with its flags; `"eot"`, PGD
+            over EOT samples until the curve is flat; `"seed"`, the attack that knows the random numbers, where the
+            audit has none; `"mean"`, the mean network; `"autoattack"`, AutoAttack `rand` if pyautoattack is installed.
         options: see `Options`; `out` makes it resumable.
     """
+    for name in only:
+        if name not in LEADERBOARD_STEPS:
+            raise unknown("only", name, LEADERBOARD_STEPS)
     if published.network is not None and not published.trained:
         model = published.network.wrap(model)
     options.setdefault("samples", published.samples)
     options.setdefault("exact", options["samples"] > 1)
     options.setdefault("seeds", 1)
     evaluation = Evaluation(model, data, **options)
-    found = evaluation.accuracy(CLEAN, None)
-    found += own_protocol(evaluation, published.protocol, threat)
-    worst = audit(model, data, threat, level, **options).records[0]
-    found += [worst]
-    if worst.details["random"]:
+    random, found = published.redrawn != NEVER, Records()
+    if "clean" in only:
+        found += evaluation.accuracy(CLEAN, None)
+    if "protocol" in only:
+        found += own_protocol(evaluation, published.protocol, threat)
+    if "audit" in only:
+        found += audit(model, data, threat, level, **options).records
+    if "eot" in only and random:
         found += plateau(evaluation, threat, steps, eot)
-        if KNOWN_SEED not in worst.details and not evaluation.exact:
-            found += evaluation.accuracy(FIXED, FixedRandomness(threat, steps=steps, samples=evaluation.samples))
-    mean = posterior_mean(model)
-    if mean is not None:
-        label = f"{worst.model.label}{MEAN}"
+    if "seed" in only and random and not LEVELS[level].known_seed_steps and not evaluation.exact:
+        found += evaluation.accuracy(FIXED, FixedRandomness(threat, steps=steps, samples=evaluation.samples))
+    if "mean" in only and (mean := posterior_mean(model)) is not None:
+        label = f"{evaluation.plan.model.label}{MEAN}"
         alone = Evaluation(mean, data, **options | {"label": label, "samples": 1})
         found += alone.accuracy(f"PGD-{steps}", PGD(threat, steps=steps))
-    if autoattack and find_spec("pyautoattack") is not None:
+    if "autoattack" in only and find_spec("pyautoattack") is not None:
         found += autoattack_rand(evaluation, threat)
     return found
 
@@ -132,7 +137,7 @@ def autoattack_rand(evaluation: Evaluation, threat: Threat) -> Records:
         right = []
         for seed in evaluation.seed_list:
             crafting = crafting_seed(seed, batch.number)
-            model = with_fresh_state(evaluation.model)
+            model = evaluation.fast  # which draws a fresh state at every pass, as the network itself would not
             with evaluating(model), without_parameter_gradients(model), seeded_globally(crafting, x.device):
                 settings: dict[str, Any] = {"norm": _NORMS[threat.norm], "eps": threat.eps, "version": "rand"}
                 attack = AutoAttack(model, seed=crafting % 2**31, device=x.device, **settings)

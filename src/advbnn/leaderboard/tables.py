@@ -111,7 +111,7 @@ def to_csv(entries: Sequence[Entry]) -> str:
 
 
 def dumbbells(entries: Sequence[Entry]) -> list[Dumbbell]:
-    """The lines of the figure: entries with a claim at their threat."""
+    """The lines of the figure: entries with a claim at their threat, or a worst case."""
     by_id, found = {entry.id: entry for entry in entries}, []
     for entry in ranked(entries):
         claim, worst = entry.claimed, entry.worst_case
@@ -122,6 +122,7 @@ def dumbbells(entries: Sequence[Entry]) -> list[Dumbbell]:
             Dumbbell(
                 name=entry.name,
                 claimed=None if claim is None else 100 * claim.accuracy,
+                protocol=None if entry.own_protocol is None else 100 * entry.own_protocol.accuracy,
                 audited=None if worst is None else 100 * worst.accuracy,
                 interval=None if worst is None else (100 * worst.interval[0], 100 * worst.interval[1]),
                 baseline=None if base is None else 100 * base.accuracy,

@@ -16,10 +16,11 @@ CONVOLUTIONS_PER_STAGE = {
 }
 
 
-def vgg(depth: int, *, classes: int, image_size: int, channels: int) -> nn.Sequential:
+def vgg(depth: int, *, classes: int, image_size: int, channels: int, wider: float = 1.0) -> nn.Sequential:
     """VGG for small images (Simonyan & Zisserman, 2015): BatchNorm, no dropout, one linear layer on top.
 
-    It is the authors' network. The paper uses VGG16 for CIFAR-10 (32 pixels) and ImageNet-143 (64 pixels).
+    It is the authors' network. The paper uses VGG16 for CIFAR-10 (32 pixels) and ImageNet-143 (64 pixels). `wider` is a
+    factor of all widths.
     """
     if image_size % 32:
         raise _wrong_size("a multiple of 32 for VGG", image_size)
@@ -27,8 +28,8 @@ def vgg(depth: int, *, classes: int, image_size: int, channels: int) -> nn.Seque
     inputs = channels
     for width, repeats in zip(STAGE_WIDTHS, CONVOLUTIONS_PER_STAGE[depth], strict=True):
         for _ in range(repeats):
-            layers += conv_norm_relu(inputs, width)
-            inputs = width
+            layers += conv_norm_relu(inputs, round(wider * width))
+            inputs = round(wider * width)
         layers.append(nn.MaxPool2d(2))
     layers.append(nn.AvgPool2d(image_size // 32))
     return classify(layers, inputs, classes)

@@ -5,10 +5,13 @@ A document marks the place of a table by `<!-- table: RECORDS/NAME -->` and `<!-
 
 - any table of their report, such as `headline`;
 - for one reproduction also `table1` and `claims`;
-- for one or several `verdicts`, and `summary:0.035,0.07`: every defence at these radii.
+- for one or several `verdicts`, and `summary:0.035,0.07`: every defence at these radii;
+- for a folder `paired:one,modes5@8/255,0.035`: these files of it, each of one network, and their differences from the
+  first, at these radii or, without `@`, at all.
 """
 
 import re
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
 
@@ -21,7 +24,10 @@ from advbnn.paper.experiment import FILE as REPRODUCTION
 from advbnn.paper.tables import claims_table, summary_table, table1, verdicts_table
 from advbnn.report.compose import compose
 from advbnn.report.elements import Table
+from advbnn.report.paired import paired_table
 from advbnn.report.style import defenses_in
+
+PAIRED = "paired"
 
 _START = re.compile(r"^<!-- table: (\S+) -->$", re.MULTILINE)
 _BLOCK = re.compile(r"^<!-- table: (\S+) -->\n(?:(?!<!-- table: ).*\n)*?<!-- end -->$", re.MULTILINE)
@@ -39,7 +45,7 @@ def refreshed(text: str, results: Path) -> str:
     def block(found: re.Match[str]) -> str:
         records, _, name = found[1].partition("/")
         name, _, radii = name.partition(":")
-        known = tables(records, radii)
+        known = _paired(results / records, radii) if name == PAIRED else tables(records, radii)
         if name not in known:
             raise unknown(f"table of {records}", name, known)
         return f"<!-- table: {found[1]} -->\n\n{known[name].markdown()}\n<!-- end -->"
@@ -86,8 +92,13 @@ def _tables(results: Path, name: str, radii: str) -> dict[str, Table]:
     return compose(records, defenses=defenses_in(folders[0])).tables()
 
 
+def _paired(folder: Path, chosen: str) -> dict[str, Table]:
+    files, _, radii = chosen.partition("@")
+    return {PAIRED: paired_table([Records.load(folder / f"{file}.json") for file in files.split(",")], _numbers(radii))}
+
+
 def _numbers(radii: str) -> list[float]:
     try:
-        return [float(eps) for eps in radii.split(",")] if radii else []
-    except ValueError:
+        return [float(Fraction(eps)) for eps in radii.split(",")] if radii else []
+    except (ValueError, ZeroDivisionError):
         raise ArgumentError(f"radii={radii!r} of a summary must be numbers, as in summary:0.035,0.07") from None

@@ -110,7 +110,7 @@ PROTOCOLS = {
         study_images=100,
         audit="quick",
         audit_radii=(0.15,),
-        audit_images=100,
+        audit_images=150,
         batch_size=250,
     ),
 }

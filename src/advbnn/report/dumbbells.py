@@ -1,4 +1,4 @@
-"""One line per defence from the accuracy that its source claims to the audited one."""
+"""One line per defence from the accuracy that its source claims, or measures by its protocol, to the audited one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 CLAIMED = Look("claimed", "claimed", "--claimed", "#1442a0", "#5a9bff", "o")
 AUDITED = Look("audited", "worst case", "--audited", "#bf5504", "#ee8a45", "s")
+PROTOCOL = Look("protocol", "its own protocol, here", "--claimed", "#1442a0", "#5a9bff", "D")
 LOOKS = (CLAIMED, AUDITED)
 
 _ROW, _WIDTH, _NAMES, _TOP, _BOTTOM = 30, 720, 280, 40, 50  # in points
@@ -20,10 +21,12 @@ _ROW, _WIDTH, _NAMES, _TOP, _BOTTOM = 30, 720, 280, 40, 50  # in points
 
 @dataclass(frozen=True, kw_only=True)
 class Dumbbell:
-    """The accuracies of one defence in percent, where known: claimed; audited, with its interval; of its baseline."""
+    """The accuracies of one defence in percent, where known: claimed; by the source's protocol on our network; audited,
+    with its interval; of its baseline."""
 
     name: str
     claimed: float | None = None
+    protocol: float | None = None
     audited: float | None = None
     interval: tuple[float, float] | None = None
     baseline: float | None = None
@@ -49,8 +52,9 @@ def dumbbells_png(path: Path, rows: Sequence[Dumbbell]) -> None:
 
 def _draw(axes: "Axes", rows: Sequence[Dumbbell]) -> None:
     for place, row in enumerate(rows):
-        if row.claimed is not None and row.audited is not None:
-            axes.plot([row.claimed, row.audited], [place, place], color=INK[1], linewidth=1, alpha=0.5, zorder=1)
+        known = [value for value in (row.claimed, row.protocol, row.audited) if value is not None]
+        if row.audited is not None and len(known) > 1:
+            axes.plot([min(known), max(known)], [place, place], color=INK[1], linewidth=1, alpha=0.5, zorder=1)
         if row.interval is not None:
             axes.plot(row.interval, [place, place], color=AUDITED.light, linewidth=4, alpha=0.35, zorder=2)
         if row.audited is None and row.claimed is not None:
@@ -67,6 +71,7 @@ def _draw(axes: "Axes", rows: Sequence[Dumbbell]) -> None:
             )
     styles: list[tuple[str, list[float | None], dict[str, Any]]] = [
         ("claimed", [row.claimed for row in rows], _mark(CLAIMED, markerfacecolor="none")),
+        ("its own protocol, here", [row.protocol for row in rows], _mark(PROTOCOL, markerfacecolor="none")),
         ("worst case, audited", [row.audited for row in rows], _mark(AUDITED)),
         ("baseline, audited", [row.baseline for row in rows], {"marker": "|", "color": INK[1]}),
     ]
@@ -74,12 +79,13 @@ def _draw(axes: "Axes", rows: Sequence[Dumbbell]) -> None:
         points = [(value, place) for place, value in enumerate(values) if value is not None]
         if points:
             x, y = zip(*points, strict=True)
-            axes.plot(x, y, linestyle="", markersize=8, markeredgewidth=1.8, zorder=3, label=label, **style)
+            style |= {"linestyle": "", "markersize": 8, "markeredgewidth": 1.8, "clip_on": False}
+            axes.plot(x, y, zorder=3, label=label, **style)
     axes.set_yticks(range(len(rows)), [row.name for row in rows])
     axes.set(ylim=(len(rows) - 0.5, -0.5), xlim=(0, 100), xlabel="accuracy under attack, %")
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x", visible=True)
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, frameon=False, fontsize=11, borderaxespad=0.2)
+    axes.legend(loc="lower left", bbox_to_anchor=(-0.5, 1), ncols=4, frameon=False, fontsize=11, borderaxespad=0.2)
 
 
 def _mark(look: Look, **more: Any) -> dict[str, Any]:

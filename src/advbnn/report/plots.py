@@ -97,6 +97,18 @@ def lines_file(path: Path, panels: Sequence[Panel], legend: Sequence[Line], *, b
             all_axes[0].legend(handles, labels, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
+def with_differences_file(path: Path, accuracies: Panel, differences: Panel) -> None:
+    """Accuracies in % and, beside them, differences in points, of the same models, with a legend below."""
+    with file_canvas(path, columns=2, width=5.0, height=4.6) as (figure, (left, right)):
+        for axes, panel, unit in ((left, accuracies, "accuracy, %"), (right, differences, "points")):
+            _draw(axes, panel)
+            axes.set(title=panel.title, ylabel=unit)
+        left.set_ylim(0, None)
+        handles = [_plot(left, Line(look=line.look)) for line in accuracies.lines]
+        labels = [line.look.title for line in accuracies.lines]
+        figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 3), frameon=False)
+
+
 def panels_svg(name: str, panels: Sequence[Panel], legend: Sequence[Line]) -> str:
     """The same for a page: accuracies in %, in panels side by side, with the legend below."""
     with svg_panels(len(panels), 480 if len(panels) == 1 else 840 / len(panels), 330) as (figure, all_axes):

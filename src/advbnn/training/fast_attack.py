@@ -21,8 +21,8 @@ Tensors = Mapping[str, Tensor]
 class Passes:
     """The two passes of the network: the input gradient of the attack, and the loss of the update.
 
-    With TRADES, the attack's target is the output for the clean input instead of the label, and the update takes clean
-    and perturbed inputs in one batch, clean ones first.
+    With TRADES, the attack's target is the output for the clean input instead of the label. If the objective
+    `takes_clean`, the update takes clean and perturbed inputs in one batch, clean ones first.
     """
 
     def __init__(

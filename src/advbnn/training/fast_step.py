@@ -207,7 +207,7 @@ class FastStep:
         oracle = FastOracle(self.attack_weights, self.seed, passes, x, attack.steps * attack.eot + trades)
         target = oracle.outputs(x) if trades else y
         x_adv = attack._perturb(oracle, x, target)  # type: ignore[arg-type]
-        return torch.cat([x, x_adv]) if trades else x_adv, oracle.streams
+        return torch.cat([x, x_adv]) if self.loss.objective.takes_clean else x_adv, oracle.streams
 
     @torch.no_grad()
     def _outputs_of(self, teacher: WeightAverage, x: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from advbnn.files import file_digest, locked_folder
 from advbnn.models.initial_weights import InitialWeights, load_initial
 from advbnn.progress import ProgressBar
 from advbnn.randomness import seeded
+from advbnn.threads import few_threads
 from advbnn.training import checkpoint
 from advbnn.training.arguments import as_splits, starts
 from advbnn.training.callbacks import Augment, Callback, TensorBoard, check_callbacks
@@ -30,7 +31,7 @@ from advbnn.training.mode_plan import ModePlan, mode_plan
 from advbnn.training.provenance import provenance
 from advbnn.training.run_folder import CHECKPOINTS, RunFolder
 from advbnn.training.state import TrainingState
-from advbnn.training.suitability import check_arguments
+from advbnn.training.suitability import check_arguments, first_inputs
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -185,6 +186,7 @@ def fit(
         settings = replace(settings, defense=replace(defense, architecture=OWN))
 
     with (
+        few_threads(training.model, first_inputs(training.data.train), defense.batch_size),
         _opened(training, settings, out, resume) as run,
         ProgressBar("training" if progress and processes.leads else None) as bar,
         Journal(

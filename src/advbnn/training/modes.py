@@ -37,6 +37,7 @@ from advbnn.models import reset_parameters_
 from advbnn.models.initial_weights import InitialWeights, load_initial
 from advbnn.progress import ProgressBar
 from advbnn.randomness import seeded
+from advbnn.threads import share_of_threads
 from advbnn.training.checkpoint import save_weights
 from advbnn.training.config import Config
 from advbnn.training.interrupts import Interrupted
@@ -256,7 +257,7 @@ class _ModesFolder(RunFolder):
 
 def _train_in_parallel(run: ModesRun, out: Path, devices: list[str]) -> None:
     """Train the modes that no other process trains, one at a time on each device."""
-    threads = max(1, torch.get_num_threads() // len(devices))
+    threads = share_of_threads(len(devices))
     try:
         with tempfile.TemporaryDirectory() as place:  # the data is too large for messages
             file = Path(place) / "run"

@@ -11,6 +11,7 @@ from advbnn.bayes.likelihoods import Gaussian
 from advbnn.bayes.priors import GaussianPrior
 from advbnn.bayes.protocol import gaussian_parameters
 from advbnn.bayes.sgld import negative_log_prior
+from advbnn.defenses.ig_bnn import information_gain
 from advbnn.defenses.objective import RobustELBO
 from advbnn.training.hidden_biases import HiddenBiases
 
@@ -71,7 +72,7 @@ class RobustLoss(nn.Module):
         teacher: Tensor | None = None,
         consistency: float = 0.0,
     ) -> Loss:
-        """The loss of a batch, with fresh weight samples; only TRADES uses the clean inputs.
+        """The loss of a batch, with fresh weight samples; TRADES and IG-BNN use the clean inputs.
 
         The `kl_factor` multiplies alpha / N. The `share` multiplies the data term: the size of this shard over the mean
         size of the shards, so that the mean over shards is the mean over examples. The `teacher` gives outputs for the
@@ -102,8 +103,8 @@ class RobustLoss(nn.Module):
         self, x: Tensor, x_adv: Tensor, y: Tensor, teacher: Tensor | None, consistency: float
     ) -> tuple[Tensor, Tensor]:
         """The data term of each example with one weight sample, and the score of its perturbed input."""
-        # one pass, so that both halves of TRADES have the same weights and batch statistics
-        outputs = self.model(x_adv if self.objective.trades is None else torch.cat([x, x_adv]))
+        # one pass, so that both halves have the same weights and batch statistics
+        outputs = self.model(torch.cat([x, x_adv]) if self.objective.takes_clean else x_adv)
         return data_terms(self.objective, outputs, y, self.log_noise, teacher, consistency)
 
 
@@ -116,12 +117,22 @@ def data_terms(
     consistency: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """The data term of each example and the score of its perturbed input, from the outputs for perturbed inputs or,
-    with TRADES, for clean ones and then perturbed ones; see `RobustLoss.forward`."""
+    if the objective `takes_clean`, for clean ones and then perturbed ones; see `RobustLoss.forward`.
+
+    Outputs [n, K, classes] are those of the particles of IG-BNN: the term is their mean loss.
+    """
     likelihood, beta = objective.likelihood, objective.trades
-    if beta is None:
+    clean, outputs = outputs.chunk(2) if objective.takes_clean else (outputs, outputs)
+    if outputs.dim() == 3:
+        count = outputs.shape[1]
+        term = likelihood.nll(outputs.flatten(0, 1), y.repeat_interleave(count, 0), log_noise).view(-1, count).mean(1)
+        if objective.information_gain:
+            change = information_gain(outputs) - information_gain(clean)
+            term = term + objective.information_gain * change.abs()
+        outputs = outputs.mean(1)
+    elif beta is None:
         term = likelihood.nll(outputs, y, log_noise)
     else:
-        clean, outputs = outputs.chunk(2)
         term = likelihood.nll(clean, y, log_noise) + beta * likelihood.kl(clean, outputs, log_noise)
     if teacher is not None:
         term = term + consistency * likelihood.kl(teacher, outputs, log_noise)

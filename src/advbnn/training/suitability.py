@@ -58,7 +58,7 @@ def check_suitable(model: nn.Module, examples: Examples, defense: Defense, proce
 
 def check_last_batch(model: nn.Module, batches: Batches | StreamBatches, defense: Defense) -> None:
     """Refuse a last batch of one example if a BatchNorm layer would have one value per channel, and no variance."""
-    together = 2 if defense.objective.trades is not None else 1  # TRADES sends clean and attacked images together
+    together = 2 if defense.objective.takes_clean else 1  # clean and attacked images together
     if together * (batches.size(len(batches) - 1) // batches.world) > 1:
         return
     ((x, _),) = batches.examples.gather([torch.zeros(1, dtype=torch.long)])
@@ -74,10 +74,16 @@ def check_last_batch(model: nn.Module, batches: Batches | StreamBatches, defense
         ) from error
 
 
+def first_inputs(examples: Examples) -> Tensor:
+    """The first two inputs, or one if there is no other."""
+    ((x, _),) = examples.gather([torch.arange(min(2, len(examples)))])
+    return to_float(x)
+
+
 def check_forward(model: nn.Module, examples: Examples) -> Tensor:
     """Outputs for two examples; refuses a network that does not accept them, or has too few outputs for the labels."""
-    ((x, _),) = examples.gather([torch.arange(min(2, len(examples)))])
-    x = to_float(x).to(device_of(model, x.device))
+    x = first_inputs(examples)
+    x = x.to(device_of(model, x.device))
     try:
         # all parts in evaluation mode, so that no running statistics change
         with torch.no_grad(), training(model), evaluating(model), seeded(0, x.device):

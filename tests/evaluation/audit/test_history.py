@@ -5,7 +5,6 @@ import torch
 from torch import Tensor, nn
 
 from advbnn.attacks import PGD
-from advbnn.attacks.oracle import is_random
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.prediction import Ensemble, predict
 from advbnn.data import to_float
@@ -14,6 +13,7 @@ from advbnn.evaluation.attackable import attackable
 from advbnn.evaluation.audit.history import History, candidates, look_back
 from advbnn.evaluation.identity import ModelIdentity
 from advbnn.randomness import Resampled
+from advbnn.repeatability import is_random
 from cheats import Counting, Jittered, Wrapped
 from inconsistent_nets import SOURCES, ByMethod, Fresh, Offering, PerBatch, Sticky, Tired, Unseeded
 from trained_nets import bnn, digits, net

@@ -1,5 +1,6 @@
 import math
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -7,7 +8,7 @@ from torch import Tensor, nn
 
 from advbnn.bayes.mean_field import bayesianize
 from advbnn.bayes.prediction import predict
-from advbnn.evaluation.audit.sequential_test import CertainSet, Verdict, padded, sequential_test
+from advbnn.evaluation.audit.sequential_test import CertainSet, Verdict, sequential_test
 from advbnn.randomness import seeded
 from trained_nets import digits
 
@@ -91,23 +92,19 @@ def test_agrees_with_a_large_ensemble_for_any_batch_size() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-@pytest.mark.parametrize(("count", "size"), [(1, 6), (6, 6), (7, 25), (26, 100), (100, 100)])
-def test_rows_are_padded_to_few_sizes(count: int, size: int) -> None:
-    assert padded(torch.arange(count), 100).tolist() == [*range(count), *[count - 1] * (size - count)]
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpu_sees_few_batch_sizes_and_decides_the_same() -> None:
-    net = nn.Linear(5, 3)
-    model = bayesianize(net, init_std=0.5).cuda()
-    x, y = torch.randn(40, 5).cuda(), torch.zeros(40, dtype=torch.int64).cuda()
-    sizes = set()
-    net.register_forward_pre_hook(lambda _, inputs: sizes.add(len(inputs[0])))
-    options = {"seed": 0, "max_weight_samples": 100}
-    many = sequential_test(model, x, y, batch_size=32, **options)
-    assert sizes <= {2, 8, 32}
-    alone = [sequential_test(model, x[i : i + 1], y[:1], batch_size=1, **options).weight_samples for i in range(40)]
-    assert (many.weight_samples == torch.cat(alone)).float().mean() > 0.9  # up to rounding
+@pytest.mark.parametrize("rule", ["probability", "vote"])
+def test_blocks_of_weight_samples_decide_as_single_ones(rule: str) -> None:
+    """On a GPU several weight samples are passed before the host looks: the decisions and their number are the same."""
+    with seeded(0):
+        model = bayesianize(nn.Linear(5, 3), init_std=0.5)
+        x = torch.randn(40, 5)
+    y = torch.where(torch.arange(40) % 2 == 0, model.net(x).argmax(1), 0)
+    options: dict[str, Any] = {"seed": 0, "max_weight_samples": 100, "rule": rule}
+    single = sequential_test(model, x, y, **options)
+    assert single.correct.any() and single.wrong.any() and not (single.correct | single.wrong).all()
+    with patch("advbnn.evaluation.audit.sequential_test._block", lambda number, device: 1 + number // 3):
+        for one, other in zip(single, sequential_test(model, x, y, **options), strict=True):
+            assert (one == other).float().mean() > 0.9  # up to rounding
 
 
 def certain_set(*radii: list[float], model: nn.Module | None = None, **options: Any) -> CertainSet:

@@ -106,3 +106,21 @@ def test_contenders_are_compared_again_where_ensembles_disagree() -> None:
 
     assert worst.choose(compare)[:, 0].tolist() == [CONTENDERS - 1, 0, CONTENDERS - 1]
     assert compared == [[1]] * CONTENDERS
+
+
+def test_a_point_is_compared_once_however_often_the_worst_is_chosen() -> None:
+    worst, compared = WorstPoints(torch.zeros(2, 1)), []
+
+    def compare(points: Tensor, rows: Tensor) -> Tensor:
+        compared.extend(zip(points[:, 0].tolist(), rows.tolist(), strict=True))
+        return points[:, 0].double()
+
+    for number in (3.0, 2.0):
+        worst.offer(torch.full((2, 1), number), torch.full((2,), 0.5 + number / 100).double(), torch.arange(2))
+        assert worst.choose(compare)[:, 0].tolist() == [number] * 2
+    assert compared == [(3.0, 0), (3.0, 1), (2.0, 0), (2.0, 1)]
+    for number in (4.0, 5.0, 1.0):  # the last one replaces the most harmless one, of the first image alone
+        chance = torch.tensor([0.5 + number / 100, 1.0]).double()
+        worst.offer(torch.full((2, 1), number), chance, torch.arange(2))
+    assert worst.choose(compare)[:, 0].tolist() == [1.0, 2.0]
+    assert len(set(compared)) == len(compared)

@@ -12,7 +12,7 @@ from advbnn.attacks import APGD, ARC, FAB, NES, PGD, Attack, HopSkipJump, Square
 from advbnn.attacks.identity import settings_of
 from advbnn.attacks.oracle import Oracle
 from advbnn.attacks.threat import Threat
-from advbnn.bayes.protocol import EXACT_UP_TO, members, posterior_mean
+from advbnn.bayes.protocol import EXACT_UP_TO, members
 from advbnn.evaluation.accuracy import Perturbation
 from advbnn.evaluation.attackable import Attackable
 from advbnn.names import AUDIT_LEVELS
@@ -162,10 +162,8 @@ def attack_suite(
     entries.append(SuiteEntry("APGD-CE", WHITE_BOX, APGD(threat, **apgd)))
     # a source may be random where the network is not; a deterministic source runs once all the same
     surrogate = replace(grid[-2], eot=most_eot)
-    sources = dict(transfer_from)
-    mean = posterior_mean(model.model)
-    if mean is not None:
-        sources = {"its mean network": Attackable(mean, model.returns_probabilities), **sources}
+    mean = {} if model.mean is None else {"its mean network": model.mean}
+    sources: dict[str, nn.Module] = {**mean, **transfer_from}
     entries += [SuiteEntry(f"from {name}", TRANSFER, Transfer(net, surrogate)) for name, net in sources.items()]
     square = Square(threat, queries=query_factor * level.square_queries, **black_box)
     entries.append(SuiteEntry("Square", BLACK_BOX, square))

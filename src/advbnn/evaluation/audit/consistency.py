@@ -5,6 +5,7 @@ attack or an evaluation calls it.
 """
 
 import copy
+import functools
 import math
 from collections.abc import Callable
 
@@ -89,6 +90,7 @@ def _points(model: Attackable, x: Tensor, y: Tensor, threat: Threat, seed: int) 
 
 
 def _changes(model: Attackable, other: Attackable, z: Tensor, seed: int, random: bool) -> dict[str, Tensor]:
+    @functools.cache
     def plain(seed: int) -> Tensor:
         with torch.no_grad(), without_parameter_gradients(model):
             return _probabilities(model, z, seed)

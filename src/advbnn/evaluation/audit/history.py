@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from advbnn.attacks.oracle import random_state
 from advbnn.modules import evaluating
 from advbnn.randomness import derive_seed, offers_resample, seeded
+from advbnn.repeatability import random_state
 
 _SEEDS = 400
 """Seeds of the passes. Each is used three times, so that a state that is kept for 1,000 passes changes meanwhile."""

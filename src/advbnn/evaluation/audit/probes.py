@@ -36,7 +36,7 @@ def probe(
 
     - zero_gradient: the gradient of the cross-entropy is zero in every pixel; infinite_gradient: it is NaN or infinite.
     - explained: how much of the effect of small random steps on the margin the gradient predicts, at most 1.
-    - cosine: the mean cosine between the gradients of two weight samples; NaN where one is zero.
+    - cosine: the mean cosine between the gradients of two weight samples; NaN where one is zero, or if not `random`.
     - repeat: the total variation, 0 to 1, between two predictions under the same seed.
     - reseeds: a forward pass sets torch's generator itself, so that a seed given to it has no effect.
     - tiny_change: the total variation between the predictions of inputs that differ by a tiny change, under the same
@@ -49,7 +49,7 @@ def probe(
     """
     with without_parameter_gradients(model), evaluating(model):
         found = {
-            **_gradients(model, x, y, threat, seed),
+            **_gradients(model, x, y, threat, seed, _SAMPLES if random else 1),
             **_predictions(model, x, threat, seed),
             **_modes(model, x, y, samples, seed),
             **memory(model, x, _nearby(x, threat), threat, seed),
@@ -57,38 +57,38 @@ def probe(
     return found | ways_of_calling(model, x, y, threat, seed, random)
 
 
-def _gradients(model: Attackable, x: Tensor, y: Tensor, threat: Threat, seed: int) -> dict[str, Tensor]:
+def _gradients(model: Attackable, x: Tensor, y: Tensor, threat: Threat, seed: int, samples: int) -> dict[str, Tensor]:
     step = even_change(threat, x[0].numel()) / 10
     low, high = threat.bounds
     # a step to either side must stay in the box
     x = x.clamp(low + step, high - step)
     total, directions = (torch.zeros(len(x), x[0].numel(), dtype=torch.float64, device=x.device) for _ in range(2))
     with seeded(seed, x.device):
-        for _ in range(_SAMPLES):
+        for _ in range(samples):
             gradient = input_gradient(model.logits, x, y, Objective()).gradient.reshape(len(x), -1).double()
             total += gradient
             directions += gradient / gradient.norm(dim=1, keepdim=True)
     # the squared norm of a sum of unit vectors is the sum of all pairwise cosines, each vector with itself included
-    cosines = directions.square().sum(1) - _SAMPLES
+    cosines = directions.square().sum(1) - samples
     return {
         "zero_gradient": (total == 0).all(1),
         "infinite_gradient": ~total.isfinite().all(1),
-        "cosine": cosines / (_SAMPLES * (_SAMPLES - 1)),
-        "explained": _explained(model, x, y, step, seed),
+        "cosine": cosines / (samples * (samples - 1)) if samples > 1 else torch.full_like(cosines, math.nan),
+        "explained": _explained(model, x, y, step, seed, samples),
     }
 
 
-def _explained(model: Attackable, x: Tensor, y: Tensor, step: float, seed: int) -> Tensor:
+def _explained(model: Attackable, x: Tensor, y: Tensor, step: float, seed: int, samples: int) -> Tensor:
     """1 - sum (a - p)^2 / sum a^2 for the changes a of the margin and the changes p that the gradient predicts."""
     objective = Objective(loss="margin")
 
     @torch.no_grad()
     def margin(z: Tensor) -> Tensor:
         with seeded(seed, x.device):
-            return mean_loss((model(z) for _ in range(_SAMPLES)), y, objective).values.double()
+            return mean_loss((model(z) for _ in range(samples)), y, objective).values.double()
 
     with seeded(seed, x.device):
-        slope = input_gradient(model, x, y, objective, _SAMPLES).gradient.double()
+        slope = input_gradient(model, x, y, objective, samples).gradient.double()
     generator = torch.Generator(x.device).manual_seed(seed)
     unexplained, changes = (torch.zeros(len(x), dtype=torch.float64, device=x.device) for _ in range(2))
     for _ in range(_DIRECTIONS):

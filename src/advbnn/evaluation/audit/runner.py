@@ -26,12 +26,14 @@ from advbnn.evaluation.audit.estimate import audit_passes, pass_seconds
 from advbnn.evaluation.audit.flags import Findings, all_flags
 from advbnn.evaluation.audit.history import look_back
 from advbnn.evaluation.audit.probes import probe
-from advbnn.evaluation.audit.sequential_test import BOUNDED, CertainSet, padded
+from advbnn.evaluation.audit.sequential_test import BOUNDED, CertainSet
 from advbnn.evaluation.audit.worst_points import WorstPoints, chance_correct
 from advbnn.evaluation.batchwise import Batch, gather
 from advbnn.evaluation.points import WORST
 from advbnn.evaluation.records import Plan, Records
+from advbnn.modules import evaluating
 from advbnn.randomness import derive_seed
+from advbnn.repeatability import is_random
 
 ERROR = 0.01
 """The probability, for each image, that the test of the infinite ensemble decides wrongly."""
@@ -80,6 +82,9 @@ class AuditRunner:
         # the first process decides, so that all run the same suite
         self.history = gather(look_back(model, x[:2], derive_seed(evaluation.seed_list[0], "history")))[0]
         model.known_random = random = self.history.random
+        if model.mean is not None:
+            with evaluating(model.mean):
+                model.mean.known_random = is_random(model.mean, x[:2])
         pixels = x[0].numel()
         self.model, self.level, self.random, self._save = model, level, random, save
         # the mean over a finite support is exact: a deterministic classifier, though attacks sample the network
@@ -153,7 +158,8 @@ class AuditRunner:
             batch_size=self.evaluation.batch_size,
         )
         clean = self._offer(x, y, torch.arange(len(x), device=x.device), seed, worst)
-        right, correct, certain, inconclusive, known_seed = [], [], [], [], [clean > 0]
+        right, certain, inconclusive, known_seed = [], [], [], [clean > 0]
+        correct: list[Tensor] = []
         kept: list[Tensor] = []  # the points of every attack, and the worst ones, of one radius after the other
         chosen = torch.full_like(x, math.nan)
         for radius, _ in enumerate(self.suites):
@@ -161,9 +167,13 @@ class AuditRunner:
             known_seed.append(self._know_seed(radius, x, y, seed, batch, known_seed[-1] & (right[-1] != 0).all(1)))
             before, chosen = chosen, worst.choose(functools.partial(self._compare, y, seed))
             kept += [chosen] if self._save else []
-            correct.append(self._score(chosen, y, seed))
+            new = (chosen != before).flatten(1).any(1)
+            rows = new.nonzero().squeeze(1)
+            # the ensembles are the same at every radius, and so is what they say of a point that is not new
+            scored = self._score(chosen[rows], y[rows], seed) if len(rows) else correct[-1][:0]
+            correct.append(correct[-1].index_copy(0, rows, scored) if correct else scored)
             if self.sampled and self.tested:
-                sure.test(chosen, (chosen != before).flatten(1).any(1))
+                sure.test(chosen, new)
             certain.append(sure.certain.clone() if self.sampled else correct[-1][:, 0])
             inconclusive.append(sure.inconclusive.clone())
         large_eps = clean > 0
@@ -229,10 +239,7 @@ class AuditRunner:
 
     def _compare(self, y: Tensor, seed: int, points: Tensor, rows: Tensor) -> Tensor:
         """The chance that an ensemble is correct at points of the images `rows`, by weight samples for this alone."""
-        # the number of images varies, and a GPU would capture a new graph for each number
-        chosen = padded(torch.arange(len(rows)), self.evaluation.batch_size) if points.is_cuda else slice(None)
-        seed, samples = derive_seed(seed, "compare"), self.level.comparison_samples
-        log_probs = self.evaluation.log_probs(points[chosen], seed, samples)[:, : len(rows)]
+        log_probs = self.evaluation.log_probs(points, derive_seed(seed, "compare"), self.level.comparison_samples)
         return chance_correct(log_probs, y[rows], self.evaluation.samples, self.evaluation.rule)
 
     def _score(self, points: Tensor, y: Tensor, seed: int) -> Tensor:

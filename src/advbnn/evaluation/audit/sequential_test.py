@@ -6,6 +6,7 @@ certainty, on as many weight samples as the decision needs; close to a tie it st
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -58,45 +59,62 @@ def sequential_test(
     correct, wrong = (torch.zeros(len(x), dtype=torch.bool, device=x.device) for _ in range(2))
     weight_samples = torch.zeros(len(x), dtype=torch.int64, device=x.device)
     known: Tensor | None = None  # sum and sum of squares of d, log wealth of either bet: [n, 4, classes]
-    for number in range(max_weight_samples):
+    log_correct, log_wrong = -math.log(false_correct), -math.log(false_wrong)
+    # the first stake is 0, so that no point can be decided by fewer
+    number, count = 0, 1 + math.ceil(min(log_correct, log_wrong) / math.log1p(_LARGEST_STAKE))
+    while number < max_weight_samples:
         rows = (~(correct | wrong)).nonzero().squeeze(1)
         if len(rows) == 0:
             break
-        probs = _probabilities(model, x, rows, batch_size, derive_seed(seed, "decide", number))
+        seeds = [derive_seed(seed, "decide", n) for n in range(number, min(number + count, max_weight_samples))]
+        probs = _probabilities(model, x[rows], batch_size, seeds)
         if rule == "vote":
-            probs = functional.one_hot(probs.argmax(1), probs.shape[1]).to(probs)
+            probs = functional.one_hot(probs.argmax(-1), probs.shape[-1]).to(probs)
         if known is None:
-            known = probs.new_zeros(len(x), 4, probs.shape[1])
-        total, squares, for_correct, for_wrong = known[rows].unbind(1)
-        d = probs.gather(1, y[rows, None]) - probs
-        stake = (total / (1 + squares)).clamp(-_LARGEST_STAKE, _LARGEST_STAKE)
-        for_correct = for_correct + torch.log1p(stake.clamp_min(0) * d)
-        for_wrong = for_wrong + torch.log1p(stake.clamp_max(0) * d)
-        known[rows] = torch.stack([total + d, squares + d**2, for_correct, for_wrong], 1)
-        own = functional.one_hot(y[rows], d.shape[1]).bool()
-        smallest = for_correct.masked_fill(own, torch.inf).amin(1)
-        mean_wealth = for_wrong.masked_fill(own, -torch.inf).logsumexp(1) - math.log(d.shape[1] - 1)
-        correct[rows] = smallest >= -math.log(false_correct)
-        wrong[rows] = ~correct[rows] & (mean_wealth >= -math.log(false_wrong))
-        weight_samples[rows] = number + 1
+            known = probs.new_zeros(len(x), 4, probs.shape[-1])
+        before = known[rows].unbind(1)
+        d = probs.gather(-1, y[rows].expand(len(seeds), -1)[..., None]) - probs
+        total, squares = ((start + values.cumsum(0)) for start, values in zip(before, (d, d**2), strict=False))
+        # chosen before each weight sample
+        past, past_squares = (torch.cat([s[None], v[:-1]]) for s, v in zip(before, (total, squares), strict=False))
+        stake = (past / (1 + past_squares)).clamp(-_LARGEST_STAKE, _LARGEST_STAKE)
+        for_correct = before[2] + torch.log1p(stake.clamp_min(0) * d).cumsum(0)
+        for_wrong = before[3] + torch.log1p(stake.clamp_max(0) * d).cumsum(0)
+        known[rows] = torch.stack([total[-1], squares[-1], for_correct[-1], for_wrong[-1]], 1)
+        own = functional.one_hot(y[rows], d.shape[-1]).bool()
+        smallest = for_correct.masked_fill(own, torch.inf).amin(-1)
+        mean_wealth = for_wrong.masked_fill(own, -torch.inf).logsumexp(-1) - math.log(d.shape[-1] - 1)
+        says_correct = smallest >= log_correct
+        decided = says_correct | (mean_wealth >= log_wrong)
+        # the first weight sample that decides, or else the last one
+        last = torch.where(decided.any(0), decided.int().argmax(0), len(seeds) - 1)[None]
+        correct[rows] = says_correct.gather(0, last)[0]
+        wrong[rows] = (decided & ~says_correct).gather(0, last)[0]
+        number += len(seeds)
+        weight_samples[rows] = number - len(seeds) + last[0] + 1
+        count = _block(number, x.device)
     return Verdict(correct, wrong, weight_samples)
 
 
-def _probabilities(model: nn.Module, x: Tensor, rows: Tensor, batch_size: int, seed: int) -> Tensor:
-    probs = []
+def _block(number: int, device: torch.device) -> int:
+    """How many weight samples are passed, after `number` of them, before the host looks which points are open.
+
+    It waits for a GPU to see that. Passes of points that are decided meanwhile are wasted, an eighth at most.
+    """
+    return 1 + number // 8 if device.type == "cuda" else 1
+
+
+def _probabilities(model: nn.Module, x: Tensor, batch_size: int, seeds: Sequence[int]) -> Tensor:
+    """The probabilities at n points of the weight samples of these seeds, [seeds, n, classes]."""
+    parts = x.split(batch_size)
+
+    def probs(part: Tensor, seed: int) -> Tensor:
+        with seeded(seed, x.device):
+            logits: Tensor = model(part)
+        return logits.softmax(1).double()
+
     with evaluating(model):
-        for part in rows.split(batch_size):
-            # the number of open points shrinks, and a GPU would capture a new graph for each number
-            padded_rows = padded(part, batch_size) if x.is_cuda else part
-            with seeded(seed, x.device):
-                probs.append(model(x[padded_rows])[: len(part)].softmax(1).double())
-    return torch.cat(probs)
-
-
-def padded(rows: Tensor, batch_size: int) -> Tensor:
-    """The rows, the last one repeated until they are a batch, a quarter or a sixteenth of one."""
-    size = next(size for size in (batch_size // 16, batch_size // 4, batch_size) if size >= len(rows))
-    return torch.cat([rows, rows[-1:].expand(size - len(rows))])
+        return torch.stack([torch.cat([probs(part, seed) for part in parts]) for seed in seeds])
 
 
 class CertainSet:

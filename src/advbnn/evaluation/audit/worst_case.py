@@ -65,8 +65,8 @@ def audit(
         save_points: a file for the points of every attack and the worst ones; with several radii, a file for each,
             see `points_file`.
         options: as for `evaluate`: `samples=20`, `rows`, `label`, `out`, `overwrite`, `progress`, `batch_size=250`,
-            `rule`, `exact`, `engine`, `precision` and `command`; see `Options`. `seeds` is 1 by default, as every seed
-            repeats the whole audit.
+            `rule`, `exact`, `engine`, `precision`, `gradients` and `command`; see `Options`. `seeds` is 1 by
+            default, as every seed repeats the whole audit.
     """
     threats, sources, given = _by_radius(threat), dict(transfer_from or {}), dict(attacks or {})
     if level not in LEVELS:
@@ -80,43 +80,44 @@ def audit(
             raise ArgumentError(f"attack {name!r} has {attack.threat}; use a threat of this audit: {threats}")
     options.setdefault("seeds", 1)
     evaluation = Evaluation(model, data, **options)
-    for one in [points] if isinstance(points, Path | str | Points) else points:
-        given |= _stored_points(one if isinstance(one, Points) else Points.load(one), evaluation, threats)
-    files = {} if save_points is None else {one: points_file(save_points, one, threats) for one in threats}
+    with evaluation.few_threads():
+        for one in [points] if isinstance(points, Path | str | Points) else points:
+            given |= _stored_points(one if isinstance(one, Points) else Points.load(one), evaluation, threats)
+        files = {} if save_points is None else {one: points_file(save_points, one, threats) for one in threats}
 
-    def save(found: Sequence[Mapping[str, Tensor]]) -> None:
-        for threat, sets in zip(threats, found, strict=True):
-            rows = torch.arange(len(data)) if evaluation.rows is None else row_numbers(evaluation.rows, len(data))
-            identity, command = evaluation.plan.model, options.get("command", "")
-            Points.made(sets, rows, data, threat, identity, command).save(files[threat])
+        def save(found: Sequence[Mapping[str, Tensor]]) -> None:
+            for threat, sets in zip(threats, found, strict=True):
+                rows = torch.arange(len(data)) if evaluation.rows is None else row_numbers(evaluation.rows, len(data))
+                identity, command = evaluation.plan.model, options.get("command", "")
+                Points.made(sets, rows, data, threat, identity, command).save(files[threat])
 
-    runner = AuditRunner(
-        evaluation,
-        options,
-        threats,
-        LEVELS[level],
-        transfer_from=sources,
-        given=given,
-        save=None if save_points is None else save,
-    )
-    settings = {
-        "name": "audit",
-        "level": settings_of(LEVELS[level]),
-        "transfer_from": {name: ModelIdentity.of(source).sha256 for name, source in sources.items()},
-        "attacks": {name: attack_settings(attack) for name, attack in given.items()},
-    }
-    plan = replace(evaluation.plan, kind=WORST_CASE, name=level, attack=settings)
-    plans = [replace(plan, threat=one) for one in threats]
-    finished = evaluation.finished(plans)
-    if finished is not None and not all(file.exists() for file in files.values()):
-        raise ArgumentError(
-            f"{evaluation.out} holds this audit, finished without its points; give another --out (out=)"
+        runner = AuditRunner(
+            evaluation,
+            options,
+            threats,
+            LEVELS[level],
+            transfer_from=sources,
+            given=given,
+            save=None if save_points is None else save,
         )
-    if evaluation.progress and finished is None and world().leads:
-        seconds = runner.estimated_seconds() / world().size
-        words = f"{level} audit of {evaluation.plan.n:,} images: roughly {duration(seconds)}"
-        print(words, file=sys.stderr, flush=True)
-    return Audit(runner.run(plans))
+        settings = {
+            "name": "audit",
+            "level": settings_of(LEVELS[level]),
+            "transfer_from": {name: ModelIdentity.of(source).sha256 for name, source in sources.items()},
+            "attacks": {name: attack_settings(attack) for name, attack in given.items()},
+        }
+        plan = replace(evaluation.plan, kind=WORST_CASE, name=level, attack=settings)
+        plans = [replace(plan, threat=one) for one in threats]
+        finished = evaluation.finished(plans)
+        if finished is not None and not all(file.exists() for file in files.values()):
+            raise ArgumentError(
+                f"{evaluation.out} holds this audit, finished without its points; give another --out (out=)"
+            )
+        if evaluation.progress and finished is None and world().leads:
+            seconds = runner.estimated_seconds() / world().size
+            words = f"{level} audit of {evaluation.plan.n:,} images: roughly {duration(seconds)}"
+            print(words, file=sys.stderr, flush=True)
+        return Audit(runner.run(plans))
 
 
 def points_file(path: Path | str, threat: Threat, threats: Sequence[Threat]) -> Path:

@@ -56,11 +56,13 @@ class WorstPoints:
     Attributes:
         points: a few for each image, in no order, [contenders, n, ...].
         chance: `chance_correct` at these, [contenders, n].
+        compared: the same on more weight samples, NaN where it is not known.
     """
 
     def __init__(self, x: Tensor) -> None:
         self.points = x.repeat(CONTENDERS, *[1] * x.ndim)
         self.chance = torch.full(self.points.shape[:2], math.inf, dtype=torch.float64, device=x.device)
+        self.compared = torch.full_like(self.chance, math.nan)
 
     @property
     def surviving(self) -> Tensor:
@@ -70,18 +72,22 @@ class WorstPoints:
     def offer(self, points: Tensor, chance: Tensor, rows: Tensor) -> None:
         """Each point of the images `rows` takes the place of the least dangerous one, if it is more dangerous."""
         least, place = self.chance[:, rows].max(0)
-        better = chance < least
-        self.points[place[better], rows[better]] = points[better]
-        self.chance[place[better], rows[better]] = chance[better]
+        better = (chance < least).nonzero().squeeze(1)
+        where = place[better], rows[better]
+        self.points[where], self.chance[where], self.compared[where] = points[better], chance[better], math.nan
 
     def choose(self, compare: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         """The worst point of each image, [n, ...].
 
-        Where ensembles disagree, `compare(points, rows)` estimates the chance again, on more weight samples.
+        Where ensembles disagree, `compare(points, rows)` estimates the chance again, on more weight samples: once for
+        each point, as the weight samples are the same at every radius.
         """
         chance, everyone = self.chance.clone(), torch.arange(self.chance.shape[1], device=self.chance.device)
         lowest = chance.amin(0)
-        rows = ((lowest > 1 / _RESAMPLES) & (lowest < 1)).nonzero().squeeze(1)
-        if len(rows):
-            chance[:, rows] = torch.stack([compare(points[rows], rows) for points in self.points])
+        disagree = (lowest > 1 / _RESAMPLES) & (lowest < 1)
+        for points, found, compared in zip(self.points, self.chance, self.compared, strict=True):
+            rows = (disagree & compared.isnan() & found.isfinite()).nonzero().squeeze(1)
+            if len(rows):
+                compared[rows] = compare(points[rows], rows)
+        chance = torch.where(disagree & chance.isfinite(), self.compared, chance)
         return self.points[chance.argmin(0), everyone]

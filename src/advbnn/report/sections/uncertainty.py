@@ -67,7 +67,9 @@ def detection_section(records: Records, looks: Mapping[str, Look]) -> Section | 
     rows = []
     for look in looks.values():
         for record in found.where(label=look.label):
-            kind = f"images of {record.against.name}" if record.against else condition(record)
+            kind = condition(record)
+            if record.against is not None:
+                kind = f"{'attacked ' if record.threat else ''}images of {record.against.name}"
             for which, key in ((kind, "auroc"), (f"{kind}, successful only", "auroc_of_successes")):
                 if values := record.details.get(key):
                     rows.append([Cell(look.title), Cell(which), *(_spread(values.get(score)) for score in _SCORES)])

@@ -1,0 +1,107 @@
+"""Networks and the first of them on the same images: accuracies and differences, as a table and as a picture."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from advbnn.evaluation.comparison import Comparison, comparison
+from advbnn.evaluation.records import Record, Records
+from advbnn.report.audited import worst_cases
+from advbnn.report.elements import NOTHING, Cell, Table, percent
+from advbnn.report.plots import Line, Panel, with_differences_file
+from advbnn.report.select import ball, clean_of, labels_of
+from advbnn.report.style import Look, looks
+
+CLEAN, WORST, AUTOATTACK = "no attack", "worst case", "AutoAttack"
+
+Column = tuple[str, tuple[str, float]]  # what was measured; norm and radius
+
+
+def paired_table(networks: Sequence[Records], radii: Sequence[float] = ()) -> Table:
+    """One row per network: without an attack, in the worst case of its most thorough audit, and under AutoAttack.
+
+    Beside each number is its difference from the first network, with the paired interval. It is in bold where the
+    interval is above zero. `radii` chooses some of them; all if there are none.
+    """
+    found = [_columns(records) for records in networks]
+    shown = [0.0, *radii]
+    columns = sorted({column for one in found for column in one}, key=_order)
+    columns = [(what, at) for what, at in columns if not radii or any(math.isclose(at[1], eps) for eps in shown)]
+    rows = [
+        [Cell(_label(records)), *(_cell(one.get(column), found[0].get(column)) for column in columns)]
+        for records, one in zip(networks, found, strict=True)
+    ]
+    titles = [what if what == CLEAN else f"{what}, {_radius(at[1])}" for what, at in columns]
+    judged = [(column[0], one[column]) for one in found for column in columns if column in one]
+    audits = sorted({f"{record.name} audit of {record.n:,} images" for what, record in judged if what == WORST})
+    others = sorted({f"{what}: {record.n:,} images" for what, record in judged if what != WORST})
+    caption = (
+        "Accuracy in %, and its difference from the first row with the 95 % paired interval over test images; in bold "
+        f"where it is above zero. {WORST.capitalize()}: {', '.join(audits)}; {', '.join(others)}."
+    )
+    return Table(name="paired", caption=caption, columns=["network", *titles], rows=rows)
+
+
+def paired_png(path: Path, networks: Sequence[Records]) -> None:
+    """The worst case against the radius, and beside it the difference from the first network."""
+    found = [_columns(records) for records in networks]
+    shown = looks(map(_label, networks))
+    left, right = [], []
+    for records, one in zip(networks, found, strict=True):
+        look = shown[_label(records)]
+        places = sorted((column for column in one if column[0] != AUTOATTACK), key=lambda column: column[1])
+        left.append(_line(look, [(column[1][1], one[column].accuracy, one[column].interval) for column in places]))
+        compared = [(column, _difference(one[column], found[0].get(column))) for column in places]
+        points = [(column[1][1], pair.difference, pair.interval) for column, pair in compared if pair is not None]
+        right.append(Line(look=look, y=[0], style="level") if one is found[0] else _line(look, points))
+    panels = (
+        Panel(title="Worst case", x_label="radius of the attack", lines=left),
+        Panel(title=f"Difference from {shown[_label(networks[0])].title}", x_label="radius of the attack", lines=right),
+    )
+    with_differences_file(path, *panels)
+
+
+def _columns(records: Records) -> dict[Column, Record]:
+    label = _label(records)
+    worst = {(WORST, ball(record)): record for record in worst_cases(records)}
+    clean = clean_of(records, label)
+    judged = (record for record in records.where(kind="attack") if record.name.startswith(AUTOATTACK))
+    found: dict[Column, Record] = {} if clean is None else {(CLEAN, ("", 0.0)): clean}
+    return found | worst | {(AUTOATTACK, ball(record)): record for record in judged}
+
+
+def _order(column: Column) -> tuple[int, tuple[str, float]]:
+    return (CLEAN, WORST, AUTOATTACK).index(column[0]), column[1]
+
+
+def _label(records: Records) -> str:
+    (label,) = labels_of(records)
+    return label
+
+
+def _radius(eps: float) -> str:
+    """`8/255` for what is a whole number of grey levels."""
+    levels = 255 * eps
+    return f"{round(levels)}/255" if abs(levels - round(levels)) < 1e-6 else f"{eps:.4g}"
+
+
+def _difference(record: Record, first: Record | None) -> Comparison | None:
+    same = first is not None and record is not first and (record.kind, record.name) == (first.kind, first.name)
+    return comparison(record, first) if same and first is not None and record.outcomes and first.outcomes else None
+
+
+def _cell(record: Record | None, first: Record | None) -> Cell:
+    if record is None:
+        return NOTHING
+    pair = _difference(record, first)
+    if pair is None:
+        return Cell(percent(record.accuracy))
+    low, high = (f"{100 * end:+.1f}" for end in pair.interval)
+    ahead = pair.significant and pair.difference > 0
+    return Cell(percent(record.accuracy), f"({100 * pair.difference:+.1f} [{low}, {high}])", strong=ahead)
+
+
+def _line(look: Look, points: Sequence[tuple[float, float, tuple[float, float]]]) -> Line:
+    ends = [[100 * interval[side] for _, _, interval in points] for side in (0, 1)]
+    y = [100 * value for _, value, _ in points]
+    return Line(look=look, x=[place for place, _, _ in points], y=y, low=ends[0], high=ends[1])

@@ -1,0 +1,98 @@
+"""benchmarks/judge.py: AutoAttack as an outside judge of finite mixtures."""
+
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import advbnn
+from advbnn.attacks.threat import Threat
+from advbnn.data import to_float
+from advbnn.evaluation.accuracy import SmallSampleWarning
+from advbnn.randomness import crafting_seed
+
+pytest.importorskip("pyautoattack")
+pytestmark = pytest.mark.filterwarnings(f"ignore::{SmallSampleWarning.__module__}.{SmallSampleWarning.__name__}")
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+THREAT, ROWS = Threat("linf", 0.08), range(24)
+
+
+@pytest.fixture(scope="module")
+def judge() -> SimpleNamespace:
+    return SimpleNamespace(**runpy.run_path(str(BENCHMARKS / "judge.py")))
+
+
+@pytest.fixture(scope="module")
+def data() -> Any:
+    return advbnn.data.load("digits")
+
+
+@pytest.fixture(scope="module")
+def modes(data: Any) -> advbnn.Modes:
+    nets = []
+    x, y = to_float(data.train.images), data.train.labels
+    for seed in range(2):
+        torch.manual_seed(seed)
+        net = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+        optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+        for _ in range(60):
+            rows = torch.randint(len(x), (128,))
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(net(x[rows]), y[rows]).backward()
+            optimizer.step()
+        nets.append(net.eval())
+    return advbnn.Modes(nets, weights=[0.7, 0.3]).eval()
+
+
+def test_one_network_has_the_mean_probability(judge: SimpleNamespace, modes: advbnn.Modes, data: Any) -> None:
+    x = to_float(data.test.images[:5])
+    torch.testing.assert_close(judge.one_network(modes)(x).exp(), advbnn.predict(modes, x).probs)
+    alone = modes.net[0]
+    torch.testing.assert_close(judge.one_network(alone)(x), alone(x).log_softmax(-1))
+
+
+def test_attack_by_attack_breaks_what_the_package_breaks(
+    judge: SimpleNamespace, modes: advbnn.Modes, data: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = judge._peer(nn.Identity(), "square", THREAT, 0, torch.device("cpu"), True)
+    seed = crafting_seed(0, 0) % 2**31
+    package = judge._peer(judge.one_network(modes), "square", THREAT, seed, torch.device("cpu"), True)
+    package.attacks_to_run = list(judge.ATTACKS)
+    chosen = data.test.subset(ROWS)
+    x, y = to_float(chosen.images), chosen.labels
+    assert made.attacks_to_run == ["square"]
+    with torch.random.fork_rng():
+        found, labels = package.run_standard_evaluation(x, y, batch_size=len(x))
+    record = judge.autoattack(modes, data.test, THREAT, rows=ROWS, seeds=1, quick=True)
+    assert (record.right == 1).tolist() == (labels == y).tolist()
+    broken = sum(attack["broken"] for attack in record.details["attacks"].values())
+    assert record.details["clean"] - broken == record.correct[0]
+    assert 0 < record.correct[0] < len(ROWS)
+
+
+def test_bfloat16_decides_nothing(judge: SimpleNamespace, modes: advbnn.Modes, data: Any, tmp_path: Path) -> None:
+    """A bfloat16 network that is always wrong: every image is attacked again in float32, with the same result."""
+    options = {"rows": ROWS, "seeds": 1, "quick": True}
+    expected = judge.autoattack(modes, data.test, THREAT, **options)
+    judged = judge.autoattack.__globals__
+    wrong = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    nn.init.zeros_(wrong[1].weight)
+    before = judged["accelerate"]
+    judged["accelerate"] = lambda model, engine, precision: wrong
+    try:
+        out = tmp_path / "x.json"
+        record = judge.autoattack(modes, data.test, THREAT, bf16=judge.ATTACKS, out=out, batch_size=24, **options)
+    finally:
+        judged["accelerate"] = before
+    assert record.right.tolist() == expected.right.tolist()
+    first = record.details["attacks"]["apgd-ce"]
+    names = [name for name in first if "again" in name]
+    wrong_labels = (data.test.labels[list(ROWS)] != wrong(torch.zeros(1, 64)).argmax()).sum().item()
+    assert first[names[0]] <= wrong_labels
+    assert first[names[0]] > 0
+    assert advbnn.Records.load(out)[0] == record
