@@ -7,7 +7,7 @@
     python benchmarks/modes_worth.py cost one wide modes5 ...      # images per second, alone and with a gradient
 
 `uncertainty` measures calibration, abstention and the detection of attacks, and of the images in FOLDER, clean and
-attacked until the network is certain of them. Records go to `RESULTS-COMMAND/`, for `advbnn report` and `advbnn tables`.
+attacked until the network is certain of them. Records go to `RESULTS-COMMAND/`: `advbnn report`, `advbnn tables`.
 All commands resume, but for the training of `distil`; `cost` measures again.
 """
 
