@@ -1,5 +1,6 @@
-"""benchmarks/judge.py: AutoAttack as an outside judge of finite mixtures."""
+"""The benchmarks of several modes: their rows, the judge from outside, mean weights and students."""
 
+import copy
 import runpy
 from pathlib import Path
 from types import SimpleNamespace
@@ -57,17 +58,15 @@ def test_one_network_has_the_mean_probability(judge: SimpleNamespace, modes: adv
 
 
 def test_attack_by_attack_breaks_what_the_package_breaks(
-    judge: SimpleNamespace, modes: advbnn.Modes, data: Any, monkeypatch: pytest.MonkeyPatch
+    judge: SimpleNamespace, modes: advbnn.Modes, data: Any
 ) -> None:
-    made = judge._peer(nn.Identity(), "square", THREAT, 0, torch.device("cpu"), True)
     seed = crafting_seed(0, 0) % 2**31
     package = judge._peer(judge.one_network(modes), "square", THREAT, seed, torch.device("cpu"), True)
     package.attacks_to_run = list(judge.ATTACKS)
     chosen = data.test.subset(ROWS)
     x, y = to_float(chosen.images), chosen.labels
-    assert made.attacks_to_run == ["square"]
     with torch.random.fork_rng():
-        found, labels = package.run_standard_evaluation(x, y, batch_size=len(x))
+        _, labels = package.run_standard_evaluation(x, y, batch_size=len(x))
     record = judge.autoattack(modes, data.test, THREAT, rows=ROWS, seeds=1, quick=True)
     assert (record.right == 1).tolist() == (labels == y).tolist()
     broken = sum(attack["broken"] for attack in record.details["attacks"].values())
@@ -96,3 +95,40 @@ def test_bfloat16_decides_nothing(judge: SimpleNamespace, modes: advbnn.Modes, d
     assert first[names[0]] <= wrong_labels
     assert first[names[0]] > 0
     assert advbnn.Records.load(out)[0] == record
+
+
+@pytest.fixture(scope="module")
+def scripts() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(BENCHMARKS)
+        yield {
+            name: SimpleNamespace(**runpy.run_path(str(BENCHMARKS / f"{name}.py"))) for name in ("modes", "modes_worth")
+        }
+
+
+def test_the_rows_have_one_recipe_and_cost_the_same(scripts: Any) -> None:
+    modes = scripts["modes"]
+    for name in modes.ROWS:
+        config = modes.config_of(name, 1, [])
+        how = config.defense
+        epochs = config.modes.count * how.schedule.total_epochs
+        cost = 5 if how.architecture == "wide_vgg16" else 1
+        assert cost * epochs == (1000 if name == "wide_long" else 200), name
+        assert (how.batch_size, how.attack.steps, config.seed) == (256, 10, 1)
+        assert how.optimizer.kind == ("adam" if name in ("adam", "adv_bnn5") else "sgd")
+
+
+def test_mean_weights(scripts: Any, modes: advbnn.Modes, data: Any) -> None:
+    attack = advbnn.attacks.PGD(THREAT, steps=1)
+    mean = scripts["modes_worth"].mean_weights(modes, data.train, attack, "cpu")
+    for name, found in mean.state_dict().items():
+        first, second = (net.state_dict()[name] for net in modes.net)
+        torch.testing.assert_close(found, 0.7 * first + 0.3 * second)
+
+
+def test_a_student_learns_its_teacher(scripts: Any, judge: SimpleNamespace, modes: advbnn.Modes, data: Any) -> None:
+    student, attack = copy.deepcopy(modes.net[0]), advbnn.attacks.PGD(Threat("linf", 0.02), steps=1)
+    scripts["modes_worth"].train_student(student, judge.one_network(modes), data.train, attack, 25)
+    chosen = data.test.subset(range(200))
+    agree = student.eval()(to_float(chosen.images)).argmax(1) == advbnn.predict(modes, to_float(chosen.images)).label
+    assert agree.double().mean() > 0.7  # chance is 0.1
