@@ -7,8 +7,9 @@ A NETWORK is a run folder, or the beginning of the names of files that hold piec
 probabilities. AutoAttack is pyautoattack's `standard` version, and gets the logarithm of that mean as one network.
 
 Half of AutoAttack's time is Square's. `--bf16 square` (or more of its four attacks) attacks the network in bfloat16 and
-scores the points in float32. An image that falls in bfloat16 and stands in float32 is attacked again in float32, and
-whatever stands goes to the next attack, so no image counts as broken or as robust by its bfloat16 outputs alone.
+scores the points in float32. An image that falls in bfloat16 and stands in float32 is attacked again in float32: none
+counts as broken by its bfloat16 outputs alone. What an attack in bfloat16 does not break goes to the next attack: for a
+number to publish, leave at least `apgd-ce` and `apgd-t` in float32.
 
 Everything is resumed from `--out` and what lies beside it.
 """

@@ -3,11 +3,12 @@
     python benchmarks/modes_worth.py uncertainty one modes5 adv_bnn5 --foreign FOLDER --root /data/cifar10
     python benchmarks/modes_worth.py number modes10 --root ...     # the worst case of the first 1, 2, 3, 5, 10 modes
     python benchmarks/modes_worth.py average modes5 snapshots ...  # one network with the mean weights of all modes
+    python benchmarks/modes_worth.py distil modes5 ...             # one network that learns from all modes
     python benchmarks/modes_worth.py cost one wide modes5 ...      # images per second, alone and with a gradient
 
 `uncertainty` measures calibration, abstention and the detection of attacks, and of the images in FOLDER, clean and
-attacked until the network is certain of them. Records go to `RESULTS-COMMAND/ROW.json`, for `advbnn report` and
-`advbnn tables`. All commands resume, and `cost` measures again.
+attacked until the network is certain of them. Records go to `RESULTS-COMMAND/`: `advbnn report`, `advbnn tables`.
+All commands resume, but for the training of `distil`; `cost` measures again.
 """
 
 import argparse
@@ -21,19 +22,22 @@ import torch
 from common import Rows
 from judge import one_network, seconds_per_image, show
 from modes import ROWS, place
+from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 
 import advbnn
 from advbnn.attacks import PGD, Attack, registry
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.protocol import members
-from advbnn.data import from_tensors, to_float
+from advbnn.data import Batches, from_tensors, to_float
+from advbnn.data.augment import HorizontalFlip, RandomCrop
 from advbnn.data.image import decode_all
 from advbnn.data.imageset import Examples
 from advbnn.data.splits import Splits
 from advbnn.evaluation.records import Records
 from advbnn.evaluation.uncertainty import ood_detection, uncertainty
 from advbnn.fast import accelerate
+from advbnn.models import reset_parameters_
 from advbnn.training import load_trained
 from advbnn.training.averaging import refresh_batchnorm
 
@@ -61,21 +65,68 @@ def foreign(folder: Path, like: Examples) -> Examples:
 
 
 def number(model: nn.Module, data: Splits[Any], threat: Threat, given: argparse.Namespace, **options: Any) -> Records:
-    """The worst case of the first modes, and of more and more of them."""
-    nets, found, label = [member.net for member in members(model)], Records(), options.pop("label")
-    for count in (count for count in NUMBERS if count <= len(nets)):
-        first = advbnn.Modes(nets[:count])
-        found += advbnn.audit(first, data.test, threat, given.level, label=f"{count} of {label}", **options).records
-    return found
+    """The first mode, and more and more of them."""
+    nets = [member.net for member in members(model)]
+    counts = [count for count in NUMBERS if count <= len(nets)]
+    return judged({f"{count} of": advbnn.Modes(nets[:count]) for count in counts}, data, threat, given, options)
 
 
 def average(model: nn.Module, data: Splits[Any], threat: Threat, given: argparse.Namespace, **options: Any) -> Records:
-    """The mixture, and one network with the mean of its weights, under the same attack."""
-    attack, label, found = PGD(threat, steps=20, eot=2), options.pop("label"), Records()
-    networks = {label: model, f"mean weights of {label}": mean_weights(model, data.train, attack, given.device)}
+    """The mixture, and one network with the mean of its weights."""
+    mean = mean_weights(model, data.train, PGD(threat), given.device)
+    return judged({"all": model, "mean weights of": mean}, data, threat, given, options)
+
+
+def distil(model: nn.Module, data: Splits[Any], threat: Threat, given: argparse.Namespace, **options: Any) -> Records:
+    """The mixture, and one network that has learned its predictions."""
+    student, file = copy.deepcopy(members(model)[0].net), given.runs / f"{options['out'].stem}-student.safetensors"
+    if file.exists():
+        load_model(student, file)
+    else:
+        train_student(student, one_network(accelerate(model)), data.train, PGD(threat, steps=10), given.epochs)
+        save_model(student, str(file))
+    return judged({"all": model, "one network that learned from": student.eval()}, data, threat, given, options)
+
+
+def judged(
+    networks: dict[str, nn.Module],
+    data: Splits[Any],
+    threat: Threat,
+    given: argparse.Namespace,
+    options: dict[str, Any],
+) -> Records:
+    """Clean accuracy and worst case of each network, in a file of its own."""
+    found, file, label = Records(), options.pop("out"), options.pop("label")
     for name, network in networks.items():
-        found += advbnn.evaluate(network, data.test, {"clean": None, "PGD-20": attack}, label=name, **options)
+        out = file.with_name(f"{file.stem}-{name.split(' ')[0]}.json")
+        about = {"label": f"{name} {label}", "out": out, **options}
+        found += advbnn.evaluate(network, data.test, **about | {"rows": None})
+        found += advbnn.audit(network, data.test, threat, given.level, **about).records
     return found
+
+
+def train_student(student: nn.Module, teacher: nn.Module, train: Examples, attack: Attack, epochs: int) -> None:
+    """Adversarial distillation: minimise KL(teacher(x) || student(x_adv)) (Goldblum et al., 2020)."""
+    device = next(student.parameters()).device
+    reset_parameters_(student)
+    moves = (RandomCrop(), HorizontalFlip()) if train.shape[-1] == 32 else ()
+    batches = Batches(train.to(device), 256, augmentations=moves, drop_last=True)
+    optimizer = torch.optim.SGD(student.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, epochs * len(batches), pct_start=0.025)
+    fast, step = accelerate(student.eval()), 0
+    for epoch in range(epochs):
+        for x, y in batches.epoch(epoch):
+            x_adv, step = attack(fast, x, y, seed=step), step + 1
+            with torch.no_grad():
+                target = teacher(x)
+            logits = student.train()(x_adv)
+            loss = nn.functional.kl_div(logits.log_softmax(1), target, reduction="batchmean", log_target=True)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            student.eval()
+        print(f"epoch {epoch + 1} of {epochs}: KL {loss.item():.3f}", flush=True)
 
 
 def mean_weights(model: nn.Module, train: Examples, attack: Attack, device: str) -> nn.Module:
@@ -113,8 +164,14 @@ def cost(name: str, model: nn.Module, data: Splits[Any], given: argparse.Namespa
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands: dict[str, Any] = {"uncertainty": worth, "number": number, "average": average, "cost": cost}
-    parser.add_argument("command", choices=commands)
+    commands: dict[str, Any] = {
+        "uncertainty": worth,
+        "number": number,
+        "average": average,
+        "distil": distil,
+        "cost": cost,
+    }
+    parser.add_argument("command", choices=(*commands, "cost"))
     parser.add_argument("rows", nargs="+", choices=ROWS, metavar="ROW", help=", ".join(ROWS))
     parser.add_argument("--root", default=None, help="folder of CIFAR-10")
     parser.add_argument("--data", default="cifar10")
@@ -124,7 +181,8 @@ def main() -> None:
     parser.add_argument("--foreign", type=Path, nargs="*", default=[], help="folders of images of other kinds")
     parser.add_argument("--images", type=int, default=2000, help="the first so many test images")
     parser.add_argument("--eps", type=float, default=8 / 255)
-    parser.add_argument("--level", default="quick", help="of the audits of `number`")
+    parser.add_argument("--level", default="quick", help="of the audits")
+    parser.add_argument("--epochs", type=int, default=40, help="of `distil`")
     parser.add_argument("--batch", type=int)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     given = parser.parse_args()

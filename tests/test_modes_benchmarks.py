@@ -1,0 +1,131 @@
+"""The benchmarks of several modes: their rows, the judge from outside, mean weights and students."""
+
+import copy
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import advbnn
+from advbnn.attacks.threat import Threat
+from advbnn.data import to_float
+from advbnn.evaluation.accuracy import SmallSampleWarning
+from advbnn.randomness import crafting_seed
+
+pytest.importorskip("pyautoattack")
+pytestmark = pytest.mark.filterwarnings(f"ignore::{SmallSampleWarning.__module__}.{SmallSampleWarning.__name__}")
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+THREAT, ROWS = Threat("linf", 0.08), range(24)
+
+
+@pytest.fixture(scope="module")
+def judge() -> SimpleNamespace:
+    return SimpleNamespace(**runpy.run_path(str(BENCHMARKS / "judge.py")))
+
+
+@pytest.fixture(scope="module")
+def data() -> Any:
+    return advbnn.data.load("digits")
+
+
+@pytest.fixture(scope="module")
+def modes(data: Any) -> advbnn.Modes:
+    nets = []
+    x, y = to_float(data.train.images), data.train.labels
+    for seed in range(2):
+        torch.manual_seed(seed)
+        net = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+        optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+        for _ in range(60):
+            rows = torch.randint(len(x), (128,))
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(net(x[rows]), y[rows]).backward()
+            optimizer.step()
+        nets.append(net.eval())
+    return advbnn.Modes(nets, weights=[0.7, 0.3]).eval()
+
+
+def test_one_network_has_the_mean_probability(judge: SimpleNamespace, modes: advbnn.Modes, data: Any) -> None:
+    x = to_float(data.test.images[:5])
+    torch.testing.assert_close(judge.one_network(modes)(x).exp(), advbnn.predict(modes, x).probs)
+    alone = modes.net[0]
+    torch.testing.assert_close(judge.one_network(alone)(x), alone(x).log_softmax(-1))
+
+
+def test_attack_by_attack_breaks_what_the_package_breaks(
+    judge: SimpleNamespace, modes: advbnn.Modes, data: Any
+) -> None:
+    seed = crafting_seed(0, 0) % 2**31
+    package = judge._peer(judge.one_network(modes), "square", THREAT, seed, torch.device("cpu"), True)
+    package.attacks_to_run = list(judge.ATTACKS)
+    chosen = data.test.subset(ROWS)
+    x, y = to_float(chosen.images), chosen.labels
+    with torch.random.fork_rng():
+        _, labels = package.run_standard_evaluation(x, y, batch_size=len(x))
+    record = judge.autoattack(modes, data.test, THREAT, rows=ROWS, seeds=1, quick=True)
+    assert (record.right == 1).tolist() == (labels == y).tolist()
+    broken = sum(attack["broken"] for attack in record.details["attacks"].values())
+    assert record.details["clean"] - broken == record.correct[0]
+    assert 0 < record.correct[0] < len(ROWS)
+
+
+def test_bfloat16_decides_nothing(judge: SimpleNamespace, modes: advbnn.Modes, data: Any, tmp_path: Path) -> None:
+    """A network in bfloat16 that is always wrong: every image is attacked again in float32, with the same result."""
+    rows = (data.test.labels != 0).nonzero().flatten()[:24].tolist()
+    options = {"rows": rows, "seeds": 1, "quick": True, "out": tmp_path / "x.json"}
+    expected = judge.autoattack(modes, data.test, THREAT, label="float32", **options)
+    wrong = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    with torch.no_grad():
+        wrong[1].weight.zero_()
+        wrong[1].bias.copy_(torch.eye(10)[0])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(judge.autoattack.__globals__, "accelerate", lambda model, engine, precision: wrong)
+        record = judge.autoattack(modes, data.test, THREAT, bf16=judge.ATTACKS, label="both", **options)
+    assert record.right.tolist() == expected.right.tolist()
+    for name, found in record.details["attacks"].items():
+        attacked, broken, again, of_these, _ = found.values()
+        assert (again, broken) == (attacked, 0)
+        assert of_these == expected.details["attacks"][name]["broken"]
+    assert list(advbnn.Records.load(tmp_path / "x.json")) == [expected, record]
+
+
+@pytest.fixture(scope="module")
+def scripts() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(BENCHMARKS)
+        yield {
+            name: SimpleNamespace(**runpy.run_path(str(BENCHMARKS / f"{name}.py"))) for name in ("modes", "modes_worth")
+        }
+
+
+def test_the_rows_have_one_recipe_and_cost_the_same(scripts: Any) -> None:
+    modes = scripts["modes"]
+    for name in modes.ROWS:
+        config = modes.config_of(name, 1, [])
+        how = config.defense
+        epochs = config.modes.count * how.schedule.total_epochs
+        cost = 5 if how.architecture == "wide_vgg16" else 1
+        assert cost * epochs == (1000 if name == "wide_long" else 200), name
+        assert (how.batch_size, how.attack.steps, config.seed) == (256, 10, 1)
+        assert how.optimizer.kind == ("adam" if name in ("adam", "adv_bnn5") else "sgd")
+
+
+def test_mean_weights(scripts: Any, modes: advbnn.Modes, data: Any) -> None:
+    attack = advbnn.attacks.PGD(THREAT, steps=1)
+    mean = scripts["modes_worth"].mean_weights(modes, data.train, attack, "cpu")
+    for name, found in mean.state_dict().items():
+        first, second = (net.state_dict()[name] for net in modes.net)
+        torch.testing.assert_close(found, 0.7 * first + 0.3 * second)
+
+
+def test_a_student_learns_its_teacher(scripts: Any, judge: SimpleNamespace, modes: advbnn.Modes, data: Any) -> None:
+    student, attack = copy.deepcopy(modes.net[0]), advbnn.attacks.PGD(Threat("linf", 0.02), steps=1)
+    scripts["modes_worth"].train_student(student, judge.one_network(modes), data.train, attack, 25)
+    chosen = data.test.subset(range(200))
+    agree = student.eval()(to_float(chosen.images)).argmax(1) == advbnn.predict(modes, to_float(chosen.images)).label
+    assert agree.double().mean() > 0.7  # chance is 0.1
