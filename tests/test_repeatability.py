@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 from advbnn.attacks import PGD
 from advbnn.attacks.threat import Threat
-from advbnn.bayes.prediction import predict
+from advbnn.bayes.prediction import passes_needed, predict
 from advbnn.evaluation.accuracy import evaluate
 from advbnn.evaluation.attackable import Attackable
 from advbnn.evaluation.audit.probes import probe
 from advbnn.evaluation.lipschitz import lipschitz_records, local_lipschitz
 from advbnn.evaluation.regression import regress
 from advbnn.randomness import seeded
-from advbnn.repeatability import is_random, passes_needed
+from advbnn.repeatability import is_random
 from cheats import Counting, Wrapped
 from trained_nets import bnn, digits, net
 

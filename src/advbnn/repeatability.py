@@ -11,12 +11,9 @@ from advbnn.randomness import seeded
 _PASSES = 32
 """Passes that are compared to see whether a network is random."""
 
-_LOOKS = 3
-"""The same before a prediction, which would take hardly longer without looking."""
-
 
 @torch.no_grad()
-def is_random(model: nn.Module, x: Tensor, passes: int = _PASSES) -> bool:
+def is_random(model: nn.Module, x: Tensor, passes: int = _PASSES, seed: int = 0) -> bool:
     """Whether a pass of the model uses random numbers, or passes differ; `x` holds a few inputs.
 
     A network that keeps its random state for some passes shows it within these, or when the batch changes. An audit
@@ -27,7 +24,7 @@ def is_random(model: nn.Module, x: Tensor, passes: int = _PASSES) -> bool:
         return known
     # a compiled model would be compiled again for a few inputs; without dynamo, which is slow to import, none is
     compiling = "torch._dynamo" in sys.modules
-    with torch.compiler.set_stance("force_eager") if compiling else nullcontext(), seeded(0, x.device):
+    with torch.compiler.set_stance("force_eager") if compiling else nullcontext(), seeded(seed, x.device):
         before, first = random_state(x.device), None
         for _ in range(passes):
             outputs = model(x)
@@ -41,19 +38,6 @@ def is_random(model: nn.Module, x: Tensor, passes: int = _PASSES) -> bool:
                 first = outputs
                 model(x.flip(-1))  # another batch, after which it may draw a new state
     return False
-
-
-def passes_needed(model: nn.Module, x: Tensor, samples: int) -> int:
-    """How many passes give the outputs of `samples` weight samples: 1 for a network that is not random.
-
-    A few passes on two inputs decide, unless the network takes no such batch.
-    """
-    if samples <= _LOOKS or x.dim() == 0 or not len(x) or x.layout != torch.strided:
-        return samples
-    try:
-        return samples if is_random(model, x[:2], _LOOKS) else 1
-    except Exception:  # a network may require one size of batches; real errors come again
-        return samples
 
 
 @torch.no_grad()

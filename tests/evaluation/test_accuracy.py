@@ -38,7 +38,8 @@ class Recording(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         noise = torch.randn(())
-        self.seen[self.crafting].append(noise.item())
+        if self.crafting or len(x) > 2:  # two inputs show whether the network is random, and score nothing
+            self.seen[self.crafting].append(noise.item())
         return self.layer(x.flatten(1)) * (1 + 0.1 * noise)
 
 

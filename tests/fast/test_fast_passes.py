@@ -1,5 +1,9 @@
 """Padded batches against the network itself, for the same noise; and gradients in a lower precision."""
 
+from dataclasses import replace
+from functools import partial
+from unittest.mock import patch
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -10,6 +14,9 @@ from advbnn.attacks.losses import margin
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.mean_field import bayesianize
 from advbnn.evaluation.accuracy import evaluate
+from advbnn.evaluation.audit.attack_suite import LEVELS
+from advbnn.evaluation.audit.history import look_back
+from advbnn.evaluation.audit.worst_case import audit
 from advbnn.fast.acceleration import accelerate, rough_gradients
 from advbnn.fast.fast_passes import FastPasses, ladder, padded
 from advbnn.randomness import seeded
@@ -139,3 +146,23 @@ def test_members_are_accelerated_alike() -> None:
     fast = accelerate(Modes([network(), bayesianize(network())]).eval(), "compile", gradients="bf16", batch_size=8)
     assert [part._batch_size for part in fast.components] == [8, 8]
     assert rough_gradients(fast)
+
+
+@pytest.mark.filterwarnings("ignore::advbnn.evaluation.accuracy.SmallSampleWarning")
+@pytest.mark.parametrize("make", [net, bnn])
+def test_an_audit_needs_few_fast_passes_and_finds_the_same(make, built: list[int]) -> None:
+    level = replace(LEVELS["quick"], eot=(1, 2), steps=(2, 4), restarts=2, apgd_steps=3, apgd_eot=2)
+    level = replace(level, selection_samples=2, query_eot=2, square_queries=30, nes_queries=30, nes_directions=2)
+    level = replace(level, comparison_samples=20, ensembles=2, max_weight_samples=60)
+    shorter = partial(look_back, seeds=20)
+    radii = [Threat("linf", eps) for eps in (0.05, 0.1)]
+    with patch.dict(LEVELS, quick=level), patch("advbnn.evaluation.audit.runner.look_back", shorter):
+        plain, fast = (
+            audit(make(), digits().subset(range(30)), radii, "quick", batch_size=64, engine=engine).records
+            for engine in ("eager", "compile")
+        )
+    # of the network, and of its mean
+    assert set(built) <= {4, 8, 16, 32, 64}
+    assert len(built) <= 2 * 10
+    for one, other in zip(plain, fast, strict=True):
+        assert abs(one.accuracy - other.accuracy) < 0.08  # rounding may move a point or two

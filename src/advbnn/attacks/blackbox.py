@@ -102,5 +102,6 @@ class Search:
     def _loss(self, points: Tensor) -> Tensor:
         count = len(points) // len(self.active)
         self._left[self.active] -= count
-        objective, eot, y = self._attack.objective, self._attack.eot, self._y[self.active].repeat(count)
+        objective, eot, y = self._attack.objective, self._attack.eot, self._y[self.active]
+        y = y.repeat(count, *[1] * (y.ndim - 1))
         return self.oracle.loss(points, y, objective, eot, self.active, count).values

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from advbnn import notebook
-from advbnn.bayes.protocol import EXACT_UP_TO, members
+from advbnn.bayes.protocol import EXACT_UP_TO, RandomNetwork, members
 from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole, unknown
 from advbnn.modules import all_finite, evaluating, explain_input_errors, not_finite_error
-from advbnn.randomness import seeded, with_fresh_state
-from advbnn.repeatability import passes_needed
+from advbnn.randomness import Resampled, seeded, with_fresh_state
+from advbnn.repeatability import is_random
 
 RULES = ("probability", "loss", "vote")
+_LOOKS = 3  # passes that show whether a network is random
 _BYTES = 10  # images in [0, 1] stay below, whatever constant they are divided by
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -239,6 +240,21 @@ def are_probabilities(outputs: Tensor) -> Tensor:
     off = (outputs.sum(-1) - 1).abs().amax() if outputs.numel() else torch.ones((), device=outputs.device)
     # a sum in bfloat16 has a larger error than one in float32
     return (off <= max(1e-3, torch.finfo(outputs.dtype).eps)) & (outputs >= 0).all()
+
+
+def passes_needed(model: nn.Module, x: Tensor, samples: int) -> int:
+    """How many passes give the outputs of `samples` weight samples: 1 for a network that is not random.
+
+    A few passes on two inputs decide, unless the network is known to be random, or takes no such batch.
+    """
+    known = any(isinstance(part, RandomNetwork | Resampled) for part in model.modules())
+    if known or samples <= _LOOKS or x.dim() == 0 or not len(x) or x.layout != torch.strided:
+        return samples
+    try:
+        # another seed than that of attacks, as nothing that scores shares random numbers with them
+        return samples if is_random(model, x[:2], _LOOKS, seed=1) else 1
+    except Exception:  # a network may require one size of batches; real errors come again
+        return samples
 
 
 def outputs_and_weights(

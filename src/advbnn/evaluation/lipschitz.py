@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from advbnn.attacks.gradient import input_gradient
 from advbnn.attacks.losses import Objective, cross_entropy
 from advbnn.attacks.threat import Threat
+from advbnn.bayes.prediction import passes_needed
 from advbnn.data.imageset import Examples
 from advbnn.data.splits import Splits
 from advbnn.evaluation.accuracy import Evaluation, Options, Perturbation
@@ -18,7 +19,6 @@ from advbnn.evaluation.batchwise import Batch, Work
 from advbnn.evaluation.records import Records, Spread
 from advbnn.modules import evaluating, without_parameter_gradients
 from advbnn.randomness import scoring_seed, seeded
-from advbnn.repeatability import passes_needed
 
 _DUAL = {"linf": 1.0, "l2": 2.0, "l1": math.inf}
 

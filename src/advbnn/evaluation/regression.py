@@ -7,14 +7,13 @@ from torch import Tensor, nn
 
 from advbnn import modules
 from advbnn.bayes.likelihoods import Gaussian
-from advbnn.bayes.prediction import outputs_and_weights
+from advbnn.bayes.prediction import outputs_and_weights, passes_needed
 from advbnn.data.imageset import Examples
 from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole, within
 from advbnn.evaluation.batchwise import Batch, batchwise
 from advbnn.evaluation.checks import Perturbation, check_allowed, check_attack, check_model_and_examples
 from advbnn.evaluation.intervals import mean_interval
 from advbnn.randomness import crafting_seed, scoring_seed, seeded, with_fresh_state
-from advbnn.repeatability import passes_needed
 
 
 @dataclass(frozen=True)

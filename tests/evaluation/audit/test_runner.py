@@ -1,6 +1,7 @@
 """What the runner does beyond the worst case: mixtures exactly, known seeds beside it, straight-through gradients."""
 
 import copy
+from collections import Counter
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -12,8 +13,11 @@ from advbnn.attacks.threat import Threat
 from advbnn.bayes.modes import Modes
 from advbnn.bayes.prediction import predict
 from advbnn.data import to_float
+from advbnn.evaluation.accuracy import Evaluation
 from advbnn.evaluation.audit.attack_suite import LEVELS
+from advbnn.evaluation.audit.runner import AuditRunner
 from advbnn.evaluation.audit.worst_case import audit
+from advbnn.evaluation.audit.worst_points import CONTENDERS
 from trained_nets import bnn, digits, net
 
 pytestmark = pytest.mark.filterwarnings("ignore::advbnn.evaluation.accuracy.SmallSampleWarning")
@@ -79,3 +83,43 @@ def test_gradients_that_a_part_offers_are_used_by_the_attacks():
         return next(one["correct"][0] for one in attacks if one["name"] == "PGD-15")
 
     assert under_pgd(open_net) <= under_pgd(hidden) - 8
+
+
+class Unmoved(nn.Module):
+    """A random network whose outputs do not depend on the image."""
+
+    def forward(self, x):
+        leading = 3 * (torch.arange(10) == 0) + torch.randn(10)
+        return leading.expand(len(x), -1) + 0 * x.flatten(1).sum(1, keepdim=True)
+
+
+def test_points_that_a_larger_radius_does_not_change_are_neither_compared_nor_scored_again():
+    radii, scored, compared = [Threat("linf", eps) for eps in (0.05, 0.1, 0.2)], [], []
+    score, compare = AuditRunner._score, AuditRunner._compare
+
+    def counted_score(self, points, y, seed):
+        scored.append(len(points))
+        return score(self, points, y, seed)
+
+    def counted_comparison(self, y, seed, points, rows):
+        compared.extend(rows.tolist())
+        return compare(self, y, seed, points, rows)
+
+    with (
+        patch.dict(LEVELS, quick=TINY),
+        patch.object(AuditRunner, "_score", counted_score),
+        patch.object(AuditRunner, "_compare", counted_comparison),
+    ):
+        found = audit(Unmoved(), digits().subset(range(16)), radii, "quick")
+    assert scored == [16]
+    assert max(Counter(compared).values(), default=0) <= CONTENDERS
+    assert len({record.correct for record in found.records}) == 1
+
+
+def test_all_radii_attack_the_same_copy_of_the_mean_network():
+    suites = AuditRunner(
+        Evaluation(bnn(), digits(), seeds=1), {}, [THREAT, replace(THREAT, eps=0.2)], TINY, transfer_from={}, given={}
+    ).suites
+    sources = [entry.attack.source for suite in suites for entry in suite if entry.role == "transfer"]
+    assert len(sources) == 2 and sources[0] is sources[1]
+    assert sources[0].known_random is False
