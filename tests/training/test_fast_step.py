@@ -17,6 +17,7 @@ from advbnn.bayes.likelihoods import Categorical, Gaussian
 from advbnn.bayes.mean_field import Bayesian, bayesianize
 from advbnn.bayes.priors import GaussianPrior, ScaleMixturePrior
 from advbnn.defenses import defense as defenses
+from advbnn.defenses.ig_bnn import ParticleEnsemble
 from advbnn.defenses.kept_draw import KeptDraw
 from advbnn.defenses.objective import RobustELBO
 from advbnn.defenses.optimizers import LangevinSampler
@@ -189,6 +190,18 @@ def test_trades_is_its_definition_for_the_same_noise(awp: float | None) -> None:
     assert record.nll.item() == pytest.approx(term.item(), rel=1e-3)
     for (name, ours), theirs in zip(bnn.state_dict().items(), reference.state_dict().values(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=3e-5, msg=name)
+
+
+def test_the_particles_of_ig_bnn_are_trained_as_by_the_eager_step() -> None:
+    defense = defenses.Defense(
+        attack=ATTACK, network=ParticleEnsemble(count=2), objective=RobustELBO(information_gain=5.0)
+    )
+    model = defense.wrap(network()).train()
+    reference = copy.deepcopy(model)
+    records = [fast(model, defense)(*batch(), SEED), eager(reference, defense)(*batch(), SEED)]
+    torch.testing.assert_close(records[0].loss, records[1].loss)
+    for found, expected in zip(model.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("awp", [None, 0.02])
