@@ -37,7 +37,9 @@ def test_the_configs_of_the_paper(name: str, data: str) -> None:
 def test_the_configs_of_the_leaderboard_differ_in_the_network_alone(name: str) -> None:
     config, baseline = (load_config(CONFIGS / f"cifar10-{which}.toml").defense for which in (name, "resnet18-adv"))
     assert config.network == ONE_NETWORK[name].network
-    assert replace(config, name="adv", network=baseline.network) == baseline
+    # and IG-BNN in the loss of its particles
+    assert replace(config, name="adv", network=baseline.network, objective=baseline.objective) == baseline
+    assert (config.objective == baseline.objective) == (name != "ig_bnn")
 
 
 def test_the_config_of_the_results_is_the_run_that_they_are_of() -> None:

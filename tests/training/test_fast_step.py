@@ -17,6 +17,7 @@ from advbnn.bayes.likelihoods import Categorical
 from advbnn.bayes.mean_field import Bayesian, bayesianize
 from advbnn.bayes.priors import GaussianPrior, Prior, ScaleMixturePrior
 from advbnn.defenses.defense import Averaging, Defense, Variational
+from advbnn.defenses.ig_bnn import ParticleEnsemble
 from advbnn.defenses.kept_draw import KeptDraw
 from advbnn.defenses.objective import RobustELBO
 from advbnn.defenses.optimizers import LangevinSampler
@@ -149,6 +150,18 @@ def test_labels_as_probabilities_of_one_are_the_labels() -> None:
         fast(network(), Defense(attack=ATTACK))(x, each, SEED) for each in (y, functional.one_hot(y, 10).float())
     ]
     torch.testing.assert_close(records[0].nll, records[1].nll, rtol=1e-4, atol=1e-5)
+
+
+def test_the_particles_of_ig_bnn_are_trained_as_by_the_eager_step() -> None:
+    defense = Defense(
+        attack=ATTACK, network=ParticleEnsemble(count=2), objective=RobustELBO(information_gain=5.0)
+    )
+    model = defense.wrap(network()).train()
+    reference = copy.deepcopy(model)
+    records = [fast(model, defense)(*batch(), SEED), eager(reference, defense)(*batch(), SEED)]
+    torch.testing.assert_close(records[0].loss, records[1].loss)
+    for found, expected in zip(model.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("awp", [None, 0.02])

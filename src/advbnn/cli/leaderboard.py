@@ -13,8 +13,11 @@ from advbnn.errors import ArgumentError
 from advbnn.names import AUDIT_LEVELS, LEADERBOARD_STEPS
 
 if TYPE_CHECKING:
+    from advbnn.attacks.threat import Threat
     from advbnn.cli.common import Opened
+    from advbnn.data.imageset import Examples
     from advbnn.defenses.published import Published
+    from advbnn.evaluation.records import Record, Records
     from advbnn.leaderboard.entry import Cost, Entry
     from advbnn.leaderboard.from_records import About
 
@@ -145,16 +148,12 @@ def measure(
 ) -> None:
     """Measure a defence for the leaderboard, and write its entry. An interrupted measurement resumes."""
     from advbnn.attacks.threat import Threat
-    from advbnn.cli.common import RECORDS, label_of, open_run, open_subject
+    from advbnn.cli.common import open_run
     from advbnn.cli.groups import Measurement
-    from advbnn.cli.report import read_records
     from advbnn.defenses.registry import PUBLISHED
     from advbnn.errors import unknown
-    from advbnn.evaluation.records import Records
     from advbnn.leaderboard.from_records import entry_of
     from advbnn.leaderboard.measure import measure as measure_defence
-    from advbnn.leaderboard.measure import measure_baseline
-    from advbnn.modules import device_of
     from advbnn.report.audited import worst_cases
 
     if name not in PUBLISHED:
@@ -178,33 +177,48 @@ def measure(
         shared["label"] = f"{name} on {shared['label']}" if post_hoc else shared["label"]
         parts = only or LEADERBOARD_STEPS
         measure_defence(published, opened.model, test, threat, level=level, steps=steps, only=parts, **shared)
-        found = read_records(Path(shared["out"]))
+        found = _records_in(shared["out"])
         if not worst_cases(found.where(label=shared["label"])):
             typer.echo(f"{shared['out']}: kept; the entry is written once the audit is done")
             return
-        worst, base_name = None, ""
-        if plain is not None:
-            base_name = _defence_of(plain)
-            own = shared | {"label": label_of(plain.run)} if plain.run else shared | {"label": opened.label}
-            own |= {"out": plain.run / RECORDS if plain.run else shared["out"], "samples": 1}
-            known = read_records(own["out"]).where(label=own["label"]) if own["out"].is_file() else Records()
-            worst = next((one for one in worst_cases(known) if (one.name, one.threat) == (level, threat)), None)
-            if worst is None:
-                other = open_subject(plain, device_of(opened.model, test.device), leads)
-                worst = measure_baseline(other.model, test, threat, level, **own)
+        worst = None if plain is None else _baseline(plain, opened, test, threat, level, shared)
         if leads:
-            said = _about(published, subject, plain, opened, test.name, base_name)
+            said = _about(published, subject, plain, opened, test.name)
             made = entry_of(found, said, label=shared["label"], baseline=worst, eps=threat.eps)
             _save(made, entries or subject.run or Path())
 
 
-def _about(
-    published: "Published", subject: Subject, plain: Subject | None, opened: "Opened", dataset: str, baseline: str
-) -> "About":
+def _baseline(
+    plain: Subject, opened: "Opened", test: "Examples", threat: "Threat", level: str, shared: dict[str, Any]
+) -> "Record":
+    """The worst case of the network without randomness, from its own records if it was audited before."""
+    from advbnn.cli.common import RECORDS, label_of, open_subject
+    from advbnn.evaluation.audit.worst_case import audit
+    from advbnn.modules import device_of
+    from advbnn.report.audited import worst_cases
+
+    own = {"label": opened.label, "samples": 1}
+    if plain.run is not None:
+        own |= {"label": label_of(plain.run), "out": plain.run / RECORDS}
+    shared = shared | own
+    for record in worst_cases(_records_in(shared["out"]).where(label=shared["label"])):
+        if (record.name, record.threat) == (level, threat):
+            return record
+    other = open_subject(plain, device_of(opened.model, test.device), leads=False)
+    return audit(other.model, test, threat, level, **shared).records[0]
+
+
+def _records_in(path: Path) -> "Records":
+    from advbnn.evaluation.records import Records
+
+    return Records.load(path) if path.is_file() else Records()
+
+
+def _about(published: "Published", subject: Subject, plain: Subject | None, opened: "Opened", dataset: str) -> "About":
     from advbnn.leaderboard.from_records import about_published
 
     data = dataset.split("[")[0].split()[0]
-    fields = {"baseline": f"{data}-{baseline}"} if baseline else {}
+    fields = {} if plain is None else {"baseline": f"{data}-{_defence_of(plain)}"}
     architecture, cost = _trained(subject)
     # a network from a file has that of its baseline, which is the same training without randomness
     architecture = architecture or (_trained(plain)[0] if plain else "") or type(opened.model).__name__

@@ -19,7 +19,7 @@ from advbnn.evaluation.accuracy import CLEAN, Evaluation, Options
 from advbnn.evaluation.audit.attack_suite import LEVELS
 from advbnn.evaluation.audit.worst_case import audit
 from advbnn.evaluation.batchwise import Batch
-from advbnn.evaluation.records import Record, Records
+from advbnn.evaluation.records import Records
 from advbnn.leaderboard.from_records import EOT, FIXED, FLAT, MEAN, PROTOCOL
 from advbnn.modules import evaluating, without_parameter_gradients
 from advbnn.names import LEADERBOARD_STEPS
@@ -53,6 +53,7 @@ def measure(
         only: `"clean"`, the clean accuracy; `"protocol"`, the authors' own; `"audit"`, with its flags; `"eot"`, PGD
             over EOT samples until the curve is flat; `"seed"`, the attack that knows the random numbers, where the
             audit has none; `"mean"`, the mean network; `"autoattack"`, AutoAttack `rand` if pyautoattack is installed.
+            Where nothing is random, the audit is enough for the last four.
         options: see `Options`; `out` makes it resumable.
     """
     for name in only:
@@ -79,16 +80,9 @@ def measure(
         label = f"{evaluation.plan.model.label}{MEAN}"
         alone = Evaluation(mean, data, **options | {"label": label, "samples": 1})
         found += alone.accuracy(f"PGD-{steps}", PGD(threat, steps=steps))
-    if "autoattack" in only and find_spec("pyautoattack") is not None:
+    if "autoattack" in only and random and find_spec("pyautoattack") is not None:
         found += autoattack_rand(evaluation, threat)
     return found
-
-
-def measure_baseline(
-    model: nn.Module, data: Examples, threat: Threat, level: str = "standard", **options: Unpack[Options]
-) -> Record:
-    """The worst case of the network without randomness on the same images."""
-    return audit(model, data, threat, level, **options).records[0]
 
 
 def own_protocol(evaluation: Evaluation, protocol: AuthorsProtocol, threat: Threat) -> Records:

@@ -12,7 +12,7 @@ from advbnn.errors import MissingPackageError
 from advbnn.files import write_atomically
 from advbnn.leaderboard.entry import Accuracy, Entry, to_json
 from advbnn.leaderboard.tables import CAPTION, COLUMNS, NUMBERS, dumbbells, numbers, ranked, table, threat_words, to_csv
-from advbnn.report.dumbbells import LOOKS, dumbbells_png, dumbbells_svg
+from advbnn.report.dumbbells import LOOKS, Dumbbell, dumbbells_png, dumbbells_svg
 from advbnn.report.elements import percent, percent_range
 
 TITLE = "Randomized defences, audited"
@@ -88,11 +88,13 @@ def _figures(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
 def _alt(entries: Sequence[Entry]) -> str:
     """The figure in words."""
 
-    def words(name: str, claimed: float | None, audited: float | None) -> str:
-        claim = "no claim" if claimed is None else f"claimed {claimed:.1f} %"
-        return f"{name}: {claim}, {'not audited yet' if audited is None else f'worst case {audited:.1f} %'}"
+    def words(row: Dumbbell) -> str:
+        claim = "no claim" if row.claimed is None else f"claimed {row.claimed:.1f} %"
+        protocol = "" if row.protocol is None else f", {row.protocol:.1f} % by its own protocol"
+        worst = "not audited yet" if row.audited is None else f"worst case {row.audited:.1f} %"
+        return f"{row.name}: {claim}{protocol}, {worst}"
 
-    return "; ".join(words(row.name, row.claimed, row.audited) for row in dumbbells(entries))
+    return "; ".join(map(words, dumbbells(entries)))
 
 
 def _accuracy(found: Accuracy) -> str:

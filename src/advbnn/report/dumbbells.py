@@ -83,6 +83,7 @@ def _draw(axes: "Axes", rows: Sequence[Dumbbell]) -> None:
             axes.plot(x, y, zorder=3, label=label, **style)
     axes.set_yticks(range(len(rows)), [row.name for row in rows])
     axes.set(ylim=(len(rows) - 0.5, -0.5), xlim=(0, 100), xlabel="accuracy under attack, %")
+    axes.tick_params(axis="y", pad=9)  # a mark at 0 reaches over the axis
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x", visible=True)
     axes.legend(loc="lower left", bbox_to_anchor=(-0.5, 1), ncols=4, frameon=False, fontsize=11, borderaxespad=0.2)
