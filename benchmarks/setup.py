@@ -2,8 +2,8 @@
 
     python benchmarks/setup.py --network resnet18 --batch 256 --out benchmarks/records/setup.json
 
-Each measurement is a process of its own. The caches of Python's bytecode and of torch's compiler lie in a temporary
-folder, which only the second and later processes find filled.
+Each measurement is a process of its own, which keeps its caches where the command line does; see `advbnn.caches`. The
+user's cache folder is a temporary one here, which only the second and later processes find filled.
 """
 
 import argparse
@@ -34,10 +34,12 @@ def main() -> None:
         return
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        caches = {"PYTHONPYCACHEPREFIX": f"{folder}/bytecode", "TORCHINDUCTOR_CACHE_DIR": f"{folder}/compiler"}
+        named = ("PYTHONPYCACHEPREFIX", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+        inherited = {key: value for key, value in os.environ.items() if key not in named}
+        env = {**inherited, "XDG_CACHE_HOME": folder, "TRITON_HOME": folder}
         for number in range(options.processes):
             command = [sys.executable, *sys.argv, "--child", repr(time.time())]
-            found = subprocess.run(command, env={**os.environ, **caches}, stdout=subprocess.PIPE, text=True, check=True)
+            found = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=True)
             rows.append({"process": number + 1, **json.loads(found.stdout.splitlines()[-1])})
             print(json.dumps(rows[-1]), flush=True)
     if options.out is not None:
@@ -48,6 +50,9 @@ def main() -> None:
 
 def first_step(options: argparse.Namespace) -> dict[str, object]:
     """Seconds until everything is imported, the network is on the device, the first step, and the second are done."""
+    from advbnn.caches import keep_bytecode
+
+    keep_bytecode()
     import torch
 
     from advbnn import models
@@ -76,6 +81,7 @@ def first_step(options: argparse.Namespace) -> dict[str, object]:
     return {
         **times,
         "caches": caches,
+        "bytecode": sys.pycache_prefix or ("not written" if sys.dont_write_bytecode else "beside the sources"),
         "machine": machine,
         "torch": torch.__version__,
         "load_average": os.getloadavg()[0],

@@ -1,140 +1,117 @@
-"""An audit of two small networks on a CPU by threads, with and without busy loops beside it; and the demo's time.
+"""Threads on a CPU: an evaluation of small networks by the number of threads, with and without busy loops beside it.
 
-    python benchmarks/threads.py [--images 50] [--rounds 2] [--busy 0 2] [--demo]
+    python benchmarks/threads.py [--rounds 3] [--busy 0 2] [--seconds 5] [--out benchmarks/records/threads-cpu.json]
     python benchmarks/threads.py --table          # the table of docs/speed.md, from the record
 
-Every measurement is `advbnn audit --level quick` in a process of its own. Within a round the settings take turns.
-`torch's default` is what torch does by itself: a thread for each core, which spins while it waits.
+Every measurement is a process of its own, which evaluates again and again for some seconds. Within a round the settings
+take turns, so that other load affects all of them alike. `torch's default` is what torch does by itself: a thread for
+each core, which spins while it waits.
 """
 
 import argparse
 import json
 import os
 import platform
-import resource
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import ExitStack
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from advbnn import __version__
-
-ROOT = Path(__file__).parents[1]
-RECORD = ROOT / "benchmarks" / "records" / "threads-cpu.json"
-CORES = str(os.cpu_count())
+RECORD = Path(__file__).parent / "records" / "threads-cpu.json"
+EACH = {"OMP_NUM_THREADS": str(os.cpu_count())}
 SETTINGS = {
-    "advbnn's choice": {},
+    "advbnn's choice": {"OMP_WAIT_POLICY": "PASSIVE"},
+    "advbnn's choice, within another program": {},
     "one thread": {"OMP_NUM_THREADS": "1"},
-    "a thread for each core, sleeping": {"OMP_NUM_THREADS": CORES},
-    "torch's default": {"OMP_NUM_THREADS": CORES, "OMP_WAIT_POLICY": "ACTIVE"},
+    "a thread for each core, asleep while it waits": {**EACH, "OMP_WAIT_POLICY": "PASSIVE"},
+    "torch's default": EACH,
 }
-NETWORKS = ("adv", "adv_bnn")
+CASES = ("small_cnn, 50 digits", "vgg11, 4 images of 32x32")
 
 
-def advbnn(*words: str, limit: float | None = None, **env: str) -> dict[str, Any]:
-    """Wall and processor seconds of a command in a process of its own, stopped after `limit` seconds."""
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("OMP_", "MKL_"))}
-    load, before, began = os.getloadavg()[0], resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    command = [sys.executable, "-m", "advbnn", *words]
-    process = subprocess.Popen(command, env={**inherited, **env}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    try:
-        _, errors = process.communicate(timeout=limit)
-        if process.returncode:
-            raise SystemExit(errors.decode())
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
-    wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
-    worked = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    stopped = process.returncode != 0
-    return {
-        "wall_s": round(wall, 2),
-        "processor_s": round(worked, 2),
-        "stopped": stopped,
-        "load_before": round(load, 2),
-    }
+def evaluated(case: str, seconds: float) -> dict[str, Any]:
+    """Medians of the wall and the processor seconds of PGD-5 and 4 weight samples, and the threads."""
+    import torch
 
+    from advbnn import attacks, bayesianize, data, evaluate, models
+    from advbnn.attacks.threat import Threat
 
-def audit_both(folder: Path, images: int, limit: float, **env: str) -> dict[str, Any]:
-    """An audit of both networks, one after the other."""
-    parts = []
-    for name in NETWORKS:
-        out = folder / "audit.json"
-        out.unlink(missing_ok=True)
-        words = ("audit", str(folder / name), "--level", "quick", "--limit", str(images), "--out", str(out))
-        parts.append(advbnn(*words, limit=limit, **env))
-    total = {key: round(sum(part[key] for part in parts), 2) for key in ("wall_s", "processor_s")}
-    return {**total, "stopped": any(p["stopped"] for p in parts), "load_before": parts[0]["load_before"]}
+    torch.manual_seed(0)
+    if case == CASES[0]:
+        net, images = models.build("small_cnn", classes=10, image_size=8, channels=1), data.load("digits").test
+    else:
+        net = models.build("vgg11", classes=10, image_size=32, channels=3)
+        images = data.from_tensors(torch.rand(50, 3, 32, 32), torch.arange(50) % 10)
+    rows, attack = range(50 if case == CASES[0] else 4), attacks.PGD(Threat("linf", 0.1), steps=5)
+    model = bayesianize(net)
+    wall, processor = [], []
+    began = time.perf_counter()
+    while len(wall) < 2 or time.perf_counter() - began < seconds:
+        started, worked = time.perf_counter(), time.process_time()
+        (record,) = evaluate(model, images, attack, rows=rows, seeds=1, samples=4)
+        wall.append(time.perf_counter() - started)
+        processor.append(time.process_time() - worked)
+    found = {"wall_s": statistics.median(wall[1:]), "processor_s": statistics.median(processor[1:])}
+    return {**found, "calls": len(wall) - 1, "threads": int(record.versions["threads"])}
 
 
 def table(record: dict[str, Any]) -> str:
-    """Medians of wall and processor seconds, by setting and by the number of busy loops."""
-    loops = sorted({row["busy"] for row in record["audits"]})
-    head = [f"{count or 'no'} busy loops: s (processor s)" for count in loops]
-    lines = [f"| threads | {' | '.join(head)} |", "| :-- " + "| --: " * len(loops) + "|"]
+    """Medians over the rounds: milliseconds of wall time and of processor time."""
+    columns = [(case, busy) for case in CASES for busy in sorted({row["busy"] for row in record["rows"]})]
+    titles = [f"{case}{f', {busy} busy loops' if busy else ''}" for case, busy in columns]
+    lines = [f"| ms (processor ms) | {' | '.join(titles)} |", "| :-- " + "| --: " * len(columns) + "|"]
     for name in SETTINGS:
         cells = []
-        for count in loops:
-            rows = [row for row in record["audits"] if (row["threads"], row["busy"]) == (name, count)]
-            wall, worked = (statistics.median(row[key] for row in rows) for key in ("wall_s", "processor_s"))
-            cells.append(f"{'over ' if any(row['stopped'] for row in rows) else ''}{wall:.0f} ({worked:.0f})")
+        for column in columns:
+            rows = [row for row in record["rows"] if (row["case"], row["busy"]) == column and row["setting"] == name]
+            wall, worked = (1e3 * statistics.median(row[key] for row in rows) for key in ("wall_s", "processor_s"))
+            cells.append(f"{wall:.0f} ({worked:.0f})")
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=int, default=50)
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--busy", type=int, nargs="*", default=[0, 2], help="busy loops beside the audits")
-    parser.add_argument("--limit", type=float, default=240, help="seconds after which an audit is stopped")
-    parser.add_argument("--demo", action="store_true", help="measure the demo, too")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--busy", type=int, nargs="*", default=[0, 2], help="busy loops beside the evaluations")
+    parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--out", type=Path, default=RECORD)
     parser.add_argument("--table", action="store_true", help="only print the table of the record")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.table:
         print(table(json.loads(options.out.read_text())))
         return
-    record: dict[str, Any] = {
-        "what": f"advbnn audit --level quick of {' and '.join(NETWORKS)}, small_cnn, {options.images} digits",
-        "date": date.today().isoformat(),
-        "machine": platform.machine(),
-        "cores": os.cpu_count(),
-        "versions": {"advbnn": __version__, "torch": torch.__version__, "python": platform.python_version()},
-        "audits": [],
-        **({"demo": json.loads(options.out.read_text()).get("demo")} if options.out.exists() else {}),
-    }
-
-    def write() -> None:
-        options.out.write_text(json.dumps(record, indent=1) + "\n")
-
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        for name in NETWORKS if options.rounds else ():
-            advbnn("train", str(ROOT / "configs" / f"digits-{name}.toml"), "--out", str(folder / name))
-        for number in range(options.rounds):
-            for busy in options.busy:
-                with ExitStack() as beside:
-                    for _ in range(busy):
-                        loop = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-                        beside.callback(loop.wait)
-                        beside.callback(loop.kill)
+    if options.child is not None:
+        print(json.dumps(evaluated(options.child, options.seconds)))
+        return
+    rows: list[dict[str, Any]] = []
+    about = {"machine": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()}
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("OMP_", "MKL_"))}
+    for number in range(options.rounds):
+        for busy in options.busy:
+            with ExitStack() as beside:
+                for _ in range(busy):
+                    loop = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+                    beside.callback(loop.wait)
+                    beside.callback(loop.kill)
+                for case in CASES:
                     for name, env in SETTINGS.items():
-                        found = audit_both(folder, options.images, options.limit, **env)
-                        record["audits"].append({"threads": name, "busy": busy, "round": number + 1, **found})
-                        print(json.dumps(record["audits"][-1]), flush=True)
-                        write()
-        if options.demo:
-            record["demo"] = advbnn("reproduce", "all", "--data", "digits", "--out", str(folder / "demo"))
-            print(json.dumps(record["demo"]))
-            write()
+                        command = [sys.executable, "-W", "ignore", *sys.argv, "--child", case]
+                        load = round(os.getloadavg()[0], 1)
+                        done = subprocess.run(
+                            command, env={**inherited, **env}, stdout=subprocess.PIPE, text=True, check=True
+                        )
+                        found = json.loads(done.stdout.splitlines()[-1])
+                        about_row = {"case": case, "setting": name, "busy": busy, "round": number + 1, "load": load}
+                        rows.append({**about_row, **found})
+                        print(json.dumps(rows[-1]), flush=True)
+                        record = {"date": date.today().isoformat(), **about, "rows": rows}
+                        options.out.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from advbnn import attacks, audit, bayesianize, data, evaluate, models, threads
+from advbnn import attacks, audit, data, evaluate, models
 from advbnn.attacks.threat import Threat
-from advbnn.threads import GRAIN, few_threads, share_of_threads
+from advbnn.threads import GRAIN, few_threads, most_operations, share_of_threads
 from advbnn.training.callbacks import Callback, Moment
 from quick import quick, same, train
 
@@ -31,8 +31,8 @@ def _several(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def used(model: nn.Module, x: Tensor, batch_size: int) -> int:
-    with few_threads(model, x, batch_size):
+def used(model: nn.Module, shape: tuple[int, ...], batch_size: int) -> int:
+    with few_threads(model, shape, batch_size):
         return torch.get_num_threads()
 
 
@@ -41,70 +41,44 @@ def linear(inputs: int, outputs: int) -> nn.Module:
 
 
 def test_each_thread_has_its_share_of_work_and_the_number_is_restored() -> None:
-    net, x = linear(100, 50), torch.rand(1, 100)  # 2 * 100 * 50 operations for each input
-    for work, expected in ((GRAIN // 2, 1), (2 * GRAIN, 2), (3 * GRAIN, SEVERAL), (100 * GRAIN, SEVERAL)):
-        assert used(net, x, work // 10_000) == expected
+    net = linear(100, 50)  # 2 * 100 * 50 operations for each input
+    for work, expected in ((0, 1), (GRAIN // 2, 1), (2 * GRAIN, 2), (3 * GRAIN, SEVERAL), (100 * GRAIN, SEVERAL)):
+        assert used(net, (100,), work // 10_000) == expected
         assert torch.get_num_threads() == SEVERAL
-    with pytest.raises(RuntimeError), few_threads(net, x, 1):
+    with pytest.raises(RuntimeError), few_threads(net, (100,), 1):
         raise RuntimeError
     assert torch.get_num_threads() == SEVERAL
 
 
-def test_operations_are_those_of_the_layers() -> None:
-    convolution = nn.Conv2d(3, 8, 3, padding=1, groups=1)
-    assert threads._operations(convolution, torch.rand(2, 3, 16, 16)) == 2 * 8 * 16 * 16 * 3 * 3 * 3
-    grouped = nn.Conv2d(4, 8, 3, stride=2, groups=2)
-    assert threads._operations(grouped, torch.rand(1, 4, 9, 9)) == 2 * 8 * 4 * 4 * 2 * 3 * 3
-    net = models.build("small_cnn", classes=10, image_size=8, channels=1)
-    x = torch.rand(1, 1, 8, 8)
-    assert threads._operations(bayesianize(net), x) == threads._operations(net, x) > 0
+def test_the_work_is_two_operations_for_each_weight_at_each_position() -> None:
+    assert most_operations(linear(7, 5), (7,)) == 2 * 7 * 5
+    same_size = nn.Conv2d(3, 8, 3, padding=1)
+    assert most_operations(same_size, (3, 16, 16)) == 2 * 8 * 3 * 3 * 3 * 16 * 16
+    net = nn.Sequential(same_size, nn.BatchNorm2d(8), nn.MaxPool2d(16), nn.Flatten(), linear(8, 10))
+    assert most_operations(net, (3, 16, 16)) >= most_operations(same_size, (3, 16, 16)) + 2 * 8 * 10
 
 
 def test_a_choice_by_the_environment_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    net, x = linear(4, 4), torch.rand(1, 4)
-    assert used(net, x, 1) == 1
-    monkeypatch.setenv("OMP_NUM_THREADS", str(SEVERAL))
-    assert used(net, x, 1) == SEVERAL and share_of_threads(2) == SEVERAL
+    net = linear(4, 4)
+    assert used(net, (4,), 1) == 1
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.setenv(name, str(SEVERAL))
+        assert used(net, (4,), 1) == SEVERAL and share_of_threads(2) == SEVERAL
+        monkeypatch.delenv(name)
     monkeypatch.setenv("OMP_NUM_THREADS", f"{SEVERAL},1")  # nested levels
-    assert used(net, x, 1) == SEVERAL
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as Dask does for its workers; then set to SEVERAL by a call
-    assert used(net, x, 1) == 1
+    assert used(net, (4,), 1) == SEVERAL
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as Dask sets it for its workers, which then get SEVERAL by a call
+    assert used(net, (4,), 1) == 1
+
+
+def test_a_smaller_number_of_the_caller_is_kept() -> None:
+    for own in (1, 2):
+        torch.set_num_threads(own)
+        assert used(linear(100, 50), (100,), 100 * GRAIN) == own == torch.get_num_threads()
 
 
 def test_threads_are_shared_out_among_processes() -> None:
     assert [share_of_threads(workers) for workers in (1, 2, 3, 8)] == [3, 1, 1, 1]
-
-
-def test_one_thread_is_left_alone_and_costs_no_pass() -> None:
-    torch.set_num_threads(1)
-    assert used(_Refusing(), torch.rand(1, 4), 10**9) == 1
-
-
-def test_unknown_work_changes_nothing() -> None:
-    class Own(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x @ x.T
-
-    assert used(Own(), torch.rand(1, 4), 1) == SEVERAL
-    assert used(_Refusing(), torch.rand(1, 4), 1) == SEVERAL
-
-
-class _Refusing(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        raise ValueError("no pass is allowed")
-
-
-def test_counting_changes_neither_the_network_nor_the_random_state() -> None:
-    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout()).eval()
-    net[1].train()  # statistics at test time
-    before = {name: value.clone() for name, value in net.state_dict().items()}
-    state = torch.get_rng_state()
-    assert used(net, torch.rand(2, 4), 1) == 1
-    torch.set_rng_state(state)
-    used(net, torch.zeros(2, 4), 1)
-    assert torch.equal(state, torch.get_rng_state())
-    assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
-    assert not net.training and net[1].training and not net[0]._forward_hooks
 
 
 class _Seen(nn.Module):

@@ -5,27 +5,24 @@ gain little from several threads and can become many times slower. The rule depe
 so the same seed gives the same result whether the machine is busy or not.
 """
 
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from advbnn.modules import evaluating, training
-from advbnn.randomness import derive_seed, seeded
+from advbnn.modules import device_of
 
 GRAIN = 1_000_000_000
-"""Floating-point operations of a forward pass that occupy a thread; with fewer for each, one thread less is used."""
-
-_CHOSEN_BY = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+"""Floating-point operations of a forward pass that each thread should have, by the bound of `most_operations`."""
 
 
 def are_chosen() -> bool:
     """Whether torch has the number of threads that the environment names."""
-    # Dask gives its workers one by the environment, and run_tasks another
-    named = (os.environ.get(name, "").partition(",")[0].strip() for name in _CHOSEN_BY)
+    # Dask gives its workers one by the environment, and `run_tasks` another
+    named = (os.environ.get(name, "").partition(",")[0].strip() for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"))
     return str(torch.get_num_threads()) in named
 
 
@@ -35,45 +32,24 @@ def share_of_threads(workers: int) -> int:
 
 
 @contextmanager
-def few_threads(model: nn.Module, x: Tensor, batch_size: int) -> Iterator[None]:
-    """Within the block torch uses only threads that a batch of inputs like `x` can occupy: at least `GRAIN` for each.
+def few_threads(model: nn.Module, shape: Sequence[int], batch_size: int) -> Iterator[None]:
+    """Within the block torch uses no more threads than have `GRAIN` to do, for batches of inputs of this shape.
 
-    Never more than torch has, so `torch.set_num_threads(1)` stays. If `OMP_NUM_THREADS` is set, nothing changes, nor
-    for a network whose work is unknown since it has no layers of torch.
+    Never more than torch has, so that `torch.set_num_threads(1)` stays; and if `OMP_NUM_THREADS` is set, just these.
     """
     before = torch.get_num_threads()
-    work = 0 if before == 1 or x.device.type != "cpu" or are_chosen() else _operations(model, x) * batch_size
-    if not work:
-        yield
-        return
-    torch.set_num_threads(max(1, min(before, work // GRAIN)))
+    if before > 1 and device_of(model, torch.device("cpu")).type == "cpu" and not are_chosen():
+        torch.set_num_threads(max(1, min(before, batch_size * most_operations(model, shape) // GRAIN)))
     try:
         yield
     finally:
         torch.set_num_threads(before)
 
 
-def _operations(model: nn.Module, x: Tensor) -> int:
-    """Operations of a forward pass for one input, in matrix products and convolutions; 0 if it fails."""
-    counted = 0
+def most_operations(model: nn.Module, shape: Sequence[int]) -> int:
+    """A bound on the operations of a forward pass for one input: two for each weight of a matrix at every position.
 
-    def count(module: Any, _: Any, output: Any) -> None:
-        nonlocal counted
-        if isinstance(output, Tensor):
-            counted += 2 * output.numel() * module.weight[0].numel()
-
-    layers = [part for part in model.modules() if isinstance(part, nn.Linear | nn.modules.conv._ConvNd)]
-    hooks = [layer.register_forward_hook(count) for layer in layers]
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        # all parts in evaluation mode, so that no running statistics change
-        with torch.no_grad(), training(model), evaluating(model), seeded(derive_seed(0, "threads"), x.device):
-            model(x)
-    except Exception:  # the computation itself will say what is wrong
-        return 0
-    finally:
-        torch.set_num_threads(before)
-        for hook in hooks:
-            hook.remove()
-    return counted // max(1, len(x))
+    Layers on images that were made smaller do less. No pass is needed, which a network with a memory would notice.
+    """
+    matrices = sum(weight.numel() for weight in model.parameters() if weight.dim() > 1)
+    return 2 * matrices * math.prod(shape[1:])

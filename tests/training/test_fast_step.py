@@ -153,9 +153,7 @@ def test_labels_as_probabilities_of_one_are_the_labels() -> None:
 
 
 def test_the_particles_of_ig_bnn_are_trained_as_by_the_eager_step() -> None:
-    defense = Defense(
-        attack=ATTACK, network=ParticleEnsemble(count=2), objective=RobustELBO(information_gain=5.0)
-    )
+    defense = Defense(attack=ATTACK, network=ParticleEnsemble(count=2), objective=RobustELBO(information_gain=5.0))
     model = defense.wrap(network()).train()
     reference = copy.deepcopy(model)
     records = [fast(model, defense)(*batch(), SEED), eager(reference, defense)(*batch(), SEED)]

@@ -154,18 +154,15 @@ class Evaluation:
         """Whether the classifier is the exact mean over the members of the network; see `predict`."""
         if not self._may_be_exact or not members(self.model, at_most=EXACT_UP_TO):
             return False
+        stored, labels = next(iter(self.data.gather([torch.arange(1)])))
+        x, _ = self.prepared(to_float(stored), labels)
         with self.explain_input_errors():
             # a member may be random itself, which only a pass shows
-            return predict(self.model, self._first_input).exact
-
-    @functools.cached_property
-    def _first_input(self) -> Tensor:
-        stored, labels = next(iter(self.data.gather([torch.arange(1)])))
-        return self.prepared(to_float(stored), labels)[0]
+            return predict(self.model, x).exact
 
     def few_threads(self) -> AbstractContextManager[None]:
         """Within the block, passes on a CPU use as many threads as a batch can occupy; see `advbnn.threads`."""
-        return few_threads(self.model, self._first_input, min(self.batch_size, self._examples))
+        return few_threads(self.model, self.data.shape, min(self.batch_size, self._examples))
 
     @functools.cached_property
     def plan(self) -> Plan:

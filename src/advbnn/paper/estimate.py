@@ -44,7 +44,7 @@ def _cost(run: Run, model: nn.Module, protocol: Protocol, splits: Splits[Any], d
     x, y = to_float(x).to(device), y.to(device)
     attack = protocol.authors_attack(protocol.table_radii[0], steps=2)
     fast = accelerate(model.eval(), run.config.engine)
-    with few_threads(model, x[:1], len(x)):
+    with few_threads(model, splits.test.shape, len(x)):
         gradient = _seconds(lambda: attack(fast, x, y, seed=0), device) / (2 * len(x))
         forward = _seconds(lambda: predict(fast, x, samples=2, seed=0), device) / (2 * len(x))
     return Cost(gradient=gradient, forward=forward)
@@ -58,7 +58,7 @@ def _step_seconds(plan: Plan, run: Run, model: nn.Module, splits: Splits[Any], d
     training = TrainingState(model, splits.to(device), defense, 0, run.config.engine, World(), run.config.precision)
     model.train()
     x, y = next(training.rest_of_epoch())
-    with few_threads(model, x[:1], len(x)):
+    with few_threads(model, splits.train.shape, len(x)):
         return _seconds(lambda: training.advance(x, y), device, times=_STEPS_TIMED)
 
 

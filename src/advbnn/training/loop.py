@@ -31,7 +31,7 @@ from advbnn.training.mode_plan import ModePlan, mode_plan
 from advbnn.training.provenance import provenance
 from advbnn.training.run_folder import CHECKPOINTS, RunFolder
 from advbnn.training.state import TrainingState
-from advbnn.training.suitability import check_arguments, first_inputs
+from advbnn.training.suitability import check_arguments
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -186,7 +186,7 @@ def fit(
         settings = replace(settings, defense=replace(defense, architecture=OWN))
 
     with (
-        few_threads(training.model, first_inputs(training.data.train), defense.batch_size),
+        few_threads(training.model, data.train.shape, defense.batch_size),
         _opened(training, settings, out, resume) as run,
         ProgressBar("training" if progress and processes.leads else None) as bar,
         Journal(

@@ -1,7 +1,7 @@
 """Checks, before training begins, that network, data and defence fit together."""
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from advbnn.attacks.oracle import check_outputs
 from advbnn.bayes.likelihoods import Categorical
@@ -74,16 +74,10 @@ def check_last_batch(model: nn.Module, batches: Batches | StreamBatches, defense
         ) from error
 
 
-def first_inputs(examples: Examples) -> Tensor:
-    """The first two inputs, or one if there is no other."""
-    ((x, _),) = examples.gather([torch.arange(min(2, len(examples)))])
-    return to_float(x)
-
-
 def check_forward(model: nn.Module, examples: Examples) -> Tensor:
     """Outputs for two examples; refuses a network that does not accept them, or has too few outputs for the labels."""
-    x = first_inputs(examples)
-    x = x.to(device_of(model, x.device))
+    ((x, _),) = examples.gather([torch.arange(min(2, len(examples)))])
+    x = to_float(x).to(device_of(model, x.device))
     try:
         # all parts in evaluation mode, so that no running statistics change
         with torch.no_grad(), training(model), evaluating(model), seeded(0, x.device):
