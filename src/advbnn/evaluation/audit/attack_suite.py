@@ -163,7 +163,9 @@ def attack_suite(
     # a source may be random where the network is not; a deterministic source runs once all the same
     surrogate = replace(grid[-2], eot=most_eot)
     sources = dict(transfer_from)
-    mean = posterior_mean(model.model)
+    rescaled, mean = model.rescaled(), posterior_mean(model.model)
+    if rescaled is not None:
+        sources = {"itself with logits of a usual size": rescaled, **sources}
     if mean is not None:
         sources = {"its mean network": Attackable(mean, model.returns_probabilities), **sources}
     entries += [SuiteEntry(f"from {name}", TRANSFER, Transfer(net, surrogate)) for name, net in sources.items()]
