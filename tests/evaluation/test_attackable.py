@@ -6,9 +6,11 @@ from advbnn.attacks import PGD
 from advbnn.attacks.gradient import input_gradient
 from advbnn.attacks.losses import Objective
 from advbnn.attacks.threat import Threat
+from advbnn.data import to_float
 from advbnn.evaluation.attackable import Attackable, attackable
 from advbnn.randomness import seeded
-from cheats import Exploding, Rounded, Softened
+from cheats import Exploding, Rounded, Softened, Wrapped
+from trained_nets import digits, net
 
 X, Y = torch.rand(5, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0, 1])
 with seeded(0):
@@ -81,3 +83,17 @@ def test_logits_of_a_usual_size_and_of_none_are_left_alone() -> None:
         model.weight.copy_(torch.zeros(3, 4) if constant else factor * torch.eye(3, 4))
         model.bias.zero_()
         assert attackable(model, X).rescaled() is None
+
+
+def test_small_logits_weaken_the_cross_entropy_unless_they_are_rescaled() -> None:
+    class Dim(Wrapped):
+        def forward(self, x: Tensor) -> Tensor:
+            return 1e-4 * self.net(x)
+
+    x, y, attack = to_float(digits().images), digits().labels, PGD(Threat("linf", 0.08), steps=10)
+    dim = attackable(Dim(net()), x)
+    plain, small, rescaled = (
+        int((net()(attack(model, x, y, seed=0)).argmax(1) == y).sum()) for model in (net(), dim, dim.rescaled())
+    )
+    # of 120 images; an image or two may lie on a boundary
+    assert abs(rescaled - plain) <= 3 < 10 < small - plain

@@ -69,8 +69,8 @@ def look_back(model: nn.Module, x: Tensor, seed: int, *, seeds: int = _SEEDS, se
     """Pass a few images `x` through the network, under many seeds; and again, after another batch and other seeds.
 
     The second time differs if a state is kept for n passes (the passes in between shift the phase of a counter), until
-    the batch or its size changes, or if the network changes its behaviour after some passes. A network that is still not done
-    after some seconds gets fewer seeds.
+    the batch or its size changes, or if the network changes its behaviour after some passes. A network that is still
+    not done after some seconds gets fewer seeds.
     """
 
     def outputs(z: Tensor, number: int) -> Tensor:

@@ -165,9 +165,10 @@ def batch(found: Findings) -> Decision:
     seen = "Other images in the same batch change the prediction of {} images"
     problem = "the output is not a function of the image; the network may use batch statistics in evaluation mode"
     decided = _unchanged(found, found.probes["batch"], seen, problem)
-    if not decided.raised and not _depends_on_time(found) and more_than(_FEW, found.probes["revived"]):
-        seen = f"The worst points of {_count(found.probes['revived'])} images are misclassified beside points of the same"
-        return Decision(True, f"{seen} attack, and correct beside the worst points of other images: {problem}.")
+    revived = found.probes["revived"]
+    if not decided.raised and not _depends_on_time(found) and more_than(_FEW, revived):
+        seen = f"The worst points of {_count(revived)} images are misclassified beside points of the same attack"
+        return Decision(True, f"{seen}, and correct beside the worst points of other images: {problem}.")
     by_size = _called(found, SIZES, "the network looks at the size of the batch")
     return by_size if by_size.raised and not decided.raised else decided
 

@@ -48,10 +48,10 @@ def audit(
 
     The accuracy is the expected accuracy of the deployed classifier, `samples` weight samples with their `rule`, at the
     worst point found for each image. The points of all attacks, also at smaller radii, and the clean image are compared
-    on weight samples of their own: see `worst_points`. The worst is scored by several independent ensembles of fresh weight
-    samples, so the accuracy is unbiased for these points and an upper bound on robust accuracy. Its interval covers
-    images and weight samples. The details say how many images are certain and inconclusive for the infinite ensemble:
-    see `sequential_test`. The accuracies of single attacks are those of one ensemble.
+    on weight samples of their own: see `worst_points`. The worst is scored by several independent ensembles of fresh
+    weight samples, so the accuracy is unbiased for these points and an upper bound on robust accuracy. Its interval
+    covers images and weight samples. The details say how many images are certain and inconclusive for the infinite
+    ensemble: see `sequential_test`. The accuracies of single attacks are those of one ensemble.
 
     Args:
         model: any module that returns logits, random or not; it is not changed.
