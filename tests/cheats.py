@@ -90,3 +90,21 @@ class Exploding(Wrapped):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.net(x) + (x - x).flatten(1).sum(1, keepdim=True).sqrt()
+
+
+class Suspicious(Wrapped):
+    """Answers only for images that look clean, and says nothing about rough ones."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        smooth = functional.avg_pool2d(functional.pad(x, (1, 1, 1, 1), mode="replicate"), 3, 1)
+        clean = (x - smooth).flatten(1).abs().mean(1) < 0.2
+        return torch.where(clean[:, None], self.net(x), 0 * self.net(x))
+
+
+class Together(Wrapped):
+    """If all images of a batch are on the grid of 8 bits, it is right about zeros alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        bits, logits = 255 * x.detach(), self.net(x)
+        stored = (bits - bits.round()).abs().max() < 1e-3
+        return torch.where(stored & (logits.argmax(1, keepdim=True) > 0), logits.roll(1, 1), logits)

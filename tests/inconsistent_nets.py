@@ -43,6 +43,15 @@ class PerBatch(Sticky):
         return self.net(x + self.std * self.noise)
 
 
+class PerShape(PerBatch):
+    """Draws new noise when the shape of the batch changes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.seen.shape != x.shape:
+            self.seen, self.noise = x.detach().clone(), self.draw()
+        return self.net(x + self.std * self.noise)
+
+
 class ByMethod(Sticky):
     """Draws new noise only when it is told to, as published defences do."""
 
@@ -129,3 +138,16 @@ class Remembering(Wrapped):
         distance, nearest = (x.detach().flatten(1)[:, None] - self.images).norm(dim=2).min(1)
         known = 5 * nn.functional.one_hot(self.labels[nearest], 10).to(x)
         return torch.where((distance < self.radius)[:, None], known, self.net(x))
+
+
+class Adding(Remembering):
+    """Knows images and their labels: it adds to the logit of the nearest one's, within `radius` in the norm `order`."""
+
+    def __init__(self, net: nn.Module, images: Tensor, labels: Tensor, radius: float, order: float) -> None:
+        super().__init__(net, images, labels, radius)
+        self.order = order
+
+    def forward(self, x: Tensor) -> Tensor:
+        distance, nearest = torch.cdist(x.detach().flatten(1), self.images, p=self.order).min(1)
+        known = 10 * nn.functional.one_hot(self.labels[nearest], 10).to(x)
+        return self.net(x) + (distance < self.radius)[:, None] * known

@@ -67,6 +67,14 @@ def test_attacks_of_ones_own() -> None:
     assert settings_of(Mine(0.5, [1])) == {"name": "Mine", "strength": 0.5}
     assert settings_of(Printed()) == {"name": "Printed(3)"}
     assert settings_of(Silent(1)) == settings_of(Silent(1)) != settings_of(Silent(2))
+
+    class Fixed(Silent):
+        eta = 0.1
+
+    slower = Fixed(1)
+    before = settings_of(slower)
+    Fixed.eta = 0.2
+    assert settings_of(slower) != before
     assert settings_of(function)["name"].endswith("own.<locals>.function")
     assert settings_of(function)["threat"] == BALL
 

@@ -6,9 +6,11 @@ from advbnn.attacks import PGD
 from advbnn.attacks.gradient import input_gradient
 from advbnn.attacks.losses import Objective
 from advbnn.attacks.threat import Threat
+from advbnn.data import to_float
 from advbnn.evaluation.attackable import Attackable, attackable
 from advbnn.randomness import seeded
-from cheats import Exploding, Rounded, Softened
+from cheats import Exploding, Rounded, Softened, Wrapped
+from trained_nets import digits, net
 
 X, Y = torch.rand(5, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0, 1])
 with seeded(0):
@@ -60,3 +62,38 @@ def test_the_first_pass_is_in_evaluation_mode_and_restores_the_state() -> None:
     model, state = Strict().train(), torch.get_rng_state()
     assert attackable(model, X).training and model.training
     assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e-3, 1e3, 1e6])
+def test_the_size_of_the_logits_makes_no_difference_to_a_rescaled_network(scale: float) -> None:
+    class Sized(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return scale * NET(x)
+
+    first, other = (attackable(Sized(), X).rescaled for _ in range(2))
+    assert first is not None and other is not None
+    lead = first(X).topk(2).values.diff().abs().median().item()
+    assert lead == pytest.approx(5.0, rel=1e-3)
+    torch.testing.assert_close(first(X) / lead, NET(X) / NET(X).topk(2).values.diff().abs().median())
+
+
+def test_logits_of_a_usual_size_and_of_none_are_left_alone() -> None:
+    for factor, constant in ((4.0, False), (1.0, True)):
+        model = nn.Linear(4, 3).requires_grad_(False)
+        model.weight.copy_(torch.zeros(3, 4) if constant else factor * torch.eye(3, 4))
+        model.bias.zero_()
+        assert attackable(model, X).rescaled is None
+
+
+def test_small_logits_weaken_the_cross_entropy_unless_they_are_rescaled -> None:
+    class Dim(Wrapped):
+        def forward(self, x: Tensor) -> Tensor:
+            return 1e-4 * self.net(x)
+
+    x, y, attack = to_float(digits().images), digits().labels, PGD(Threat("linf", 0.08), steps=10)
+    dim = attackable(Dim(net()), x)
+    plain, small, rescaled = (
+        int((net()(attack(model, x, y, seed=0)).argmax(1) == y).sum()) for model in (net(), dim, dim.rescaled)
+    )
+    # of 120 images; an image or two may lie on a boundary
+    assert abs(rescaled - plain) <= 3 < 10 < small - plain

@@ -30,7 +30,7 @@ def settings_of(attack: object, identify: Identify = lambda network: None) -> di
     if is_dataclass(attack) and not isinstance(attack, type):
         return {"name": type(attack).__name__, **json_value(_changed(attack), identify)}
     named = attack if hasattr(attack, "__qualname__") else type(attack)  # functions and classes have such a name
-    public = {name: value for name, value in getattr(attack, "__dict__", {}).items() if not name.startswith("_")}
+    public = _public(attack)
     if isinstance(getattr(attack, "settings", None), Mapping):
         public = {"threat": getattr(attack, "threat", None), **getattr(attack, "settings", {})}
     elif isinstance(attack, functools.partial):
@@ -38,6 +38,15 @@ def settings_of(attack: object, identify: Identify = lambda network: None) -> di
     elif named is not attack and type(attack).__repr__ is not object.__repr__:
         return {"name": repr(attack)}
     return {"name": f"{named.__module__}.{named.__qualname__}", **json_value(public, identify)}
+
+
+def _public(attack: object) -> dict[str, Any]:
+    """Its attributes that are not private, and those of its classes that are values."""
+    of_classes = [vars(kind) for kind in reversed(type(attack).__mro__)]
+    values = (bool, int, float, str, tuple, list, dict, Threat)
+    found = {name: value for one in of_classes for name, value in one.items() if isinstance(value, values)}
+    found |= getattr(attack, "__dict__", {})
+    return {name: value for name, value in found.items() if not name.startswith("_")}
 
 
 def memory_address(settings: Any) -> str | None:

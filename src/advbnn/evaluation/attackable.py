@@ -1,6 +1,7 @@
 """Any classifier in a form that every attack can run on: logits as outputs, finite gradients."""
 
 import functools
+import math
 from typing import Any
 
 import torch
@@ -12,6 +13,11 @@ from advbnn.fast.acceleration import accelerate
 from advbnn.modules import evaluating
 from advbnn.randomness import seeded, with_fresh_state
 
+_USUAL = 0.5, 50.0
+"""The lead of the largest logit over the next, for a typical image, of networks that attacks are made for."""
+
+_TYPICAL = 5.0
+
 
 class Attackable(HasMembers):
     """`model` with logits as outputs and gradients that exist and are finite.
@@ -22,13 +28,16 @@ class Attackable(HasMembers):
 
     Attributes:
         known_random: whether the network is known to be random; None leaves it to each attack to find out.
+        lead: by how much the largest logit of a typical image leads the next; 1 if it was not measured.
+        scale: what the logits are multiplied with.
     """
 
     known_random: bool | None = None
+    lead: float = 1.0
 
-    def __init__(self, model: nn.Module, returns_probabilities: bool = False) -> None:
+    def __init__(self, model: nn.Module, returns_probabilities: bool = False, scale: float = 1.0) -> None:
         super().__init__()
-        self.model, self.returns_probabilities = model, returns_probabilities
+        self.model, self.returns_probabilities, self.scale = model, returns_probabilities, scale
         self.training = model.training
 
     def forward(self, x: Tensor) -> Tensor:
@@ -44,7 +53,20 @@ class Attackable(HasMembers):
 
     def members(self) -> tuple[Member, ...]:
         found = members(self.model)
-        return tuple(Member(one.weight, Attackable(one.net, self.returns_probabilities)) for one in found)
+        return tuple(Member(one.weight, Attackable(one.net, self.returns_probabilities, self.scale)) for one in found)
+
+    @functools.cached_property
+    def rescaled(self) -> "Attackable | None":
+        """The network with logits of a usual size; None if they have it, or no size at all.
+
+        The gradient of the cross-entropy vanishes for large logits, and for small ones it ignores which of the other
+        classes is the likeliest. Neither makes a classifier more robust.
+        """
+        if not 0 < self.lead < math.inf or _USUAL[0] <= self.lead <= _USUAL[1]:
+            return None
+        other = Attackable(self.model, self.returns_probabilities, _TYPICAL / self.lead)
+        other.known_random = self.known_random
+        return other
 
     @functools.cached_property
     def mean(self) -> "Attackable | None":
@@ -57,6 +79,8 @@ class Attackable(HasMembers):
         outputs: Tensor = self.model(x)
         if self.returns_probabilities:
             outputs = outputs.clamp_min(torch.finfo(outputs.dtype).tiny).log()
+        if self.scale != 1:
+            outputs = self.scale * outputs
         if x.requires_grad and torch.is_grad_enabled():
             # adds zero, so that the gradient exists
             outputs = outputs + 0 * x.reshape(len(x), -1).sum(1, keepdim=True)
@@ -72,13 +96,18 @@ def attackable(model: nn.Module, x: Tensor) -> Attackable:
     model = with_fresh_state(model)
     with evaluating(model), seeded(0, x.device):
         outputs: Any = model(x)
-    return Attackable(model, isinstance(outputs, Tensor) and bool(are_probabilities(outputs)))
+    found = Attackable(model, isinstance(outputs, Tensor) and bool(are_probabilities(outputs)))
+    if isinstance(outputs, Tensor) and outputs.ndim == 2 and outputs.shape[1] > 1:
+        logits = outputs.log() if found.returns_probabilities else outputs
+        first, second = logits.double().topk(2).values.unbind(1)
+        found.lead = (first - second).nanmedian().item()
+    return found
 
 
 def accelerated(model: nn.Module, engine: str = "auto", precision: str = "full", **how: Any) -> nn.Module:
     """`accelerate(model, ...)`; of an `Attackable`, the network inside, whose structure the fast engine knows."""
     if isinstance(model, Attackable):
-        fast = Attackable(accelerate(model.model, engine, precision, **how), model.returns_probabilities)
+        fast = Attackable(accelerate(model.model, engine, precision, **how), model.returns_probabilities, model.scale)
         fast.known_random = model.known_random
         return fast
     return accelerate(model, engine, precision, **how)

@@ -1,7 +1,7 @@
 """Checks, before training begins, that network, data and defence fit together."""
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from advbnn.attacks.oracle import check_outputs
 from advbnn.bayes.likelihoods import Categorical

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from advbnn.attacks import APGD, ARC, NES, PGD, HopSkipJump, Square, paper_pgd
+from advbnn.attacks import APGD, ARC, NES, PGD, HopSkipJump, Square, Transfer, paper_pgd
 from advbnn.attacks.identity import settings_of
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.mean_field import bayesianize
@@ -48,6 +48,16 @@ def test_the_attacks_of_the_standard_level() -> None:
     assert black_box == [(Square, 10), (NES, 10), (HopSkipJump, 1)]
     assert [entry.name for entry in entries if entry.role == "transfer"] == ["from its mean network", "from adv"]
     assert attacks_of(entries, "given") == [own]
+
+
+def test_logits_of_an_unusual_size_are_attacked_at_a_usual_one_too() -> None:
+    for lead, named in ((1e-4, True), (1.0, False), (1e4, True)):
+        model = Attackable(nn.Sequential(nn.Flatten(), nn.Linear(4, 10)))
+        model.lead = lead
+        settings = {"classes": 10, "pixels": 4, "random": False, "transfer_from": {}, "given": {}}
+        found = [entry.attack for entry in attack_suite(LEVELS["quick"], THREAT, model, **settings)]
+        scales = [attack.source.scale for attack in found if isinstance(attack, Transfer)]
+        assert scales == ([pytest.approx(5 / lead)] if named else [])
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -24,6 +24,7 @@ from cheats import Hashing, Jittered, Normalising, Rounded, Scaled, Wrapped
 from inconsistent_nets import (
     SOURCES,
     WHEN,
+    Adding,
     ByMethod,
     Offering,
     PerBatch,
@@ -46,7 +47,7 @@ def flags(model: nn.Module, seeds: int = 30) -> dict[str, Decision]:
     history = look_back(network, X[:2], seed=0, seeds=seeds)
     earlier = answers(network, X, seed=1)
     probes = probe(network, X, Y, THREAT, samples=3, seed=1, random=history.random)
-    probes["later"] = changed_since(earlier, network, X, seed=1)
+    probes |= {"later": changed_since(earlier, network, X, seed=1), "revived": torch.zeros(40, dtype=torch.bool)}
     unused = {"entries": (), "right": torch.empty(40, 0), "worst": torch.empty(40), "large_eps": None}
     found = Findings(probes=probes, random=history.random, probabilities=False, history=history, **unused)
     return {name: getattr(probe_flags, name)(found) for name in FLAGS}
@@ -110,6 +111,10 @@ OTHERS = {
     "memory": {
         name: Remembering(net(), X, Y, radius)
         for name, radius in {"looked up": 1e-6, "neighbourhoods": 2.0, "nearest": math.inf}.items()
+    }
+    | {
+        "adds within a radius": Adding(net(), X, Y, 0.15, math.inf),
+        "adds for the nearest": Adding(net(), X, Y, math.inf, 2),
     },
 }
 
@@ -171,6 +176,6 @@ def test_rounding_is_not_measured() -> None:
 
 def test_a_hash_and_quantised_inputs_are_no_memory() -> None:
     for cheat in (Hashing(net()), Rounded(net())):
-        found = memory(attackable(cheat, X), X, moved(X, 0.5, 1e-6), THREAT, seed=0)
-        assert not found["nearest"].any()
-        assert torch.equal(found["constant"], found["constant_elsewhere"])
+        found = memory(attackable(cheat, X), X, moved(X, 0.5, 1e-6), seed=0)
+        assert found["half_way"].nanquantile(0.9) < 0.2
+        assert (found["abrupt"] < 2 * found["abrupt_elsewhere"]).double().mean() > 0.9

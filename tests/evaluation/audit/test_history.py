@@ -15,7 +15,7 @@ from advbnn.evaluation.identity import ModelIdentity
 from advbnn.randomness import Resampled
 from advbnn.repeatability import is_random
 from cheats import Counting, Jittered, Wrapped
-from inconsistent_nets import SOURCES, ByMethod, Fresh, Offering, PerBatch, Sticky, Tired, Unseeded
+from inconsistent_nets import SOURCES, ByMethod, Fresh, Offering, PerBatch, PerShape, Sticky, Tired, Unseeded
 from trained_nets import bnn, digits, net
 
 X, Y = to_float(digits().images[:20]), digits().labels[:20]
@@ -35,9 +35,10 @@ def history(model: nn.Module) -> History:
         *(Sticky(net(), every) for every in (3, 10, 100, 1000)),
         *(Sticky(net(), every, default_noise) for every in (10, 1000)),
         PerBatch(net()),
+        PerShape(net()),
         Tired(net(), after=300),
     ],
-    ids=["3", "10", "100", "1000", "10 seeded", "1000 seeded", "per batch", "counter"],
+    ids=["3", "10", "100", "1000", "10 seeded", "1000 seeded", "per batch", "per shape", "counter"],
 )
 def test_a_state_that_is_kept_is_seen(model: nn.Module) -> None:
     found = history(model)
@@ -75,13 +76,15 @@ def test_methods_that_may_draw_a_state_are_named_and_not_called() -> None:
             raise AssertionError
 
         redraw = set_rand_path = new_noise = resample = random_rpf
+        random_rp_matrix = set_rands = set_norms_mixed = set_precision = random_rpf  # in published code
 
         def operand(self) -> None: ...
 
         def set_temperature(self) -> None: ...
 
     found = {name.rpartition(".")[2] for name in candidates(Published(net()))}
-    assert found == {"random_rpf", "redraw", "set_rand_path", "new_noise", "resample"}
+    invented = {"random_rpf", "redraw", "set_rand_path", "new_noise", "resample"}
+    assert found == invented | {"random_rp_matrix", "set_rands", "set_norms_mixed", "set_precision"}
     assert candidates(bnn()) == candidates(nn.Sequential(nn.Dropout(), nn.Linear(2, 2))) == ()
 
 

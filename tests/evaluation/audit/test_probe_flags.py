@@ -28,10 +28,11 @@ SOUND = {
     "evaluation_right": torch.arange(N) < 95,
     "training_right": torch.arange(N) < 93,
     "later": torch.full((N,), 1e-7),
-    "constant": NONE,
-    "constant_elsewhere": NONE,
+    "revived": NONE,
+    "abrupt": torch.full((N,), 0.05),
+    "abrupt_elsewhere": torch.full((N,), 0.05),
     "jump_elsewhere": torch.full((N,), 1e-5),
-    "nearest": torch.zeros(N),
+    "half_way": torch.full((N,), 0.04),
     **{way: torch.full((N,), 1e-5) for way in WAYS},
 }
 SOUND_HISTORY = History(random=True, passes=1200)
@@ -80,8 +81,10 @@ def test_a_sound_network_raises_nothing() -> None:
         ({"alone": some(30)}, "batch", "30 of 100 images.*alone"),
         ({"in_pairs": some(4, 1, math.nan)}, "batch", "4 of 4 images.*two"),
         ({"differentiated": some(30)}, "calling", "30 of 100.*requires a gradient"),
-        ({"constant": some(80).bool()}, "memory", "80 of 100.*0 of 100"),
-        ({"nearest": some(80)}, "memory", "nearer.*80 of 100"),
+        ({"revived": some(30).bool()}, "batch", "30 of 100"),
+        ({"abrupt": some(80)}, "memory", "80 of 100.*shifted"),
+        ({"half_way": some(80)}, "memory", "Half-way.*80 of 100"),
+        ({"abrupt": some(30), "abrupt_elsewhere": some(30)}, "discontinuity", "30 of 100.*shifted"),
         ({"tiny_change": some(30, 0.3), "jump_elsewhere": some(30, 0.3)}, "discontinuity", "30 of 100"),
         ({"training_right": some(60).bool()}, "mode", "95.0 % in evaluation mode, 60.0 % in training mode"),
         ({"batch": some(30, 0.3)}, "batch", "30 of 100"),
@@ -103,7 +106,9 @@ def test_a_few_images_and_uncertain_means_raise_nothing() -> None:
             repeat=few,
             later=few,
             alone=few,
-            nearest=few,
+            revived=few.bool(),
+            half_way=few,
+            abrupt=some(40),
             cosine=some(50, 0.9, -0.75),
             **less,
         )
@@ -133,7 +138,8 @@ def test_hidden_randomness_raises_no_other_flag() -> None:
 
 def test_what_depends_on_time_raises_no_flag_about_something_else() -> None:
     noise, kept = torch.full((N,), 0.5), replace(SOUND_HISTORY, later=1.0)
-    others = {"tiny_change": noise, "batch": noise, "alone": noise, "differentiated": noise, "constant": ~NONE}
+    others = {"tiny_change": noise, "batch": noise, "alone": noise, "differentiated": noise, "revived": ~NONE}
+    others |= dict.fromkeys(("abrupt", "abrupt_elsewhere", "half_way"), noise)
     assert raised(history=kept, explained=torch.zeros(N, dtype=torch.float64), **others) == {"sticky_randomness"}
 
 

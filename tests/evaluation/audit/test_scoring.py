@@ -116,11 +116,11 @@ class Dim(Wrapped):
         return self.scale * self.net(x + 0.03 * torch.randn_like(x))
 
 
-def test_small_logits_do_not_make_a_robust_network_broken() -> None:
+def test_the_scale_of_the_logits_does_not_move_the_headline() -> None:
     """The infinite ensemble stays inconclusive for small logits; the classifier in use is as robust as before."""
     images, found = digits(40), {}
     x, y = to_float(images.images), images.labels
-    for scale in (1.0, 1e-4):
+    for scale in (1e4, 1.0, 1e-4):
         model = Dim(defended("adv"))
         model.scale = scale
         found[scale] = quick(model, images)
@@ -128,7 +128,8 @@ def test_small_logits_do_not_make_a_robust_network_broken() -> None:
     deployed = fmean((predict(model, x_adv, seed=seed).label == y).double().mean().item() for seed in range(10))
     assert deployed > 0.2
     assert abs(found[1e-4].accuracy - deployed) < 0.1
-    assert abs(found[1e-4].accuracy - found[1.0].accuracy) < 0.1
+    # three of 40 images: the attacks draw other noise, and single points lie on a boundary
+    assert max(abs(found[scale].accuracy - found[1.0].accuracy) for scale in found) < 0.075
     assert found[1e-4].interval[0] > 0.1
     assert band(found[1e-4]).inconclusive > 0.9 > 0.2 > band(found[1.0]).inconclusive
 

@@ -28,7 +28,19 @@ from advbnn.evaluation.audit.worst_case import Audit, audit
 from advbnn.evaluation.identity import ModelIdentity
 from advbnn.evaluation.records import Records
 from advbnn.report.audited import clean_in
-from cheats import Counting, Exploding, Hashing, Jittered, Normalising, Reseeding, Rounded, Scaled, Softened
+from cheats import (
+    Counting,
+    Exploding,
+    Hashing,
+    Jittered,
+    Normalising,
+    Reseeding,
+    Rounded,
+    Scaled,
+    Softened,
+    Suspicious,
+    Together,
+)
 from trained_nets import bnn, defended, digits, net
 
 pytestmark = pytest.mark.filterwarnings("ignore::advbnn.evaluation.accuracy.SmallSampleWarning")
@@ -105,7 +117,14 @@ def test_a_cheat_is_flagged_and_its_worst_case_is_near_its_true_accuracy(
 
 @pytest.mark.parametrize(
     ("make", "flag"),
-    [(Softened, "probabilities"), (Normalising, "batch"), (Reseeding, "hidden_randomness"), (Exploding, "gradients")],
+    [
+        (Softened, "probabilities"),
+        (Normalising, "batch"),
+        (Together, "batch"),
+        (Reseeding, "hidden_randomness"),
+        (Exploding, "gradients"),
+        (Suspicious, "discontinuity"),
+    ],
 )
 def test_an_unreliable_network_is_flagged(make: type[nn.Module], flag: str) -> None:
     assert flag in raised(tiny(make(net())))

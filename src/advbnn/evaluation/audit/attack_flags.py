@@ -55,7 +55,9 @@ def black_box(found: Findings) -> Decision:
 def noise(found: Findings) -> Decision:
     """Where adversarial examples exist, gradient attacks must be stronger than random noise."""
     by_gradients, by_noise = found.under(found.strongest(PAPER, WHITE_BOX)), found.under(found.strongest(NOISE))
-    raised = not below(by_gradients, by_noise) and below(found.worst, by_noise)
+    # with few images, a difference that is not significant does not show that there is none
+    worst = (found.worst > 0.5).double()
+    raised = not below(by_gradients, by_noise) and below(worst, by_noise) and below(worst, by_gradients)
     words = (
         f"The accuracy is {percent(by_noise)} under random noise and {percent(by_gradients)} under the strongest "
         "white-box attack"

@@ -162,8 +162,8 @@ def attack_suite(
     entries.append(SuiteEntry("APGD-CE", WHITE_BOX, APGD(threat, **apgd)))
     # a source may be random where the network is not; a deterministic source runs once all the same
     surrogate = replace(grid[-2], eot=most_eot)
-    mean = {} if model.mean is None else {"its mean network": model.mean}
-    sources: dict[str, nn.Module] = {**mean, **transfer_from}
+    own = {"its mean network": model.mean, "itself with logits of a usual size": model.rescaled}
+    sources = {name: net for name, net in own.items() if net is not None} | dict(transfer_from)
     entries += [SuiteEntry(f"from {name}", TRANSFER, Transfer(net, surrogate)) for name, net in sources.items()]
     square = Square(threat, queries=query_factor * level.square_queries, **black_box)
     entries.append(SuiteEntry("Square", BLACK_BOX, square))

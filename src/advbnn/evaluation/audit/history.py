@@ -28,10 +28,11 @@ _RELATIVE = 1e-3
 
 _REDRAWS = re.compile(
     r"re_?(sample|draw|roll|randomi[sz]e)"
-    r"|(\w+_)?rand(om\w*)?(_\w+)?"
-    r"|(new|draw|sample|generate|update|refresh|renew|reset|set|switch|change)_(\w+_)?(noise|paths?|masks?|bits?|draw)"
+    r"|(\w+_)?rand(s|om\w*)?(_\w+)?"
+    r"|(new|draw|sample|generate|update|refresh|renew|reset|set|switch|change)_(\w+_)?"
+    r"(noise|paths?|masks?|bits?|precision|norms?|filters?|draw)(_mixed)?"
 )
-"""Names of methods that may draw a new random state."""
+"""Names of methods that may draw a new random state, among them those of published code: RPF, RNA, CTRW, DCS, DWQ."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,8 @@ def look_back(model: nn.Module, x: Tensor, seed: int, *, seeds: int = _SEEDS, se
     """Pass a few images `x` through the network, under many seeds; and again, after another batch and other seeds.
 
     The second time differs if a state is kept for n passes (the passes in between shift the phase of a counter), until
-    the batch changes, or if the network changes its behaviour after some passes. A network that is still not done
-    after some seconds gets fewer seeds.
+    the batch or its size changes, or if the network changes its behaviour after some passes. A network that is still
+    not done after some seconds gets fewer seeds.
     """
 
     def outputs(z: Tensor, number: int) -> Tensor:
@@ -89,14 +90,14 @@ def look_back(model: nn.Module, x: Tensor, seed: int, *, seeds: int = _SEEDS, se
             # two thirds of the passes
             if number >= _FEWEST_SEEDS and time.perf_counter() - started > seconds * 2 / 3:
                 break
-        outputs(x.flip(-1), seeds)
-        outputs(x, seeds + 1)
+        for number, other in enumerate((x.flip(-1), x[:1], x), start=seeds):
+            outputs(other, number)
         later = [outputs(x, number) for number in range(len(first))]
     a, b, c = (torch.stack(found) for found in (first, repeated, later))
     varies = bool(_differ(a, a[:1]).any() or _differ(b, a).any() or _differ(c, a).any())
     return History(
         random=uses_generator or varies,
-        passes=3 * len(first) + 3,
+        passes=3 * len(first) + 4,
         repeated=_differ(b, a).double().mean().item(),
         later=_differ(c, a).double().mean().item(),
         resampled=offers_resample(model),

@@ -1,7 +1,8 @@
 """Probes of whether a network remembers the images that it is tested on.
 
-A network that stores test images with their labels resists attacks at these images and nowhere else. Some kinds can be
-told from robustness by comparing the test images with the same images shifted by one pixel, which nobody stored.
+A network that stores test images with their labels resists attacks at these images and nowhere else. Where its memory
+ends, its output changes abruptly: at some distance from a test image, or half-way between two. The same images shifted
+by one pixel, which nobody stored, tell that from other abrupt networks.
 """
 
 import math
@@ -10,34 +11,31 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from advbnn.attacks.threat import Threat
 from advbnn.evaluation.attackable import Attackable
 from advbnn.evaluation.audit.consistency import total_variation
-from advbnn.evaluation.audit.history import relative_change
 from advbnn.randomness import seeded
-
-_EQUAL = 1e-6
-"""The difference of outputs, relative to the largest, up to which they are equal."""
 
 _FEW_IMAGES = 64
 """The images of a batch that are compared with each other."""
 
-_MIDDLE = 0.02
-"""How far from the middle between two images, relative to their distance, outputs are compared."""
+_PARTS = 25
+"""The equal parts of a way along which outputs are compared; the middle one is around the middle."""
+
+_ASIDE = 0.05
+"""How far, relative to the pixels, a way leads past the middle of two images, where quantised pixels may jump too."""
 
 
 @torch.no_grad()
-def memory(model: Attackable, x: Tensor, nearby: Tensor, threat: Threat, seed: int) -> dict[str, Tensor]:
+def memory(model: Attackable, x: Tensor, nearby: Tensor, seed: int) -> dict[str, Tensor]:
     """Per image, [n] each:
 
-    - constant: the logits are equal at the image and at random points of the allowed set around it;
-      constant_elsewhere: the same for the shifted image and points.
     - jump_elsewhere: the total variation between the predictions of the shifted `x` and the shifted `nearby`, which is
       `x` up to a tiny change.
-    - nearest: 1 if on the way to a similar image the logits are those of the nearer of the two, up to the middle, and
-      stay the same if a quarter of the pixels is replaced; 0 if not; NaN of all but a few images.
+    - abrupt: of all changes of the logits on a straight way from the image to a meaningless one, the largest share that
+      falls on one of 25 parts; abrupt_elsewhere: the same for the shifted image.
+    - half_way: of all changes on a way past a similar image of another class, the share that falls on the middle part.
 
-    Quantised inputs make logits constant too, but at shifted images as well. All outputs have the same seed.
+    NaN where it was not measured, as for all but a few images of a batch. All outputs have the same seed.
     """
 
     def logits(z: Tensor) -> Tensor:
@@ -45,37 +43,39 @@ def memory(model: Attackable, x: Tensor, nearby: Tensor, threat: Threat, seed: i
             found: Tensor = model(z)
         return found
 
-    generator = torch.Generator(x.device).manual_seed(seed)
-    around = [threat.start(x, generator) for _ in range(2)]
-    own, shifted = logits(x), logits(_shift(x))
-    nearest = torch.full((len(x),), math.nan, device=x.device)
-    nearest[:_FEW_IMAGES] = _nearest(logits, x[:_FEW_IMAGES], generator).float()
-    return {
-        "constant": torch.stack([_equal(own, logits(z)) for z in around]).all(0),
-        "constant_elsewhere": torch.stack([_equal(shifted, logits(_shift(z))) for z in around]).all(0),
-        "jump_elsewhere": total_variation(shifted.softmax(1), logits(_shift(nearby)).softmax(1)),
-        "nearest": nearest,
+    generator, few = torch.Generator(x.device).manual_seed(seed), x[:_FEW_IMAGES]
+    pixels = torch.randperm(few[0].numel(), generator=generator, device=x.device)
+    meaningless = few.flip(0).flatten(1)[:, pixels].view_as(few)
+    found = {
+        "abrupt": _changes(logits, few, meaningless).amax(0),
+        "abrupt_elsewhere": _changes(logits, _shift(few), meaningless).amax(0),
+        "half_way": _half_way(logits, few, generator),
     }
+    unknown = torch.full((len(x),), math.nan, dtype=torch.float64, device=x.device)
+    measured = {name: unknown.index_copy(0, torch.arange(len(few), device=x.device), v) for name, v in found.items()}
+    jump = total_variation(logits(_shift(x)).softmax(1), logits(_shift(nearby)).softmax(1))
+    return {"jump_elsewhere": jump, **measured}
 
 
-def _nearest(logits: Callable[[Tensor], Tensor], x: Tensor, generator: torch.Generator) -> Tensor:
-    own, flat = logits(x), x.flatten(1).float()
-    distances = torch.cdist(flat, flat)
-    distances[_equal(own[:, None], own[None])] = torch.inf  # where another output cannot be told
+def _half_way(logits: Callable[[Tensor], Tensor], x: Tensor, generator: torch.Generator) -> Tensor:
+    label, flat = logits(x).argmax(1), x.flatten(1).float()
+    distances = torch.cdist(flat, flat).masked_fill(label[:, None] == label, math.inf)
     distance, other = distances.min(1)
-    way = x[other] - x
-    replaced = torch.rand(x.shape, generator=generator, device=x.device) < 0.25
-    return (
-        distance.isfinite()
-        & _equal(own, logits(x + (0.5 - _MIDDLE) * way))
-        & _equal(own[other], logits(x + (0.5 + _MIDDLE) * way))
-        & _equal(own, logits(torch.where(replaced, x[other], x)))
-    )
+    way = flat[other] - flat
+    aside = _ASIDE * torch.randn(flat.shape, generator=generator, device=x.device)
+    # at a right angle, so that every point is as near to one image of the two as it was
+    aside -= way * (aside * way).sum(1, keepdim=True) / way.square().sum(1, keepdim=True).clamp_min(1e-12)
+    aside = aside.view_as(x).to(x.dtype)
+    share = _changes(logits, x + aside, x[other] + aside)[_PARTS // 2]
+    return share.masked_fill(distance.isinf(), math.nan)
+
+
+def _changes(logits: Callable[[Tensor], Tensor], start: Tensor, end: Tensor) -> Tensor:
+    """The share of the change of the logits on each part of the way from `start` to `end`, [parts, n]."""
+    on_the_way = torch.stack([logits(torch.lerp(start, end, k / _PARTS)) for k in range(_PARTS + 1)]).double()
+    change = on_the_way.diff(dim=0).abs().sum(-1)
+    return change / change.sum(0).clamp_min(torch.finfo(change.dtype).tiny)
 
 
 def _shift(x: Tensor) -> Tensor:
     return x.roll(1, -1)
-
-
-def _equal(a: Tensor, b: Tensor) -> Tensor:
-    return relative_change(a, b) <= _EQUAL

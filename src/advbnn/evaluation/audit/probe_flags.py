@@ -22,6 +22,9 @@ _SOME = 0.05
 _MOST = 0.5
 """The share of images that a memory must hold to be recognised."""
 
+_ABRUPT = 0.1
+"""The share of all changes of the output on a way that is abrupt if it falls on one of its 25 parts."""
+
 _UNCORRELATED = 0.1
 """The mean cosine below which gradients of different weight samples count as nearly uncorrelated."""
 
@@ -128,11 +131,16 @@ def sticky_randomness(found: Findings) -> Decision:
 
 
 @flag(
-    "Invisible changes of the input change the prediction",
+    "The output changes abruptly",
     "Gradient attacks cannot see such jumps; the true accuracy may be lower.",
 )
 def discontinuity(found: Findings) -> Decision:
-    """Changes near the resolution of float32 must not change predictions."""
+    """Changes near the resolution of float32 must not change predictions, and outputs must not jump on a long way."""
+    elsewhere = found.probes["abrupt_elsewhere"]
+    abrupt = elsewhere[~elsewhere.isnan()] > 3 * _ABRUPT
+    if more_than(_SOME, abrupt) and not _depends_on_time(found):
+        seen = f"On the way to a meaningless image the output of {_count(abrupt)} images jumps"
+        return Decision(True, f"{seen}, also if they are shifted by one pixel.", {"abrupt": share(abrupt)})
     change = found.probes["tiny_change"]
     if change.isnan().all():
         return Decision(False, "Not measured: below float32, rounding changes predictions too; audit a float32 copy.")
@@ -157,6 +165,10 @@ def batch(found: Findings) -> Decision:
     seen = "Other images in the same batch change the prediction of {} images"
     problem = "the output is not a function of the image; the network may use batch statistics in evaluation mode"
     decided = _unchanged(found, found.probes["batch"], seen, problem)
+    revived = found.probes["revived"]
+    if not decided.raised and not _depends_on_time(found) and more_than(_FEW, revived):
+        seen = f"The worst points of {_count(revived)} images are misclassified beside points of the same attack"
+        return Decision(True, f"{seen}, and correct beside the worst points of other images: {problem}.")
     by_size = _called(found, SIZES, "the network looks at the size of the batch")
     return by_size if by_size.raised and not decided.raised else decided
 
@@ -177,33 +189,33 @@ def calling(found: Findings) -> Decision:
     "Audit it on images that its authors have never had; around these its accuracy is unknown.",
 )
 def memory(found: Findings) -> Decision:
-    """What is true around the test images must also be true around the same images shifted by one pixel."""
+    """Outputs must not change abruptly where the surroundings of the test images end, and only there."""
     probes = found.probes
-    constant, elsewhere = probes["constant"], probes["constant_elsewhere"]
-    nearest = probes["nearest"][~probes["nearest"].isnan()] > 0
+    here, elsewhere, middle = (
+        probes[name][~probes[name].isnan()] for name in ("abrupt", "abrupt_elsewhere", "half_way")
+    )
+    abrupt, half_way = (here > _ABRUPT) & (here > 2 * elsewhere), middle > 2 * _ABRUPT
     jump, jump_elsewhere = (probes[name] > _NOTICEABLE for name in ("tiny_change", "jump_elsewhere"))
     numbers = {
-        "constant": share(constant),
-        "constant_elsewhere": share(elsewhere),
+        "abrupt": share(abrupt),
         "jump": share(jump),
         "jump_elsewhere": share(jump_elsewhere),
-        "nearest": share(nearest),
+        "half_way": share(half_way) if len(half_way) else None,
     }
     if _depends_on_time(found):
         return Decision(False, "Not measured: predictions are not reproducible under the same seed.")
+    shifted = "if they are shifted by one pixel"
     problems = []
-    if share(constant) - share(elsewhere) > _MOST:
+    if share(abrupt) > _MOST:
         problems.append(
-            f"The output is constant around {_count(constant)} images, but around {_count(elsewhere)} of them if they "
-            "are shifted by one pixel."
+            f"At some distance from {_count(abrupt)} images the output changes abruptly, and not {shifted}."
         )
     if below(jump_elsewhere.double(), jump.double()):
         problems.append(
-            f"A tiny change changes the prediction of {_count(jump)} images, but of {_count(jump_elsewhere)} if they "
-            "are shifted by one pixel."
+            f"A tiny change changes the prediction of {_count(jump)} images, but of {_count(jump_elsewhere)} {shifted}."
         )
-    if share(nearest) > _MOST:
-        problems.append(f"Between two images the output is that of the nearer one, for {_count(nearest)} images.")
+    if len(half_way) and share(half_way) > _MOST:
+        problems.append(f"Half-way to another image the output changes abruptly, for {_count(half_way)} images.")
     words = "The test images are not treated differently from shifted ones."
     return Decision(bool(problems), " ".join(problems) or words, numbers)
 

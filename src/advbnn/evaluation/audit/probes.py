@@ -52,7 +52,7 @@ def probe(
             **_gradients(model, x, y, threat, seed, _SAMPLES if random else 1),
             **_predictions(model, x, threat, seed),
             **_modes(model, x, y, samples, seed),
-            **memory(model, x, _nearby(x, threat), threat, seed),
+            **memory(model, x, _nearby(x, threat), seed),
         }
     return found | ways_of_calling(model, x, y, threat, seed, random)
 

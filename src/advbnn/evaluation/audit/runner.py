@@ -27,7 +27,7 @@ from advbnn.evaluation.audit.flags import Findings, all_flags
 from advbnn.evaluation.audit.history import look_back
 from advbnn.evaluation.audit.probes import probe
 from advbnn.evaluation.audit.sequential_test import BOUNDED, CertainSet
-from advbnn.evaluation.audit.worst_points import WorstPoints, chance_correct
+from advbnn.evaluation.audit.worst_points import SURVIVES, WorstPoints, chance_correct
 from advbnn.evaluation.batchwise import Batch, gather
 from advbnn.evaluation.points import WORST
 from advbnn.evaluation.records import Plan, Records
@@ -45,12 +45,13 @@ _MOST_ENSEMBLES = 200
 """Ensembles that score a point at most; a record holds the accuracy of each."""
 
 KNOWN_SEED = "known_seed"
-CHANCE = "chance"
 """The detail with the images, counted for each seed, that are correct if the attacker knows the ensemble's seed."""
+
+CHANCE = "chance"
+"""The detail with the accuracy of always naming the most frequent class."""
 
 CERTAIN, INCONCLUSIVE = "certain", "inconclusive"
 """The details with the images, counted for each seed, that are certain and inconclusive for the infinite ensemble."""
-
 
 _POINTS = "points"
 
@@ -136,8 +137,9 @@ class AuditRunner:
             seed = derive_seed(seeds[0], "probe", batch.number)
             earlier = answers(self.model, x, seed)
             by_seed = [self._attack_all(x, y, seed, batch) for seed in seeds]
+            revived = torch.stack([one.pop("revived") for one in by_seed]).any(0)
             probes = probe(self.model, x, y, threat, self.evaluation.samples, seed, self.random)
-            probes["later"] = changed_since(earlier, self.model, x, seed)
+            probes |= {"later": changed_since(earlier, self.model, x, seed), "revived": revived}
         stacked = {
             name: torch.stack([one[name] for one in by_seed], min(2, first.ndim))  # ensembles come after seeds
             for name, first in by_seed[0].items()
@@ -161,7 +163,7 @@ class AuditRunner:
         right, certain, inconclusive, known_seed = [], [], [], [clean > 0]
         correct: list[Tensor] = []
         kept: list[Tensor] = []  # the points of every attack, and the worst ones, of one radius after the other
-        chosen = torch.full_like(x, math.nan)
+        chosen, revived = torch.full_like(x, math.nan), torch.zeros_like(y, dtype=torch.bool)
         for radius, _ in enumerate(self.suites):
             right.append(self._attack(radius, x, y, seed, batch, worst, kept))
             known_seed.append(self._know_seed(radius, x, y, seed, batch, known_seed[-1] & (right[-1] != 0).all(1)))
@@ -172,6 +174,7 @@ class AuditRunner:
             # the ensembles are the same at every radius, and so is what they say of a point that is not new
             scored = self._score(chosen[rows], y[rows], seed) if len(rows) else correct[-1][:0]
             correct.append(correct[-1].index_copy(0, rows, scored) if correct else scored)
+            revived |= (worst.chance.amin(0) < SURVIVES) & (correct[-1].double().mean(1) > 1 - SURVIVES)
             if self.sampled and self.tested:
                 sure.test(chosen, new)
             certain.append(sure.certain.clone() if self.sampled else correct[-1][:, 0])
@@ -189,6 +192,7 @@ class AuditRunner:
             CERTAIN: torch.stack(certain, 1),
             INCONCLUSIVE: torch.stack(inconclusive, 1),
             "weight_samples": sure.weight_samples,
+            "revived": revived,
             **({_POINTS: torch.stack(kept, 1)} if self._save else {}),
         }
 

@@ -48,10 +48,10 @@ def audit(
 
     The accuracy is the expected accuracy of the deployed classifier, `samples` weight samples with their `rule`, at the
     worst point found for each image. The points of all attacks, also at smaller radii, and the clean image are compared
-    on weight samples of their own: see `risk`. The worst is scored by several independent ensembles of fresh weight
-    samples, so the accuracy is unbiased for these points and an upper bound on robust accuracy. Its interval covers
-    images and weight samples. The details say how many images are certain and inconclusive for the infinite ensemble:
-    see `sequential_test`. The accuracies of single attacks are those of one ensemble.
+    on weight samples of their own: see `worst_points`. The worst is scored by several independent ensembles of fresh
+    weight samples, so the accuracy is unbiased for these points and an upper bound on robust accuracy. Its interval
+    covers images and weight samples. The details say how many images are certain and inconclusive for the infinite
+    ensemble: see `sequential_test`. The accuracies of single attacks are those of one ensemble.
 
     Args:
         model: any module that returns logits, random or not; it is not changed.
@@ -191,7 +191,11 @@ class Audit:
 
     def __str__(self) -> str:
         first = self.records[0]
-        classifier = f"{first.samples} weight samples" if first.details["random"] else "deterministic"
+        classifier = f"{first.samples} weight sample{'' if first.samples == 1 else 's'}"
+        if "members" in first.details:
+            classifier = f"the exact mean over {first.samples} members"
+        elif not first.details["random"]:
+            classifier = "deterministic"
         what = f"{first.model.label}, {first.n:,} images of {first.data.name}, {classifier}"
         lines = [*filter(None, [near_chance(first)]), what]
         lines += [*map(headline, self.records), *filter(None, map(known_seed, self.records)), next_level(first.name)]

@@ -19,7 +19,7 @@ CONTENDERS = 4
 _RESAMPLES = 200
 """Ensembles that are resampled, at least; a difference of one of them is the resolution of a chance."""
 
-_SURVIVES = 0.05
+SURVIVES = 0.05
 """Images that are correct with a smaller probability are broken: more attacks could not lower the result by more."""
 
 
@@ -67,7 +67,7 @@ class WorstPoints:
     @property
     def surviving(self) -> Tensor:
         """The numbers of the images that no point so far breaks."""
-        return (self.chance.amin(0) > _SURVIVES).nonzero().squeeze(1)
+        return (self.chance.amin(0) > SURVIVES).nonzero().squeeze(1)
 
     def offer(self, points: Tensor, chance: Tensor, rows: Tensor) -> None:
         """Each point of the images `rows` takes the place of the least dangerous one, if it is more dangerous."""
