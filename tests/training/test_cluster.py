@@ -1,57 +1,72 @@
 """Tasks on Dask workers: local processes, and a scheduler with two workers, one of which is killed."""
 
+import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("distributed")
 
-from advbnn.errors import ArgumentError
+import dask
+import distributed
+
+from advbnn.errors import ArgumentError, RunError
 from advbnn.training import cluster
 from advbnn.training.checkpoint import latest
 from advbnn.training.interrupts import Interrupted
 from advbnn.training.run_folder import CHECKPOINTS, MODEL
-from advbnn.training.tasks import Task
+from advbnn.training.tasks import Ledger, Task
 from advbnn.training.workers import run_tasks
 from stand_in_tasks import copy, die, once, refuse, say, stumble, train_and_stay, train_long, write
 from workers import train_resumable
-
-# On a machine with more busy processes than cores, workers that were not killed may be lost, too.
-own_target = pytest.mark.skipif("ADVBNN_CLUSTER" not in os.environ, reason="real schedulers: make test-cluster")
 
 HERE = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
 
 
 @contextmanager
-def started(*command: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen([sys.executable, "-m", "dask", *command], env=HERE, stderr=subprocess.PIPE, text=True)
+def started(log: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Dask in another process. Its log is a file: a pipe that nobody reads would fill, and stop it."""
+    with log.open("wb") as file:
+        process = subprocess.Popen([sys.executable, "-m", "dask", *command], env=HERE, stdout=file, stderr=file)
     try:
         yield process
     finally:
         process.kill()
-        process.communicate()
+        process.wait()
+
+
+@contextmanager
+def started_scheduler(folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A scheduler, and its address."""
+    file = folder / "scheduler.json"
+    options = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(file)]
+    with started(folder / "scheduler.log", "scheduler", *options) as process:
+        once(file, lambda: None)
+        yield json.loads(file.read_text())["address"], process
 
 
 @pytest.fixture(scope="module")
-def scheduler() -> Iterator[tuple[str, Callable[[], None]]]:
+def scheduler(tmp_path_factory) -> Iterator[tuple[str, Callable[[], None]]]:
     """The address of a scheduler of our own, and a function that starts a worker for it."""
+    folder, numbers = tmp_path_factory.mktemp("dask"), count()
+    options = ["--nthreads", "1", "--no-nanny", "--no-dashboard", "--memory-limit", "0"]
     with ExitStack() as stack:
-        process = stack.enter_context(started("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard"))
-        assert process.stderr is not None
-        address = next(found[0] for line in process.stderr if (found := re.search(r"tcp://127.0.0.1:\d+", line)))
-        options = ["--nthreads", "1", "--no-nanny", "--no-dashboard", "--memory-limit", "0"]
-        yield address, lambda: stack.enter_context(started("worker", address, *options)) and None
+        address, _ = stack.enter_context(started_scheduler(folder))
+
+        def start_worker() -> None:
+            stack.enter_context(started(folder / f"worker-{next(numbers)}.log", "worker", address, *options))
+
+        yield address, start_worker
 
 
-@own_target
 @pytest.mark.slow
 def test_a_training_whose_worker_is_killed_goes_on_elsewhere_bit_for_bit(scheduler, tmp_path: Path) -> None:
     address, start_worker = scheduler
@@ -72,9 +87,10 @@ def test_a_training_whose_worker_is_killed_goes_on_elsewhere_bit_for_bit(schedul
     whole = tmp_path / "whole"
     train_resumable(whole)
     assert (out / MODEL).read_bytes() == (whole / MODEL).read_bytes()
+    with cluster.connected(address) as client:  # an import of torch would silence it for seconds
+        assert not client.run_on_scheduler(lambda: "torch" in sys.modules)
 
 
-@own_target
 @pytest.mark.slow
 def test_workers_of_another_version_and_without_the_folder_say_so(scheduler, tmp_path: Path, monkeypatch) -> None:
     address, start_worker = scheduler
@@ -90,15 +106,32 @@ def test_workers_of_another_version_and_without_the_folder_say_so(scheduler, tmp
         assert "folder that all machines see" in results.failed["task"]
 
 
-def test_an_address_without_a_scheduler_is_refused(tmp_path: Path, monkeypatch) -> None:
+def test_an_address_without_a_scheduler_is_refused(tmp_path: Path) -> None:
     task = Task(name="task", work=write, arguments=(tmp_path / "file",))
-    monkeypatch.setattr(cluster, "_SECONDS_TO_CONNECT", 0.5)
-    for address in ("tcp://127.0.0.1:9", "what?"):
-        with pytest.raises(ArgumentError, match="cluster.*dask scheduler"):
-            run_tasks([task], [], threads=None, log=print, cluster=address)
+    with dask.config.set({"distributed.comm.timeouts.connect": 0.5}):
+        for address in ("tcp://127.0.0.1:9", "what?"):
+            with pytest.raises(ArgumentError, match="cluster.*dask scheduler"):
+                run_tasks([task], [], threads=None, log=print, cluster=address)
 
 
-@own_target
+def test_a_scheduler_that_ends_is_said_to_be_lost(tmp_path: Path) -> None:
+    task = Task(name="task", work=write, arguments=(tmp_path / "file",))
+    with started_scheduler(tmp_path) as (address, process), cluster.connected(address) as client:
+        client.rpc.timeout = 0.5  # instead of Dask's half a minute
+        ledger = Ledger([task], lambda line: process.kill())  # which says that it waits for workers
+        with pytest.raises(RunError, match="scheduler.*same command again"):
+            cluster.run_on_workers(client, ledger, device=None, threads=None)
+
+
+def test_workers_are_not_lost_when_the_client_updates_its_own_list(tmp_path: Path) -> None:
+    """Dask's client keeps a list without workers, which it renews every two seconds; here, all the time."""
+    place = distributed.LocalCluster(n_workers=1, processes=False, dashboard_address="127.0.0.1:0")
+    with place, distributed.Client(place, set_as_default=False) as client:
+        for _ in range(100):
+            client.loop.add_callback(client._update_scheduler_info)
+            assert len(cluster._workers(client)) == 1
+
+
 @pytest.mark.slow
 def test_local_processes_survive_failures_and_lost_workers(tmp_path: Path, capfd, monkeypatch) -> None:
     monkeypatch.setattr(cluster, "ATTEMPTS", 1)
@@ -122,7 +155,6 @@ def test_local_processes_survive_failures_and_lost_workers(tmp_path: Path, capfd
     assert printed.count("Traceback") == 1  # only for the bug
 
 
-@own_target
 @pytest.mark.slow
 def test_ctrl_c_saves_trainings_and_ends_other_tasks(tmp_path: Path) -> None:
     """Of two local processes, one trains and one is busy with something that cannot be stopped."""
