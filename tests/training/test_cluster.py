@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -135,6 +137,77 @@ def test_workers_are_not_lost_when_the_client_renews_its_own_list() -> None:
 
         client._update_scheduler_info = renew_twice
         assert len(cluster._workers(client)) == 1
+
+
+class Looks:
+    """A client of a scheduler with other workers at each look; tasks end after three looks."""
+
+    def __init__(self, *workers: dict[str, dict[str, object]]) -> None:
+        self.workers, self.looks, self.submitted = workers, 0, list[tuple[str, int]]()
+        self.scheduler = SimpleNamespace(identity=None)
+
+    def subscribe_topic(self, *_: object) -> None: ...
+
+    def sync(self, *_: object, **__: object) -> dict[str, object]:
+        self.looks += 1
+        return {"workers": self.workers[min(self.looks, len(self.workers)) - 1]}
+
+    def submit(self, *_: object, workers: list[str], **__: object) -> SimpleNamespace:
+        start = self.looks
+        self.submitted.append((workers[0], start))
+        done = SimpleNamespace(status="finished", result=lambda: None, release=lambda: None)
+        done.done = lambda: self.looks >= start + 3
+        return done
+
+
+def test_a_task_on_a_cpu_stays_there_when_workers_with_gpus_come() -> None:
+    cpu, gpu = {"resources": {}, "memory_limit": 0}, {"resources": {"GPU": 1.0}, "memory_limit": 0}
+    client, lines = Looks({"cpu": cpu}, {"cpu": cpu, "gpu": gpu}), list[str]()
+    ledger = Ledger([Task(name=name, work=write) for name in "ab"], lines.append)
+    cluster.run_on_workers(client, ledger, device=None, threads=None)
+    assert client.submitted == [("cpu", 1), ("gpu", 2)] and ledger.results.done == ["a", "b"]
+    assert not any(line.startswith(("again", "Dask")) for line in lines)
+
+
+def test_a_task_whose_workers_are_lost_fails_and_a_memory_limit_is_named() -> None:
+    limited = {"resources": {}, "memory_limit": 2**31}
+    client, lines = Looks(*[{str(number): limited} for number in range(9)]), list[str]()
+    ledger = Ledger([Task(name="task", work=write)], lines.append)
+    cluster.run_on_workers(client, ledger, device=None, threads=None)
+    assert len(client.submitted) == cluster.ATTEMPTS and "lost 3 times" in ledger.results.failed["task"]
+    assert [line for line in lines if "2.00 GiB" in line and "--memory-limit 0" in line] == lines[1:2]  # once
+
+
+def test_the_documented_slurm_cluster_submits_such_jobs(monkeypatch) -> None:
+    """Its scripts; there is no Slurm to submit them to."""
+    jobqueue = pytest.importorskip("dask_jobqueue")
+    page = Path(__file__).parents[2] / "docs" / "cluster.md"
+    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    scripts: list[str] = []
+
+    class Unsubmitted(jobqueue.SLURMCluster):  # type: ignore[misc, name-defined]
+        def __init__(self, scheduler_options: dict[str, object], **options: object) -> None:
+            free = {"port": 0, "dashboard_address": "127.0.0.1:0", "host": "127.0.0.1"}
+            super().__init__(scheduler_options={**scheduler_options, **free}, **options)
+
+        def adapt(self, minimum_jobs: int, maximum_jobs: int) -> None:
+            scripts.append(self.job_script())
+
+    def stop(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(jobqueue, "SLURMCluster", Unsubmitted)
+    namespace = {"__name__": "__main__"}
+    with pytest.raises(KeyboardInterrupt), monkeypatch.context() as patched:
+        patched.setattr("time.sleep", stop)
+        exec(compile(code, page, "exec"), namespace)
+    namespace["cluster"].close()
+    (script,) = scripts
+    for line in ("-p gpu", "--cpus-per-task=8", "-t 12:00:00", "--gres=gpu:1"):
+        assert f"#SBATCH {line}\n" in script
+    worker = script.splitlines()[-1]
+    assert re.search(r"dask_worker tcp://\S+ .*--nthreads 1 .*--resources GPU=1", worker)
+    assert worker.rpartition("--memory-limit ")[2].split()[0] == "0"  # the last one counts
 
 
 @pytest.mark.slow

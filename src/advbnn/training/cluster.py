@@ -95,7 +95,7 @@ def run_on_workers(client: Any, ledger: Ledger, *, device: str | None, threads: 
     settings = {"device": device, "threads": threads, "folder": os.getcwd(), "topic": topic, "version": __version__}
     running: dict[str, tuple[Task, Any]] = {}  # by the address of the worker
     attempts: dict[str, int] = {}
-    silent = False
+    silent = limited = False
     with Interrupts() as interrupts:
         while ledger.waiting or running:
             if interrupts.received is not None:
@@ -116,27 +116,39 @@ def run_on_workers(client: Any, ledger: Ledger, *, device: str | None, threads: 
                     ledger.end(task, f"its worker was lost {ATTEMPTS} times, such as for lack of memory", len(workers))
                 del running[address]
                 future.release()
-            for address, gpus in workers.items():
+            for address, worker in _preferred(workers).items():
                 if address in running or (next_one := ledger.start()) is None:
                     continue
+                if worker["memory_limit"] and not limited:
+                    limit = dask.utils.format_bytes(worker["memory_limit"])
+                    ledger.log(f"Dask ends {address} near its limit of {limit}; start workers with --memory-limit 0")
+                    limited = True
                 name = next_one.name
                 attempts[name] = attempts.get(name, 0) + 1
                 again, key = attempts[name] > 1, f"{name}-{uuid.uuid4().hex}"
-                where = {"workers": [address], "resources": {"GPU": 1} if gpus else None}
+                where = {"workers": [address], "resources": {"GPU": 1} if _gpus(worker) else None}
                 work = pickle.dumps(partial(_work, next_one, **settings, again=again))
                 running[address] = (next_one, client.submit(call, work, key=key, **where))
             time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
-def _workers(client: Any) -> dict[str, float]:
-    """The addresses of the workers and their GPUs; of those with GPUs only, if any has them as a resource."""
+def _workers(client: Any) -> dict[str, dict[str, Any]]:
+    """What the scheduler knows of its workers, by their address."""
     # client.scheduler_info returns what the client read last, and every two seconds it reads a list without workers
     try:
-        found = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
+        workers: dict[str, dict[str, Any]] = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
     except OSError as error:
         raise RunError(f"cluster: the scheduler was lost ({error}); start it, and run the same command again") from None
-    gpus = {address: float(worker["resources"].get("GPU", 0)) for address, worker in found.items()}
-    return {address: count for address, count in gpus.items() if count or not any(gpus.values())}
+    return workers
+
+
+def _preferred(workers: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Those with GPUs only, if any has them as a resource."""
+    return {address: worker for address, worker in workers.items() if _gpus(worker)} or workers
+
+
+def _gpus(worker: dict[str, Any]) -> float:
+    return float(worker["resources"].get("GPU", 0))
 
 
 def _outcome(future: Any) -> str | None:
