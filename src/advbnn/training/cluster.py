@@ -92,7 +92,7 @@ def run_on_workers(client: Any, ledger: Ledger, *, device: str | None, threads: 
     """Runs all tasks of a ledger; arguments as for `run_tasks`."""
     topic = f"advbnn-{uuid.uuid4().hex}"
     client.subscribe_topic(topic, _show)
-    settings = {"device": device, "threads": threads, "folder": os.getcwd(), "topic": topic, "version": __version__}
+    work = partial(_work, device=device, threads=threads, folder=os.getcwd(), topic=topic, version=__version__)
     running: dict[str, tuple[Task, Any]] = {}  # by the address of the worker
     attempts: dict[str, int] = {}
     silent = limited = False
@@ -127,8 +127,8 @@ def run_on_workers(client: Any, ledger: Ledger, *, device: str | None, threads: 
                 attempts[name] = attempts.get(name, 0) + 1
                 again, key = attempts[name] > 1, f"{name}-{uuid.uuid4().hex}"
                 where = {"workers": [address], "resources": {"GPU": 1} if _gpus(worker) else None}
-                work = pickle.dumps(partial(_work, next_one, **settings, again=again))
-                running[address] = (next_one, client.submit(call, work, key=key, **where))
+                pickled = pickle.dumps(partial(work, next_one, again=again))
+                running[address] = (next_one, client.submit(call, pickled, key=key, **where))
             time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
@@ -188,7 +188,7 @@ _one_task = threading.Lock()
 
 
 def _work(
-    task: Task, device: str | None, threads: int | None, folder: str, topic: str, version: str, again: bool
+    task: Task, *, device: str | None, threads: int | None, folder: str, topic: str, version: str, again: bool
 ) -> str | None:
     """Runs a task on a worker; returns the reason if it fails."""
     import torch
