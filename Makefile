@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 REQUIREMENTS := pyproject.toml constraints.txt
 
-.PHONY: venv demo test test-portable test-cluster fuzz kills release-test lint docs clean
+.PHONY: venv demo test test-portable fuzz kills release-test lint docs clean
 
 venv: $(VENV)/.dev
 
@@ -26,12 +26,6 @@ test-portable: export MKL_CBWR = COMPATIBLE
 test-portable: export OMP_NUM_THREADS = 1
 test-portable: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 -m "not slow" tests/bayes tests/models tests/attacks tests/evaluation
-
-# A Dask scheduler and workers, some of which are killed; needs a machine that is not busy.
-test-cluster: export ADVBNN_CLUSTER = 1
-test-cluster: export OMP_NUM_THREADS = 1
-test-cluster: $(VENV)/.dev
-	$(BIN)/python -m pytest tests/training/test_cluster.py
 
 # Kills short trainings at every file operation, and resumes them; the tests try a few.
 kills: export ADVBNN_FUZZ = all

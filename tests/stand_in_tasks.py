@@ -102,7 +102,7 @@ def train_long(device: str, out: Path) -> None:
 
 def once(path: Path, act: Callable[[], object]) -> None:
     """Acts as soon as a file exists."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not path.exists():
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -1,9 +1,11 @@
-"""Submodules as attributes without an import statement: `import advbnn; advbnn.evaluation.uncertainty`."""
+"""Imports at first use: submodules as attributes (`advbnn.evaluation.uncertainty`), and what a pickled call needs."""
 
+import pickle
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
+from typing import Any
 
 
 def submodules(package: str) -> Callable[[str], ModuleType]:
@@ -15,3 +17,12 @@ def submodules(package: str) -> Callable[[str], ModuleType]:
         return import_module(f"{package}.{name}")
 
     return find
+
+
+def call(pickled: bytes) -> Any:
+    """Calls a pickled function without arguments.
+
+    Its modules, and torch, are imported where it is called, and not by what only passes it on: a Dask scheduler would
+    be silent meanwhile.
+    """
+    return pickle.loads(pickled)()

@@ -7,6 +7,7 @@ belong to the whole process. The task of a lost worker starts again on another o
 import io
 import logging
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -15,10 +16,12 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, suppress
+from functools import partial
 from typing import Any
 
 from advbnn import __version__
 from advbnn.errors import ArgumentError, MissingPackageError, RunError
+from advbnn.lazy import call
 from advbnn.training.interrupts import Interrupted, Interrupts, stop_running
 from advbnn.training.tasks import Ledger, Task
 
@@ -39,7 +42,6 @@ ATTEMPTS = 3
 _SOON = 600.0  # seconds; a worker lost later, such as at the wall time of its job, is not the fault of the task
 
 _SECONDS_BETWEEN_LOOKS = 0.1
-_SECONDS_TO_CONNECT = 10.0
 _SECONDS_TO_SAVE = 60.0  # for a training, after Ctrl-C
 _SECONDS_IN_USE = 60.0  # for a lost worker to end and leave its run folder
 
@@ -57,8 +59,10 @@ def local_workers(devices: Sequence[str]) -> Iterator[Any]:
         "cls": distributed.Scheduler,
         "options": {"host": "127.0.0.1", "port": 0, "dashboard": False, "dashboard_address": "127.0.0.1:0"},
     }
+    # a local process that ends is noticed; one that is only silent, such as while a laptop sleeps, is not given up
+    settings = {"distributed.worker.profile.enabled": False, "distributed.scheduler.worker-ttl": None}
     with (
-        dask.config.set({"distributed.worker.profile.enabled": False}),
+        dask.config.set(settings),
         distributed.SpecCluster(workers, scheduler, **quiet) as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
     ):
@@ -74,7 +78,7 @@ def dask_setup(worker: Any) -> None:
 def connected(address: str) -> Iterator[Any]:
     """Yields a client of the scheduler at an address, such as `"tcp://10.0.0.1:8786"`."""
     try:
-        client = distributed.Client(address, timeout=_SECONDS_TO_CONNECT, set_as_default=False)
+        client = distributed.Client(address, set_as_default=False)
     except (OSError, ValueError) as error:
         raise ArgumentError(
             f"cluster: no Dask scheduler answers at {address!r} ({error}); start one with `dask scheduler`, and give "
@@ -88,10 +92,10 @@ def run_on_workers(client: Any, ledger: Ledger, *, device: str | None, threads: 
     """Runs all tasks of a ledger; arguments as for `run_tasks`."""
     topic = f"advbnn-{uuid.uuid4().hex}"
     client.subscribe_topic(topic, _show)
-    settings = {"device": device, "threads": threads, "folder": os.getcwd(), "topic": topic, "version": __version__}
+    work = partial(_work, device=device, threads=threads, folder=os.getcwd(), topic=topic, version=__version__)
     running: dict[str, tuple[Task, Any]] = {}  # by the address of the worker
     attempts: dict[str, int] = {}
-    silent = False
+    silent = limited = False
     with Interrupts() as interrupts:
         while ledger.waiting or running:
             if interrupts.received is not None:
@@ -112,25 +116,39 @@ def run_on_workers(client: Any, ledger: Ledger, *, device: str | None, threads: 
                     ledger.end(task, f"its worker was lost {ATTEMPTS} times, such as for lack of memory", len(workers))
                 del running[address]
                 future.release()
-            for address, gpus in workers.items():
+            for address, worker in _preferred(workers).items():
                 if address in running or (next_one := ledger.start()) is None:
                     continue
+                if worker["memory_limit"] and not limited:
+                    limit = dask.utils.format_bytes(worker["memory_limit"])
+                    ledger.log(f"Dask ends {address} near its limit of {limit}; start workers with --memory-limit 0")
+                    limited = True
                 name = next_one.name
                 attempts[name] = attempts.get(name, 0) + 1
                 again, key = attempts[name] > 1, f"{name}-{uuid.uuid4().hex}"
-                where = {"workers": [address], "resources": {"GPU": 1} if gpus else None}
-                running[address] = (next_one, client.submit(_work, next_one, **settings, again=again, key=key, **where))
+                where = {"workers": [address], "resources": {"GPU": 1} if _gpus(worker) else None}
+                pickled = pickle.dumps(partial(work, next_one, again=again))
+                running[address] = (next_one, client.submit(call, pickled, key=key, **where))
             time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
-def _workers(client: Any) -> dict[str, float]:
-    """The addresses of the workers and their GPUs; of those with GPUs only, if any has them as a resource."""
+def _workers(client: Any) -> dict[str, dict[str, Any]]:
+    """What the scheduler knows of its workers, by their address."""
+    # client.scheduler_info returns what the client read last, and every two seconds it reads a list without workers
     try:
-        found = client.scheduler_info(n_workers=-1)["workers"]
-    except (OSError, TimeoutError) as error:
+        workers: dict[str, dict[str, Any]] = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
+    except OSError as error:
         raise RunError(f"cluster: the scheduler was lost ({error}); start it, and run the same command again") from None
-    gpus = {address: float(worker["resources"].get("GPU", 0)) for address, worker in found.items()}
-    return {address: count for address, count in gpus.items() if count or not any(gpus.values())}
+    return workers
+
+
+def _preferred(workers: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Those with GPUs only, if any has them as a resource."""
+    return {address: worker for address, worker in workers.items() if _gpus(worker)} or workers
+
+
+def _gpus(worker: dict[str, Any]) -> float:
+    return float(worker["resources"].get("GPU", 0))
 
 
 def _outcome(future: Any) -> str | None:
@@ -170,7 +188,7 @@ _one_task = threading.Lock()
 
 
 def _work(
-    task: Task, device: str | None, threads: int | None, folder: str, topic: str, version: str, again: bool
+    task: Task, *, device: str | None, threads: int | None, folder: str, topic: str, version: str, again: bool
 ) -> str | None:
     """Runs a task on a worker; returns the reason if it fails."""
     import torch
