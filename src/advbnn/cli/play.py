@@ -18,7 +18,9 @@ REFERENCE = 250
 def play(
     subjects: Subjects,
     samples: options.Samples = 20,
-    host: Annotated[str, typer.Option(help="The address to listen at; 0.0.0.0 lets other machines connect.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="The address to listen at; 0.0.0.0 lets other machines connect.")
+    ] = "127.0.0.1",
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="The port; a free one from 7860 on by default.")
     ] = None,
@@ -35,9 +37,11 @@ def play(
     from advbnn.data import to_float
     from advbnn.evaluation.checks import check_classification
     from advbnn.play import page, server
+    from advbnn.play.playground import Playground
     from advbnn.play.trial import Network
 
-    page.gradio()  # its absence is found before anything is loaded
+    page.check_gradio()
+    server.check_free(host, port)  # before anything is loaded
     shipped = Path(page.__file__).parent / "digits"
     given = subjects.each() or [Subject(run=shipped / name) for name in NETWORKS]
     opened, test = open_all(given, device_or_first_gpu(device), leads=True)
@@ -50,4 +54,4 @@ def play(
         networks.append(Network(label=one.label, model=one.model, reference=images, samples=samples))
     threats = [one.threat for one in opened if one.threat is not None]
     threat = max(threats, key=lambda one: one.eps, default=Threat("linf", 16 / 255))
-    server.serve(page.build(networks, test, threat), host=host, port=port, share=share, browser=browser)
+    server.serve(page.build(Playground(networks, test, threat)), host=host, port=port, share=share, browser=browser)

@@ -15,8 +15,10 @@ MOST_CLASSES = 10
 """Classes in a plot: the most probable ones, and the true one."""
 
 _DARKER, _LIGHTER = torch.tensor([0.08, 0.26, 0.63]), torch.tensor([0.75, 0.33, 0.02])
-_ROW, _TOP, _WIDTH, _VALUE = 19, 6, 300, 44
+_ROW, _TOP, _WIDTH, _VALUE = 18, 4, 230, 46
 """Sizes in a plot: of a row, above the first, of the plot, and right of it for the numbers."""
+
+_LONGEST = 11  # characters of the name of a class
 
 
 def card(trial: Trial, look: Look, classes: Sequence[str]) -> str:
@@ -25,38 +27,36 @@ def card(trial: Trial, look: Look, classes: Sequence[str]) -> str:
     change, factor = perturbation(trial.image, trial.attacked)
     pictures = (
         ("Image", data_uri(trial.image)),
-        (f"Perturbation &times; {factor:.3g}", data_uri(change)),
+        (f"Perturbation &times;{factor:.2g}", data_uri(change)),
         ("Attacked", data_uri(trial.attacked)),
     )
-    figures = "".join(f'<figure><img src="{uri}" alt=""><figcaption>{name}</figcaption></figure>' for name, uri in pictures)
+    figures = "".join(
+        f'<figure><img src="{uri}" alt=""><figcaption>{name}</figcaption></figure>' for name, uri in pictures
+    )
     columns = "".join(
         f'<div class="answer"><h4>{when}: {_says(answer, trial.truth, classes)}</h4>'
-        f"{plot(answer, shown, classes, trial.truth)}{_uncertainty(answer, trial.threshold)}</div>"
+        f"{plot(answer, shown, classes, trial.truth)}{_bar(answer, trial.threshold)}</div>"
         for when, answer in (("Before", trial.before), ("After", trial.after))
     )
-    tone = f"--light: {look.light}; --night: {look.dark}"
     kind, sentence = headline(trial, classes)
+    tone = f"--light: {look.light}; --night: {look.dark}"
     return (
         f'<article class="card" style="{tone}" data-network="{escape(trial.network)}" data-outcome="{kind}">'
-        f"<h3>{escape(look.title)}</h3>"
-        f'<p class="headline {kind}">{sentence}</p><div class="pictures">{figures}</div>'
-        f'<div class="answers">{columns}</div></article>'
+        f'<h3>{escape(look.title)}</h3><p class="headline {kind}">{sentence}</p>'
+        f'<div class="pictures">{figures}</div><div class="answers">{columns}</div>{_numbers(trial)}</article>'
     )
 
 
 def headline(trial: Trial, classes: Sequence[str]) -> tuple[str, str]:
-    """What the attack achieved, in a word and in a sentence of HTML."""
-    before, after = trial.before, trial.after
-    was, now = (f"<b>{escape(_name(answer.label, classes))}</b>" for answer in (before, after))
-    truth = before.label if trial.truth is None else trial.truth
-    right = f"<b>{escape(_name(truth, classes))}</b>"
-    if after.abstains:
-        return "abstains", f"Abstains: too uncertain. Otherwise it would say {now}."
-    if before.label != truth:
-        return "wrong", f"Wrong without an attack: {was} instead of {right}."
-    if after.label != truth:
-        return "wrong", f"Fooled: says {now} instead of {right}."
-    return "right", f"Not fooled: still says {now}."
+    """What the attack achieved: `"right"` or `"wrong"`, and a sentence of HTML."""
+    was, now = trial.before.label, trial.after.label
+    truth = was if trial.truth is None else trial.truth
+    said, right = (f"<b>{escape(_name(label, classes))}</b>" for label in (now, truth))
+    silent = trial.after.abstains
+    if now == truth:
+        return "right", f"Not fooled: says {said}{', and abstains' if silent else ''}"
+    begin = "Fooled" if was == truth else "Wrong, also without attack"
+    return "wrong", f"{begin}: says {said} instead of {right}{', but abstains' if silent else ''}"
 
 
 def perturbation(image: Tensor, attacked: Tensor) -> tuple[Tensor, float]:
@@ -77,7 +77,7 @@ def perturbation(image: Tensor, attacked: Tensor) -> tuple[Tensor, float]:
 def plot(answer: Answer, shown: Sequence[int], classes: Sequence[str], truth: int | None = None) -> str:
     """The probability of each class: a dot for each weight sample, a mark for their mean, a bar for its interval."""
     names = [_name(index, classes) for index in shown]
-    left = 14 + 7 * min(14, max(map(len, names)))
+    left = 14 + 6 * min(_LONGEST, max(map(len, names)))
     right, bottom = _WIDTH - _VALUE, _TOP + _ROW * len(shown)
 
     def x(probability: float) -> str:
@@ -112,27 +112,40 @@ def plot(answer: Answer, shown: Sequence[int], classes: Sequence[str], truth: in
     )
 
 
-def _uncertainty(answer: Answer, limit: float) -> str:
-    """Entropy, on a bar with the threshold, and mutual information."""
+def _bar(answer: Answer, limit: float) -> str:
+    """The entropy as a part of the largest possible, with a mark at the threshold."""
     largest = math.log(len(answer.mean))
     fill, mark = (f"{100 * min(1, value / largest):.1f}%" for value in (answer.entropy, limit))
-    low, high = answer.interval[answer.label].tolist()
-    mean = f"{answer.mean[answer.label].item():.1%}"
-    interval = "deterministic" if answer.deterministic else f"[{100 * low:.1f}, {100 * high:.1f}]"
-    return (
-        f'<div class="bar{" above" if answer.abstains else ""}" title="Abstains above {limit:.3f} nats">'
-        f'<i style="width: {fill}"></i><b style="left: {mark}"></b></div><dl>'
-        f"<dt>Entropy</dt><dd>{answer.entropy:.3f} <small>abstains above {limit:.3f}</small></dd>"
-        f"<dt>Mutual information</dt><dd>{answer.mutual_information:.3f}</dd>"
-        f"<dt>Mean probability</dt><dd>{mean} <small>{interval}</small></dd></dl>"
+    return f'<div class="bar"><i style="width: {fill}"></i><b style="left: {mark}"></b></div>'
+
+
+def _numbers(trial: Trial) -> str:
+    """Entropy, mutual information, and the mean probability of the label with its interval, before and after."""
+    columns = []
+    for answer in (trial.before, trial.after):
+        mean, (low, high) = 100 * answer.mean[answer.label].item(), (100 * answer.interval[answer.label]).tolist()
+        interval = "" if answer.deterministic else f" <small>[{low:.1f}, {high:.1f}]</small>"
+        columns.append((f"{answer.entropy:.3f}", f"{answer.mutual_information:.3f}", f"{mean:.1f}{interval}"))
+    titles = (
+        f"Entropy <small>abstains above {trial.threshold:.3f}</small>",
+        "Mutual information",
+        "Mean probability, %",
     )
+    rows = "".join(
+        f"<tr><th>{title}</th><td>{before}</td><td>{after}</td></tr>"
+        for title, before, after in zip(titles, *columns, strict=True)
+    )
+    return f"<table><thead><tr><th></th><td>before</td><td>after</td></tr></thead><tbody>{rows}</tbody></table>"
 
 
 def _says(answer: Answer, truth: int | None, classes: Sequence[str]) -> str:
-    """The label, with a mark for right or wrong, or in brackets if it abstains."""
-    name = escape(_name(answer.label, classes))
-    mark = "" if truth is None else ' <span class="right">&#10003;</span>' if answer.label == truth else ' <span class="wrong">&#10007;</span>'
-    return f'<span class="abstains">abstains</span> <small>({name})</small>' if answer.abstains else f"<b>{name}</b>{mark}"
+    """The label, with a mark for right or wrong, and whether the network abstains."""
+    mark = ""
+    if truth is not None:
+        kind, sign = ("right", "&#10003;") if answer.label == truth else ("wrong", "&#10007;")
+        mark = f' <span class="{kind}">{sign}</span>'
+    chip = ' <span class="chip">abstains</span>' if answer.abstains else ""
+    return f"<b>{escape(_name(answer.label, classes))}</b>{mark}{chip}"
 
 
 def _shown_classes(trial: Trial) -> list[int]:
@@ -148,8 +161,8 @@ def _name(index: int, classes: Sequence[str]) -> str:
 
 
 def _cut(name: str) -> str:
-    return name if len(name) <= 14 else f"{name[:13]}\u2026"
+    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}\u2026"
 
 
 def _percent(mean: float) -> str:
-    return "<1 %" if 0.001 <= mean < 0.01 else f"{mean:.0%}".replace("%", " %")
+    return "&lt;1 %" if 0.001 <= mean < 0.01 else f"{mean:.0%}".replace("%", " %")

@@ -36,7 +36,7 @@ def drawn_input(ink: Tensor, shape: tuple[int, ...], light_on_dark: bool = True)
     rows, columns = (ink > _PEN).any(1).nonzero(), (ink > _PEN).any(0).nonzero()
     if not len(rows):
         raise ArgumentError("drawing is empty; draw something first")
-    channels, *size = shape
+    channels, size = shape[0], (shape[1], shape[2])
     if channels == 1:
         ink = ink[int(rows[0]) : int(rows[-1]) + 1, int(columns[0]) : int(columns[-1]) + 1]
         high, wide = ink.shape

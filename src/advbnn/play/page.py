@@ -1,35 +1,26 @@
 """The page of the playground, built with Gradio: controls on the left, a card for each network on the right."""
 
-from collections.abc import Sequence
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from advbnn.attacks.threat import Threat
-from advbnn.data.augment import to_float
-from advbnn.data.image import read_inputs
-from advbnn.data.imageset import Examples
-from advbnn.errors import AdvbnnError, ArgumentError, MissingPackageError
-from advbnn.play.card import card
-from advbnn.play.drawing import drawn_input, ink_of
-from advbnn.play.trial import ATTACKS, Network, trial
-from advbnn.report.images import data_uri
-from advbnn.report.style import looks
+from advbnn.errors import AdvbnnError, MissingPackageError
+from advbnn.play.playground import UNKNOWN, Playground
+from advbnn.play.trial import ATTACKS
 
-_THUMBNAILS = 20
-_UNKNOWN = "unknown"
+_FIRST = 3  # of the digits, one where the networks in the package differ
 _GUIDE = """<details class="note"><summary>How to read this</summary>
-<p><b>Dots</b> are weight samples: each says how probable it finds each class. The black <b>mark</b> is their mean, which
+<p><b>Dots</b> are weight samples: each says how probable it finds each class. The upright mark is their mean, which
 decides; the bar through it is the 95 % interval of that mean over weight samples. A deterministic network has one dot.
-The true class is green.</p>
+The true class is green. In the perturbation of a grey image, orange became lighter and blue darker.</p>
 <p><b>Entropy</b> is the uncertainty of the mean in nats; the bar below the plot shows it, with a mark at the threshold.
-<b>Mutual information</b> is the part of it that comes from weight samples that disagree. A network <b>abstains</b> above
-the entropy that the chosen share of clean images stays below. This promises nothing about attacked images.</p>
-<p>Each network is attacked by itself, with gradients averaged over the EOT samples, and classifies with weight samples
-that the attack has not seen. One image that is not fooled proves nothing: <code>advbnn audit</code> measures.</p>
+<b>Mutual information</b> is the part of it that comes from weight samples that disagree. A network <b>abstains</b>
+above the threshold: the entropy that the chosen share of clean images, the <b>coverage</b>, does not exceed. This
+promises nothing about attacked images.</p>
+<p>The attack leads away from the true class; if that is unknown, from what the network says. Each network is attacked
+by itself, with gradients averaged over the EOT samples, and classifies with weight samples that the attack has not
+seen. One image that is not fooled proves nothing: <code>advbnn audit</code> measures.</p>
 </details>"""
 _CANVAS = '<div class="paper"><canvas width="240" height="240"></canvas><button type="button">Clear</button></div>'
 _THUMBNAIL_CLICK = """element.addEventListener("click", (event) => {
@@ -38,13 +29,12 @@ _THUMBNAIL_CLICK = """element.addEventListener("click", (event) => {
 });"""
 
 
-def gradio() -> Any:
-    """The package Gradio."""
+def check_gradio() -> None:
+    """Refuses to go on without the package Gradio."""
     try:
-        import gradio
+        import gradio  # noqa: F401
     except ImportError as error:
         raise MissingPackageError("the playground needs Gradio: pip install 'advbnn[play]'") from error
-    return gradio
 
 
 def text_of(name: str) -> str:
@@ -52,117 +42,72 @@ def text_of(name: str) -> str:
     return files("advbnn.play").joinpath(name).read_text(encoding="utf-8")
 
 
-def interleaved(labels: Tensor) -> list[int]:
-    """The rows in an order that goes through the classes again and again, so that the first rows show all of them."""
-    rank = torch.empty_like(labels)
-    for label in labels.unique():
-        rows = (labels == label).nonzero().squeeze(1)
-        rank[rows] = torch.arange(len(rows), device=labels.device)
-    return [row for _, _, row in sorted(zip(rank.tolist(), labels.tolist(), range(len(labels)), strict=True))]
+def build(play: Playground) -> Any:
+    """The page. The slider of the radius reaches twice the usual radius."""
+    check_gradio()
+    import gradio as gr
 
+    data, eps = play.data, play.threat.eps
+    first_image, first_class = play.picked(play.order[min(_FIRST, len(data) - 1)])
 
-def build(networks: Sequence[Network], data: Examples, threat: Threat) -> Any:
-    """The page for networks of one data set.
-
-    Args:
-        data: the test images to pick from.
-        threat: norm and initial radius of the attacks; the slider reaches twice as far.
-    """
-    gr = gradio()
-    if len(data.shape) != 3 or data.shape[0] not in (1, 3) or not data.classes:
-        raise ArgumentError(f"the playground is for classes of grey or colour images, got {data!r}")
-    stored, labels = data.tensors()
-    order = interleaved(labels)
-    light_on_dark = bool(to_float(stored[order[:100]]).mean() < 0.5)
-    styles = looks([network.label for network in networks])
-    titles = {styles[network.label].title: network for network in networks}
-    names = list(data.classes)
-
-    def image_of(row: int) -> Tensor:
-        return to_float(stored[row]).cpu()
-
-    def thumbnails(turn: int) -> str:
-        first = turn * _THUMBNAILS % len(order)
-        return "".join(
-            f'<button type="button" data-row="{row}" title="test image {row}"><img src="{data_uri(image_of(row))}" '
-            f'alt="test image {row}"></button>'
-            for row in order[first : first + _THUMBNAILS]
-        )
-
-    def show(image: Tensor, truth: str, chosen: list[str], attack: str, radius: float, eot: float, share: float) -> str:
-        settings = {"attack": attack, "eot": int(eot), "coverage": share / 100}
-        label = names.index(truth) if truth in names else None
-        done = [
-            trial(network, image, Threat(threat.norm, radius), truth=label, **settings)
-            for title, network in titles.items()
-            if title in chosen
-        ]
-        cards = "".join(card(one, styles[one.network], names) for one in done)
-        return f'<div class="cards">{cards or "Choose a network."}</div>'
+    def show(image: Tensor, truth: str, titles: list[str], attack: str, radius: float, eot: float, share: float) -> str:
+        return play.cards(image, truth, titles, attack, radius, int(eot), share / 100)
 
     def pick(event: gr.EventData) -> tuple[Tensor, str]:
-        row = int(event.row)
-        return image_of(row), names[int(labels[row])]
+        return play.picked(int(event.row))
 
     def draw(event: gr.EventData) -> tuple[Tensor, str]:
-        return drawn_input(ink_of(str(event.image)), data.shape, light_on_dark), _UNKNOWN
+        return play.drawn(str(event.image))
 
     def upload(path: str) -> tuple[Tensor, str]:
         try:
-            return read_inputs([Path(path)], data.shape)[0], _UNKNOWN
+            return play.uploaded(path)
         except AdvbnnError as error:
             raise gr.Error(str(error)) from error
 
-    with gr.Blocks(title="advbnn playground", analytics_enabled=False, delete_cache=(3600, 3600)) as page:
+    title = "advbnn playground"
+    with gr.Blocks(title=title, analytics_enabled=False, fill_width=True, delete_cache=(3600, 3600)) as page:
         gr.HTML(
-            "<h1>Playground</h1><p>Attack an image, and see what every weight sample says, how uncertain their mean is, "
-            f"and whether the network abstains. {len(names)} classes of {data.name}, images of "
+            "<h1>Playground</h1><p>Attack an image, and see what every weight sample says, how uncertain their mean "
+            f"is, and whether the network abstains. {len(data.classes)} classes of {data.name}, images of "
             f"{data.shape[1]} &times; {data.shape[2]} pixels.</p>",
             elem_classes="head",
         )
-        image, turn = gr.State(image_of(order[0])), gr.State(0)
+        image, turn = gr.State(first_image), gr.State(0)
         with gr.Row():
             with gr.Column(scale=2, min_width=300):
                 with gr.Tab("Pick"):
-                    picks = gr.HTML(thumbnails(0), js_on_load=_THUMBNAIL_CLICK, elem_classes="pick")
+                    picks = gr.HTML(play.thumbnails(0), js_on_load=_THUMBNAIL_CLICK, apply_default_css=False)
                     more = gr.Button("Other images", size="sm")
                 with gr.Tab("Draw"):
-                    paper = gr.HTML(_CANVAS, js_on_load=text_of("canvas.js"))
+                    paper = gr.HTML(_CANVAS, js_on_load=text_of("canvas.js"), apply_default_css=False)
                 with gr.Tab("Upload"):
-                    file = gr.Image(
-                        type="filepath", format="png", sources=["upload", "clipboard"], show_label=False, height=240
-                    )
-                truth = gr.Dropdown(
-                    [*names, _UNKNOWN],
-                    value=names[int(labels[order[0]])],
-                    label="True class",
-                    info="The attack leads away from it; if unknown, from the network's own prediction.",
-                )
-                radius = gr.Slider(
-                    0, 2 * threat.eps, threat.eps, step=threat.eps / 30, label=f"Radius, {threat.norm}", precision=4
-                )
+                    sources = ["upload", "clipboard"]
+                    file = gr.Image(type="filepath", format="png", sources=sources, show_label=False, height=240)
+                radius = gr.Slider(0, 2 * eps, eps, step=eps / 30, precision=4, label=f"Radius ({play.threat.norm})")
                 attack = gr.Dropdown([(title, name) for name, title in ATTACKS.items()], value="pgd", label="Attack")
-                eot = gr.Slider(1, 20, 10, step=1, label="EOT samples", info="Weight samples per gradient or query.")
-                share = gr.Slider(
-                    50, 100, 90, step=1, label="Coverage, %", info="The share of clean images that are classified."
-                )
-                chosen = gr.CheckboxGroup(list(titles), value=list(titles), label="Networks", visible=len(titles) > 1)
+                eot = gr.Slider(1, 20, 10, step=1, label="EOT samples")
+                share = gr.Slider(50, 100, 90, step=1, label="Coverage (%)")
+                several = len(play.titles) > 1
+                ends = play.titles[:: max(1, len(play.titles) - 1)]  # two fit side by side
+                titles = gr.CheckboxGroup(play.titles, value=ends, label="Networks", visible=several)
+                truth = gr.Dropdown([*data.classes, UNKNOWN], value=first_class, label="True class")
             with gr.Column(scale=7, min_width=400):
-                cards = gr.HTML(elem_id="cards")
+                cards = gr.HTML(elem_id="cards", apply_default_css=False)
                 gr.HTML(_GUIDE)
-        seen = {
+        # one at a time: predictions use torch's global generator, which threads share
+        answer: dict[str, Any] = {
             "fn": show,
-            "inputs": [image, truth, chosen, attack, radius, eot, share],
+            "inputs": [image, truth, titles, attack, radius, eot, share],
             "outputs": cards,
             "show_progress": "hidden",
-            "trigger_mode": "always_last",
-            # predictions use torch's global generator, which threads share
             "concurrency_limit": 1,
             "concurrency_id": "networks",
         }
-        gr.on([page.load, truth.input, chosen.input, attack.input, radius.release, eot.release, share.release], **seen)
-        chain = {key: value for key, value in seen.items() if key != "trigger_mode"}
-        for event, function, inputs in ((picks.click, pick, None), (paper.submit, draw, None), (file.upload, upload, file)):
-            event(function, inputs, [image, truth], show_progress="hidden").then(**chain)
-        more.click(lambda turn: (turn + 1, thumbnails(turn + 1)), turn, [turn, picks], show_progress="hidden")
+        changes = [page.load, truth.input, titles.input, attack.input, radius.release, eot.release, share.release]
+        gr.on(changes, trigger_mode="always_last", **answer)
+        quiet: dict[str, Any] = {"outputs": [image, truth], "show_progress": "hidden"}
+        for chosen in (picks.click(pick, **quiet), paper.submit(draw, **quiet), file.upload(upload, file, **quiet)):
+            chosen.then(**answer)
+        more.click(lambda turn: (turn + 1, play.thumbnails(turn + 1)), turn, [turn, picks], show_progress="hidden")
     return page

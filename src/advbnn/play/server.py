@@ -1,11 +1,13 @@
 """Serves the page of the playground, on this machine only unless asked for more."""
 
+import errno
 import os
+import socket
 import threading
 from typing import Any
 
 from advbnn.errors import ArgumentError
-from advbnn.play.page import gradio, text_of
+from advbnn.play.page import check_gradio, text_of
 
 _FONT = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"]
 _COLOURS = {
@@ -18,6 +20,7 @@ _COLOURS = {
     "block_info_text_color": ("#5d6269", "#a2a6ac"),
     "border_color_primary": ("#dddad2", "#34383e"),
     "slider_color": ("#1442a0", "#8ab8ff"),
+    "checkbox_background_color_selected": ("#1442a0", "#3a6fc4"),
 }
 _EXTRA = ":root { --calm: #2c8254; --alarm: #a3360b } .dark { --calm: #74d6a4; --alarm: #ffab7d }\n"
 
@@ -28,31 +31,31 @@ def serve(
     """Serve a page until Ctrl-C.
 
     Args:
-        host: the address to listen at; `"0.0.0.0"` lets other machines connect.
+        host: the address to listen at, see `check_free`; `"0.0.0.0"` lets other machines connect.
         port: a free one from 7860 on if None.
         share: also open a public link, through servers of Gradio.
         browser: open the page in a browser.
     """
-    gr = gradio()
+    check_gradio()
+    import gradio as gr
+
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # also for what is not asked of the page itself
-    colours = {f"{name}{end}": pair[i] for name, pair in _COLOURS.items() for i, end in enumerate(("", "_dark"))}
-    try:
-        _, address, public = page.launch(
-            server_name=host,
-            server_port=port,
-            share=share,
-            inbrowser=browser,
-            prevent_thread_lock=True,
-            quiet=True,
-            show_error=True,
-            ssr_mode=False,
-            footer_links=[],
-            theme=gr.themes.Base(font=_FONT, font_mono=["ui-monospace", "monospace"]).set(**colours),
-            css=_EXTRA + text_of("page.css"),
-        )
-    except OSError as error:
-        where = f"port {port}" if port is not None else "every port from 7860 on"
-        raise ArgumentError(f"{where} at {host} cannot be used ({error}); give --port or --host another value") from None
+    colours = {name: light for name, (light, _) in _COLOURS.items()}
+    colours["color_accent"] = "#4a80d4"  # the same in both modes
+    colours |= {f"{name}_dark": dark for name, (_, dark) in _COLOURS.items()}
+    _, address, public = page.launch(
+        server_name=host,
+        server_port=port,
+        share=share,
+        inbrowser=browser,
+        prevent_thread_lock=True,
+        quiet=True,
+        show_error=True,
+        ssr_mode=False,
+        footer_links=[],
+        theme=gr.themes.Base(font=_FONT, font_mono=["ui-monospace", "monospace"]).set(**colours),
+        css=_EXTRA + text_of("page.css"),
+    )
     print(f"The playground is at {public or address} (Ctrl-C ends it)", flush=True)
     try:
         threading.Event().wait()
@@ -60,3 +63,21 @@ def serve(
         print("stopped")
     finally:
         page.close(verbose=False)
+
+
+def check_free(host: str, port: int | None) -> None:
+    """Refuses an address that the page cannot be served at; Gradio would only say that it finds no port."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        if host:  # an empty name would mean every address
+            with socket.create_server((host, port or 0), family=family):
+                return
+        raise ValueError
+    except (OSError, ValueError) as error:
+        if getattr(error, "errno", None) == errno.EADDRINUSE:
+            raise ArgumentError(f"port={port} is in use; give another, or none for a free one") from None
+        if getattr(error, "errno", None) == errno.EACCES:
+            raise ArgumentError(f"port={port} may not be used; give one above 1023") from None
+        raise ArgumentError(
+            f"host={host!r} is no address of this machine; give 127.0.0.1, or 0.0.0.0 for all"
+        ) from None

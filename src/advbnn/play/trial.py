@@ -19,7 +19,6 @@ ATTACKS = {
     "apgd": "APGD",
     "apgd-dlr": "APGD, DLR loss",
     "fgsm": "FGSM, a single step",
-    "square": "Square, which sees probabilities only",
     "evasive": "PGD that evades abstention",
     "overconfident": "Lower the entropy",
     "underconfident": "Raise the entropy",
