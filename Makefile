@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 REQUIREMENTS := pyproject.toml constraints.txt
 
-.PHONY: venv demo play-networks test test-portable test-cluster fuzz kills release-test lint docs clean
+.PHONY: venv demo play-networks play-picture test test-portable test-cluster fuzz kills release-test lint docs clean
 
 venv: $(VENV)/.dev
 
@@ -23,6 +23,10 @@ play-networks: $(VENV)/.run
 		mkdir -p src/advbnn/play/digits/$$name; \
 		for file in config.toml run.json model.safetensors SHA256SUMS; do \
 			cp build/play/$$name/$$file src/advbnn/play/digits/$$name; done; done
+
+# The picture in docs/play.md; needs Chromium and chromedriver.
+play-picture: $(VENV)/.dev
+	$(BIN)/python tests/play/screenshot.py docs/images/play.webp
 
 test: export OMP_NUM_THREADS = 1
 test: $(VENV)/.dev

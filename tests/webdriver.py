@@ -14,6 +14,7 @@ from typing import Any
 DRIVER = shutil.which("chromedriver")
 ARGUMENTS = (
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"),
+    "--hide-scrollbars",
     # nothing but this machine can be reached
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )

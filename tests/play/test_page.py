@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ from play.served import Served, served
 from report.test_browser import CHROMIUM
 from webdriver import DRIVER, Browser, browser
 
-pytest.importorskip("gradio", reason="Gradio is not installed (pip install 'advbnn[play]')")
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.skipif(find_spec("gradio") is None, reason="Gradio is not installed (pip install 'advbnn[play]')"),
     pytest.mark.skipif(
         CHROMIUM is None or DRIVER is None,
         reason="no Chromium with chromedriver is installed (Debian: apt-get install chromium chromium-driver)",

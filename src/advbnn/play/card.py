@@ -127,7 +127,7 @@ def _numbers(trial: Trial) -> str:
         interval = "" if answer.deterministic else f" <small>[{low:.1f}, {high:.1f}]</small>"
         columns.append((f"{answer.entropy:.3f}", f"{answer.mutual_information:.3f}", f"{mean:.1f}{interval}"))
     titles = (
-        f"Entropy <small>abstains above {trial.threshold:.3f}</small>",
+        f"Entropy <small>limit {trial.threshold:.3f}</small>",
         "Mutual information",
         "Mean probability, %",
     )

@@ -84,7 +84,9 @@ def build(play: Playground) -> Any:
                 with gr.Tab("Upload"):
                     sources = ["upload", "clipboard"]
                     file = gr.Image(type="filepath", format="png", sources=sources, show_label=False, height=240)
-                radius = gr.Slider(0, 2 * eps, eps, step=eps / 30, precision=4, label=f"Radius ({play.threat.norm})")
+                radius = gr.Slider(
+                    0, round(2 * eps, 4), round(eps, 4), step=round(eps / 30, 5), label=f"Radius ({play.threat.norm})"
+                )
                 attack = gr.Dropdown([(title, name) for name, title in ATTACKS.items()], value="pgd", label="Attack")
                 eot = gr.Slider(1, 20, 10, step=1, label="EOT samples")
                 share = gr.Slider(50, 100, 90, step=1, label="Coverage (%)")

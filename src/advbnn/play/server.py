@@ -6,7 +6,7 @@ import socket
 import threading
 from typing import Any
 
-from advbnn.errors import ArgumentError
+from advbnn.errors import ArgumentError, shown
 from advbnn.play.page import check_gradio, text_of
 
 _FONT = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"]
@@ -67,17 +67,16 @@ def serve(
 
 def check_free(host: str, port: int | None) -> None:
     """Refuses an address that the page cannot be served at; Gradio would only say that it finds no port."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        if host:  # an empty name would mean every address
-            with socket.create_server((host, port or 0), family=family):
-                return
-        raise ValueError
-    except (OSError, ValueError) as error:
-        if getattr(error, "errno", None) == errno.EADDRINUSE:
+        if not host:  # which would mean every address
+            raise ValueError
+        with socket.create_server((host, port or 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
+            pass
+    except (OSError, ValueError, TypeError) as error:  # the last two for names that cannot be encoded
+        number = getattr(error, "errno", None)
+        if number == errno.EADDRINUSE:
             raise ArgumentError(f"port={port} is in use; give another, or none for a free one") from None
-        if getattr(error, "errno", None) == errno.EACCES:
+        if number == errno.EACCES:
             raise ArgumentError(f"port={port} may not be used; give one above 1023") from None
-        raise ArgumentError(
-            f"host={host!r} is no address of this machine; give 127.0.0.1, or 0.0.0.0 for all"
-        ) from None
+        remedy = "give 127.0.0.1, or 0.0.0.0 for all"
+        raise ArgumentError(f"host={shown(host)} is no address of this machine; {remedy}") from None
