@@ -45,9 +45,8 @@ class Served:
 def served(*arguments: object) -> Iterator[Served]:
     command = [sys.executable, "-c", _PROGRAM, "play", "--no-browser", "--device", "cpu", *map(str, arguments)]
     plain = {name: value for name, value in os.environ.items() if not name.startswith("GRADIO")}
-    with subprocess.Popen(
-        command, env=plain, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, restore_signals=True
-    ) as process:
+    plain["OMP_NUM_THREADS"] = "1"  # more are slow on a busy machine
+    with subprocess.Popen(command, env=plain, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
             output = ""
             assert process.stdout is not None
