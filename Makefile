@@ -7,13 +7,26 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 REQUIREMENTS := pyproject.toml constraints.txt
 
-.PHONY: venv demo test test-portable fuzz kills release-test lint docs clean
+.PHONY: venv demo play-networks play-picture test test-portable fuzz kills release-test lint docs clean
 
 venv: $(VENV)/.dev
 
 # The whole paper in miniature, on handwritten digits.
 demo: $(VENV)/.report
 	$(BIN)/advbnn reproduce all --data digits
+
+# The networks of `advbnn play`, which are in the package: the runs of three configurations, without their checkpoints.
+play-networks: export OMP_NUM_THREADS = 1
+play-networks: $(VENV)/.run
+	set -e; for name in none adv adv_bnn; do \
+		rm -rf build/play/$$name; $(BIN)/advbnn train configs/digits-$$name.toml --device cpu --out build/play/$$name; \
+		mkdir -p src/advbnn/play/digits/$$name; \
+		for file in config.toml run.json model.safetensors SHA256SUMS; do \
+			cp build/play/$$name/$$file src/advbnn/play/digits/$$name; done; done
+
+# The picture in docs/play.md; needs Chromium and chromedriver.
+play-picture: $(VENV)/.dev
+	$(BIN)/python tests/play/screenshot.py docs/images/play.webp
 
 test: export OMP_NUM_THREADS = 1
 test: $(VENV)/.dev

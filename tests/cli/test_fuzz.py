@@ -37,6 +37,7 @@ COMMANDS = {
     "transfer": f"plain robust --attack pgd --steps 1 --eps 0.05 {_SMALL}",
     "uncertainty": f"robust --attack pgd --steps 1 --eps 0.05 {_SMALL}",
     "predict": "robust image.png --samples 1 --device cpu",
+    "play": "robust --no-browser --device cpu",
     "report": "measured --images 0 --device cpu --out report",
     "table": "measured --format csv --figure picture.svg",
     "tables": "document.md --results results --check",
@@ -112,6 +113,8 @@ def working_in(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setitem(LEVELS, name, replace(level, **{one.name: _few(level, one.name) for one in fields(level)}))
     monkeypatch.setattr(urllib.request, "urlopen", unreachable)
     monkeypatch.setattr("advbnn.data.download.time.sleep", lambda _: None)
+    for name in ("page.check_gradio", "page.build", "server.serve"):
+        monkeypatch.setattr(f"advbnn.play.{name}", lambda *_, **__: None)
     monkeypatch.chdir(place)
     yield
 

@@ -15,6 +15,7 @@ from advbnn.cli.errors import Command, Group
 from advbnn.cli.evaluate import evaluate
 from advbnn.cli.groups import grouped
 from advbnn.cli.leaderboard import COMMANDS
+from advbnn.cli.play import play
 from advbnn.cli.predict import predict
 from advbnn.cli.report import report
 from advbnn.cli.reproduce import reproduce
@@ -25,7 +26,21 @@ from advbnn.cli.transfer import transfer
 from advbnn.cli.uncertainty import uncertainty
 
 app = typer.Typer(name="advbnn", cls=Group, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
-_COMMANDS = (train, evaluate, audit, compare, curve, transfer, uncertainty, predict, report, table, tables, reproduce)
+_COMMANDS = (
+    train,
+    evaluate,
+    audit,
+    compare,
+    curve,
+    transfer,
+    uncertainty,
+    predict,
+    play,
+    report,
+    table,
+    tables,
+    reproduce,
+)
 for command in _COMMANDS:
     app.command(cls=Command)(grouped(command))
 
