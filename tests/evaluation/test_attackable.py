@@ -85,7 +85,7 @@ def test_logits_of_a_usual_size_and_of_none_are_left_alone() -> None:
         assert attackable(model, X).rescaled is None
 
 
-def test_small_logits_weaken_the_cross_entropy_unless_they_are_rescaled -> None:
+def test_small_logits_weaken_the_cross_entropy_unless_they_are_rescaled() -> None:
     class Dim(Wrapped):
         def forward(self, x: Tensor) -> Tensor:
             return 1e-4 * self.net(x)
