@@ -1,7 +1,6 @@
-"""The page in a real browser: picking, drawing, uploading, and every control; nothing is loaded from elsewhere."""
+"""The page in a real browser: picking, drawing, uploading and the controls; nothing is loaded from elsewhere."""
 
 import json
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -32,20 +31,6 @@ CARDS = """return JSON.stringify([...document.querySelectorAll('.card')].map((ca
 })))"""
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Served]:
-    with served("--samples", 6) as one:
-        yield one
-
-
-@pytest.fixture(scope="module")
-def page(server: Served) -> Iterator[Browser]:
-    with browser() as one:
-        one.open(server.address)
-        one.wait("return document.querySelectorAll('.card').length")
-        yield one
-
-
 def cards(page: Browser) -> dict[str, dict[str, Any]]:
     return {card["network"]: card for card in json.loads(page.run(CARDS))}
 
@@ -73,7 +58,24 @@ def set_slider(page: Browser, label: str, value: float) -> None:
     field.dispatchEvent(new Event('blur'));""")
 
 
-def test_two_networks_are_attacked_at_once(page: Browser) -> None:
+def test_a_visit(tmp_path: Path) -> None:
+    """One test, because a server and a browser take seconds to start."""
+    with served("--samples", 6) as server:
+        with browser() as page:
+            page.open(server.address)
+            page.wait("return document.querySelectorAll('.card').length")
+            two_networks_are_attacked_at_once(page)
+            without_a_radius_nothing_changes(page)
+            a_network_is_added(page)
+            an_image_is_picked(page)
+            a_drawing_is_read(page)
+            a_file_is_uploaded(page, tmp_path)
+            nothing_comes_from_elsewhere(page, server)
+        assert server.interrupt() == 0
+    assert "Traceback" not in server.output and "reaches for" not in server.output
+
+
+def two_networks_are_attacked_at_once(page: Browser) -> None:
     found = cards(page)
     assert {name: card["outcome"] for name, card in found.items()} == {"none": "wrong", "adv_bnn": "right"}
     assert found["none"]["dots"] == 20 and found["adv_bnn"]["dots"] == 2 * 10 * 6
@@ -82,7 +84,7 @@ def test_two_networks_are_attacked_at_once(page: Browser) -> None:
         assert "Entropy" in card["text"] and "Mutual information" in card["text"]
 
 
-def test_without_a_radius_nothing_changes(page: Browser) -> None:
+def without_a_radius_nothing_changes(page: Browser) -> None:
     seen(page)
     set_slider(page, "Radius", 0)
     found = changed(page)
@@ -93,7 +95,13 @@ def test_without_a_radius_nothing_changes(page: Browser) -> None:
     assert changed(page)["none"]["outcome"] == "wrong"
 
 
-def test_an_image_is_picked(page: Browser) -> None:
+def a_network_is_added(page: Browser) -> None:
+    seen(page)
+    page.run("[...document.querySelectorAll('label')].find((one) => one.innerText.trim() === 'Adv. training').click()")
+    assert [*changed(page)] == ["none", "adv", "adv_bnn"]
+
+
+def an_image_is_picked(page: Browser) -> None:
     before = cards(page)
     seen(page)
     page.run("document.querySelector('[data-row=\"6\"]').click()")
@@ -102,7 +110,7 @@ def test_an_image_is_picked(page: Browser) -> None:
     assert page.run("return [...document.querySelectorAll('input')].some((one) => one.value === '6')")
 
 
-def test_a_drawing_is_read(page: Browser) -> None:
+def a_drawing_is_read(page: Browser) -> None:
     seen(page)
     open_tab(page, "Draw")
     left, top, width = page.wait("""const box = document.querySelector('canvas').getBoundingClientRect();
@@ -114,7 +122,7 @@ def test_a_drawing_is_read(page: Browser) -> None:
     assert "\u2713" not in found["none"]["text"]  # its class is not known
 
 
-def test_a_file_is_uploaded(page: Browser, tmp_path: Path) -> None:
+def a_file_is_uploaded(page: Browser, tmp_path: Path) -> None:
     before = cards(page)
     seen(page)
     open_tab(page, "Upload")
@@ -124,12 +132,7 @@ def test_a_file_is_uploaded(page: Browser, tmp_path: Path) -> None:
     assert changed(page)["none"]["pictures"][0] != before["none"]["pictures"][0]
 
 
-def test_nothing_comes_from_elsewhere(page: Browser, server: Served) -> None:
+def nothing_comes_from_elsewhere(page: Browser, server: Served) -> None:
     assert [line for line in page.complaints() if "net::" in line or "Refused" in line] == []
     assert page.requests_elsewhere(server.address) == []
     assert page.run("return document.title") == "advbnn playground"
-
-
-def test_ctrl_c_ends_it(page: Browser, server: Served) -> None:
-    assert server.interrupt() == 0
-    assert "Traceback" not in server.output and "reaches for" not in server.output

@@ -95,14 +95,14 @@ def build(play: Playground) -> Any:
                 titles = gr.CheckboxGroup(play.titles, value=ends, label="Networks", visible=several)
                 truth = gr.Dropdown([*data.classes, UNKNOWN], value=first_class, label="True class")
             with gr.Column(scale=7, min_width=400):
-                cards = gr.HTML(elem_id="cards", apply_default_css=False)
+                cards = gr.HTML('<p class="note">Attacking the first image.</p>', apply_default_css=False)
                 gr.HTML(_GUIDE)
         # one at a time: predictions use torch's global generator, which threads share
         answer: dict[str, Any] = {
             "fn": show,
             "inputs": [image, truth, titles, attack, radius, eot, share],
             "outputs": cards,
-            "show_progress": "hidden",
+            "show_progress": "minimal",
             "concurrency_limit": 1,
             "concurrency_id": "networks",
         }

@@ -4,6 +4,7 @@ import errno
 import os
 import socket
 import threading
+import warnings
 from typing import Any
 
 from advbnn.errors import ArgumentError, shown
@@ -56,6 +57,8 @@ def serve(
         theme=gr.themes.Base(font=_FONT, font_mono=["ui-monospace", "monospace"]).set(**colours),
         css=_EXTRA + text_of("page.css"),
     )
+    if share and not public:
+        warnings.warn("no public link could be made; the page is served on this machine only", stacklevel=2)
     print(f"The playground is at {public or address} (Ctrl-C ends it)", flush=True)
     try:
         threading.Event().wait()
