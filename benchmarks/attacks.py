@@ -160,7 +160,7 @@ def machine() -> dict[str, object]:
         "threads": torch.get_num_threads(),
         "load_before": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
-        "versions": {name: version(name) for name in ("torch", *PACKAGES.values())},
+        "versions": {name: version(name) for name in ("torch", *PACKAGES.values())} | {"advbnn": advbnn.__version__},
     }
 
 
