@@ -160,7 +160,7 @@ def machine() -> dict[str, object]:
         "threads": torch.get_num_threads(),
         "load_before": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
-        "versions": {name: version(name) for name in ("torch", *PACKAGES.values())},
+        "versions": {name: version(name) for name in ("torch", *PACKAGES.values())} | {"advbnn": advbnn.__version__},
     }
 
 
@@ -200,9 +200,9 @@ def main() -> None:
         "PGD-20: small_cnn, 128 digits": (pgd, plain, digits, 1),
         "PGD-20: Bayesian small_cnn, 128 digits": (pgd, random, digits, 1),
         "PGD-20: the same, 5 EOT samples": (pgd, random, digits, 5),
+        "APGD-100: small_cnn, 128 digits": (apgd, plain, digits, 1),
         "PGD-20: vgg11, 4 images of 32x32": (pgd, models.build("vgg11"), pictures, 1),
         "PGD-20: Bayesian vgg11, 4 images of 32x32": (pgd, bayesianize(models.build("vgg11")), pictures, 1),
-        "APGD-100: small_cnn, 128 digits": (apgd, plain, digits, 1),
     }
     results: dict[str, object] = {}
     record: dict[str, object] = {
@@ -220,8 +220,8 @@ def main() -> None:
             busy = seconds["processor_median_s"] * 1e3
             left = f"{seconds['accuracy']:.1%} left"
             print(f"  {library:<13}{seconds['median_s'] * 1e3:8.1f} ms  ({spread}), processor {busy:.1f} ms, {left}")
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps(record, indent=2) + "\n")
+        arguments.output.parent.mkdir(parents=True, exist_ok=True)
+        arguments.output.write_text(json.dumps(record, indent=2) + "\n")
 
 
 if __name__ == "__main__":

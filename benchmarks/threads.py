@@ -61,15 +61,15 @@ def evaluated(case: str, seconds: float) -> dict[str, Any]:
 
 def table(record: dict[str, Any]) -> str:
     """Medians over the rounds: milliseconds of wall time and of processor time."""
-    columns = [(case, busy) for case in CASES for busy in sorted({row["busy"] for row in record["rows"]})]
+    columns = sorted({(row["case"], row["busy"]) for row in record["rows"]})
     titles = [f"{case}{f', {busy} busy loops' if busy else ''}" for case, busy in columns]
     lines = [f"| ms (processor ms) | {' | '.join(titles)} |", "| :-- " + "| --: " * len(columns) + "|"]
     for name in SETTINGS:
         cells = []
         for column in columns:
             rows = [row for row in record["rows"] if (row["case"], row["busy"]) == column and row["setting"] == name]
-            wall, worked = (1e3 * statistics.median(row[key] for row in rows) for key in ("wall_s", "processor_s"))
-            cells.append(f"{wall:.0f} ({worked:.0f})")
+            times = [[1e3 * row[key] for row in rows] for key in ("wall_s", "processor_s")]
+            cells.append("{:,.0f} ({:,.0f})".format(*map(statistics.median, times)))
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
