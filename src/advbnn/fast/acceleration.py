@@ -1,8 +1,7 @@
 """Faster attacks and predictions: a model whose forward passes are compiled, or captured as CUDA graphs."""
 
-import functools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -71,10 +70,10 @@ def accelerate(
         engine = "eager"
     if engine == "eager" and precision == gradients == "full":
         return model
-    how = functools.partial(accelerate, precision=precision, gradients=gradients, batch_size=batch_size)
+    how: dict[str, Any] = {"precision": precision, "gradients": gradients, "batch_size": batch_size}
     if isinstance(model, Modes):
         return AcceleratedModes(model, _accelerated(model.net, engine, how))
-    return Accelerated(model, engine, precision, gradients, batch_size, how)
+    return Accelerated(model, engine, **how)
 
 
 def computes_in_bf16(model: nn.Module) -> bool:
@@ -92,26 +91,28 @@ def engine_of(model: nn.Module) -> str:
     return next((part.engine for part in model.modules() if isinstance(part, Accelerated)), "eager")
 
 
-def _accelerated(networks: Iterable[nn.Module], engine: str, how: Callable[..., nn.Module]) -> list[nn.Module]:
-    return [how(network, engine if number < _MAX_MEMBERS else "eager") for number, network in enumerate(networks)]
+def _accelerated(networks: Iterable[nn.Module], engine: str, how: Mapping[str, Any]) -> list[nn.Module]:
+    return [
+        accelerate(network, engine if number < _MAX_MEMBERS else "eager", **how)
+        for number, network in enumerate(networks)
+    ]
 
 
 class Accelerated(HasMembers):
-    """The result of `accelerate`; `how` accelerates its members."""
+    """The result of `accelerate`."""
 
     def __init__(
         self,
         model: nn.Module,
         engine: str,
-        precision: str,
-        gradients: str,
-        batch_size: int | None,
-        how: Callable[..., nn.Module],
+        precision: str = "full",
+        gradients: str | None = None,
+        batch_size: int | None = None,
     ) -> None:
         super().__init__()
-        self.model, self.precision, self.gradients = model, precision, gradients
+        self.model, self.precision, self.gradients = model, precision, gradients or precision
         self.training = model.training
-        self._requested_engine, self._batch_size, self._how = engine, batch_size, how
+        self._requested_engine, self._batch_size = engine, batch_size
         self._modules_list: list[nn.Module] | None = None
         self._fast: tuple[tuple[int, ...], dict[str, FastPasses]] = ((), {})  # by precision, of weights at addresses
         self._members: tuple[tuple[int, ...], tuple[Member, ...]] | None = None
@@ -150,7 +151,8 @@ class Accelerated(HasMembers):
             return members(self.model)
         if self._members is None or self._members[0] != addresses:
             found = members(self.model)
-            fast = _accelerated((member.net for member in found), self._requested_engine, self._how)
+            how = {"precision": self.precision, "gradients": self.gradients, "batch_size": self._batch_size}
+            fast = _accelerated((member.net for member in found), self._requested_engine, how)
             pairs = zip(found, fast, strict=True)
             self._members = addresses, tuple(Member(member.weight, net) for member, net in pairs)
         return self._members[1]
