@@ -144,6 +144,12 @@ class Resampled(nn.Module):
         return self.net(*args, **kwargs)
 
 
+def draws_into_buffers(model: "Resampled") -> bool:
+    """Whether all of the random state is drawn in place into buffers, by modules that say so as `KeptDraw` does."""
+    parts = [part for part in model.net.modules() if has_resample(part)]
+    return model.by is None and all(getattr(part, "draws_into_buffers", False) for part in parts)
+
+
 def with_fresh_state(model: nn.Module) -> nn.Module:
     """`Resampled(model)` if a part of it offers `resample` and is not inside a `Resampled` yet; else `model` itself."""
     return Resampled(model) if _keeps_state(model) else model

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from accelerated_nets import ATTACK, CALLS, NETWORKS, DataDependent, assert_same, batch, network, pairs, results
 from advbnn.attacks import Transfer
 from advbnn.bayes.mean_field import bayesianize
+from advbnn.defenses.kept_draw import KeptDraw
 from advbnn.defenses.rse import add_noise
 from advbnn.evaluation.accuracy import evaluate
 from advbnn.evaluation.attackable import Attackable, accelerated
@@ -185,6 +186,30 @@ def test_a_random_state_is_resampled_and_never_kept_by_a_fast_pass(
     with torch.no_grad(), seeded(0):
         expected = Resampled(model)(x)
     torch.testing.assert_close(outputs[0], expected, atol=0 if precision == "full" else 0.1, rtol=0)
+
+
+def test_a_state_in_buffers_is_drawn_before_each_fast_pass(traced: list) -> None:
+    class Scaled(KeptDraw):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = network()
+            self.register_buffer("scale", torch.ones(()), persistent=False)
+
+        def redraw(self) -> None:
+            self.scale.normal_()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.net(x) * self.scale
+
+    model, x = Scaled().eval(), batch()[0]
+    fast, passes = accelerate(model, "compile"), []
+    for seed in range(CALLS + 2):
+        with torch.no_grad(), seeded(seed):
+            passes.append(fast(x))
+        with torch.no_grad(), seeded(seed):
+            torch.testing.assert_close(passes[-1], Resampled(model)(x), rtol=1e-4, atol=1e-5)
+    assert engine_of(fast) == "compile" and traced
+    assert not any(torch.equal(*different) for different in zip(passes[1:], passes, strict=False))
 
 
 def test_more_shapes_than_the_limit_run_eagerly(

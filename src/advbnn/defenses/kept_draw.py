@@ -19,6 +19,8 @@ class KeptDraw(nn.Module, ABC):
     The buffers are not stored with the weights: a loaded network starts with a draw of its own.
     """
 
+    draws_into_buffers = True
+
     def resample(self, seed: int | None = None) -> None:
         """Draw anew, from `seed`, or from torch's default generator when it is None."""
         with torch.no_grad(), seeded(seed, self._place()):

@@ -15,7 +15,7 @@ from advbnn.fast.compiling import ENGINES, PRECISIONS
 from advbnn.fast.fast_passes import FastPasses, wants_gradient
 from advbnn.fast.inference import eager_forward
 from advbnn.modules import device_of
-from advbnn.randomness import Resampled, offers_resample, with_fresh_state
+from advbnn.randomness import Resampled, draws_into_buffers, offers_resample, with_fresh_state
 
 _MAX_MEMBERS = 16
 """Members of a mixture that get a fast engine of their own, each with its memory; the others run as they are."""
@@ -36,7 +36,8 @@ def accelerate(
     For the same seed its outputs differ from the model's by rounding alone, since the random numbers come from the same
     calls. It computes gradients of the input, never of weights. The model itself runs where a fast pass cannot be
     built, and the log says why: if the network waits for the device, uses random numbers of the CPU, is not repeatable
-    under a seed, or is resampled at every pass (see `with_fresh_state`), as a fast pass would keep one random state.
+    under a seed, or is resampled at every pass (see `with_fresh_state`), as a fast pass would keep one random state,
+    unless all of that state is in buffers (`draws_into_buffers`).
     It also runs in training mode, within `frozen` and `torch.autocast` blocks, and while its parts have forward hooks.
     The model is not changed, and changes of its weights take effect. The modes of a mixture, and the members of a
     posterior with finite support, are accelerated one by one.
@@ -65,12 +66,15 @@ def accelerate(
     if isinstance(model, Accelerated | AcceleratedModes):
         return model
     model = with_fresh_state(model)
+    how: dict[str, Any] = {"precision": precision, "gradients": gradients, "batch_size": batch_size}
+    if engine != "eager" and isinstance(model, Resampled) and draws_into_buffers(model):
+        # drawn before every pass, in place, where a fast pass reads it
+        return Resampled(Accelerated(model.net, engine, **how))
     if engine != "eager" and offers_resample(model):
         log.info("running the model as it is: its random state is resampled at every pass")
         engine = "eager"
     if engine == "eager" and precision == gradients == "full":
         return model
-    how: dict[str, Any] = {"precision": precision, "gradients": gradients, "batch_size": batch_size}
     if isinstance(model, Modes):
         return AcceleratedModes(model, _accelerated(model.net, engine, how))
     return Accelerated(model, engine, **how)
