@@ -1,6 +1,7 @@
-"""The GPU kernels of a training step or an attack on an Adv-BNN, captured as CUDA graphs, and their times.
+"""The GPU kernels of a training step or an attack on a network, captured as CUDA graphs, and their times.
 
     python benchmarks/kernels.py --out benchmarks/records/kernels-h200.json
+    python benchmarks/kernels.py --network resnet18 --plain --batch 256 --out benchmarks/records/kernels-resnet18.json
     python benchmarks/kernels.py --of loop --out benchmarks/records/kernels-loop.json
     python benchmarks/kernels.py --of attack --precision full --batch 1000 --out benchmarks/records/kernels-attack.json
 
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import torch
 from common import Rows, seconds_of
-from torch import Tensor
+from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 from advbnn import models
@@ -42,6 +43,8 @@ def main() -> None:
     """Profile a few steps and write their kernels, the most expensive first."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--of", choices=("training", "loop", "attack"), default="training")
+    parser.add_argument("--network", choices=models.NAMES, default="vgg16")
+    parser.add_argument("--plain", action="store_true", help="adversarial training instead of Adv-BNN")
     parser.add_argument("--precision", choices=("full", "bf16"), default="full", help="of the attack")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--kernels", type=int, default=40, help="how many to write")
@@ -61,7 +64,8 @@ def main() -> None:
     everything = [microseconds for kernel in times.values() for microseconds in kernel]
     rows = Rows(
         options.out,
-        network="vgg16",
+        network=options.network,
+        defense="adv" if options.plain else "adv_bnn",
         of=options.of,
         batch=options.batch,
         precision=options.precision if options.of == "attack" else "bf16",
@@ -73,19 +77,25 @@ def main() -> None:
         rows.add({"kernel": name, "calls_a_step": len(kernel) / steps, "ms_a_step": sum(kernel) / steps / 1e3})
 
 
-def adv_bnn(**options: int) -> Defense:
-    """Adv-BNN for CIFAR-10 with the settings of the authors' code."""
+def network(options: argparse.Namespace) -> nn.Module:
+    """The network with or without random weights."""
+    net = models.build(options.network).cuda()
+    return net if options.plain else bayesianize(net)
+
+
+def defense(**options: int) -> Defense:
+    """Adv-BNN for CIFAR-10 with the settings of the authors' code; a network without random weights has no KL."""
     attack = PGD(Threat("linf", 8 / 256), steps=10, step_size=0.007, random_start=False)
     return Defense(attack=attack, objective=RobustELBO(kl_scope="classifier"), **options)
 
 
 def loop(options: argparse.Namespace) -> tuple[Callable[[], None], int]:
-    """Steps of Adv-BNN within `fit`, on augmented batches of images on the device."""
+    """Steps within `fit`, on augmented batches of images on the device."""
     count = 10 * IN_THE_LOOP * options.batch
     images = torch.randint(256, (count, 3, 32, 32), dtype=torch.uint8)
     examples = ImageSet(images, torch.arange(count) % 10, tuple("0123456789"), "cifar10").to("cuda")
-    model = bayesianize(models.build("vgg16").cuda()).train()
-    run = TrainingState(model, Splits(examples, examples), adv_bnn(batch_size=options.batch), 0, "graph", ALONE)
+    model = network(options).train()
+    run = TrainingState(model, Splits(examples, examples), defense(batch_size=options.batch), 0, "graph", ALONE)
 
     def work() -> None:
         for x, y in islice(run.rest_of_epoch(), IN_THE_LOOP):
@@ -96,10 +106,9 @@ def loop(options: argparse.Namespace) -> tuple[Callable[[], None], int]:
 
 
 def training(options: argparse.Namespace) -> tuple[Callable[[], None], int]:
-    """Steps of Adv-BNN on one batch."""
-    defense = adv_bnn()
-    loss = RobustLoss(bayesianize(models.build("vgg16").cuda()).train(), defense.objective, 50_000)
-    step = make_step("graph", loss, torch.optim.Adam(loss.parameters(), lr=1e-4), defense)
+    """Steps on one batch."""
+    loss = RobustLoss(network(options).train(), defense().objective, 50_000)
+    step = make_step("graph", loss, torch.optim.Adam(loss.parameters(), lr=1e-4), defense())
     x, y = examples(options.batch)
     for seed in range(5):
         step(x, y, seed)
@@ -113,7 +122,7 @@ def training(options: argparse.Namespace) -> tuple[Callable[[], None], int]:
 
 def attack(options: argparse.Namespace) -> tuple[Callable[[], None], int]:
     """The paper's attack on one batch, as `advbnn evaluate` runs it."""
-    fast = accelerate(bayesianize(models.build("vgg16").cuda()).eval(), "graph", options.precision)
+    fast = accelerate(network(options).eval(), "graph", options.precision)
     pgd = paper_pgd(0.035, steps=ITERATIONS)
     x, y = examples(options.batch)
     pgd(fast, x, y, 0)
