@@ -1,5 +1,6 @@
 """The page of the playground, built with Gradio: controls on the left, a card for each network on the right."""
 
+from html import escape
 from importlib.resources import files
 from typing import Any
 
@@ -69,7 +70,7 @@ def build(play: Playground) -> Any:
     with gr.Blocks(title=title, analytics_enabled=False, fill_width=True, delete_cache=(3600, 3600)) as page:
         gr.HTML(
             "<h1>Playground</h1><p>Attack an image, and see what every weight sample says, how uncertain their mean "
-            f"is, and whether the network abstains. {len(data.classes)} classes of {data.name}, images of "
+            f"is, and whether the network abstains. {len(data.classes)} classes of {escape(data.name)}, images of "
             f"{data.shape[1]} &times; {data.shape[2]} pixels.</p>",
             elem_classes="head",
         )

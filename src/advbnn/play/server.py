@@ -1,7 +1,6 @@
 """Serves the page of the playground, on this machine only unless asked for more."""
 
 import errno
-import os
 import socket
 import threading
 import warnings
@@ -40,7 +39,6 @@ def serve(
     check_gradio()
     import gradio as gr
 
-    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # also for what is not asked of the page itself
     colours = {name: light for name, (light, _) in _COLOURS.items()}
     colours["color_accent"] = "#4a80d4"  # the same in both modes
     colours |= {f"{name}_dark": dark for name, (_, dark) in _COLOURS.items()}
