@@ -14,3 +14,6 @@ ENGINES = ("auto", "eager", "compile", "graph")
 
 PRECISIONS = ("full", "bf16")
 """Precisions of matrix products."""
+
+RULES = ("probability", "loss", "vote")
+"""How the outputs of weight samples become a label."""

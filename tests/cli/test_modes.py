@@ -41,6 +41,10 @@ def test_a_run_of_modes(tmp_path: Path, advbnn: Callable[..., str], monkeypatch:
     (worst,) = Records.load("audit.json").where(kind="worst_case")
     assert worst.samples == worst.details["members"] == 3 and worst.details["inconclusive"] == [0]
     assert worst.model.kind == "Modes(3 x Sequential)"
+    one = ("--no-exact", "--samples", 1, "--rule", "vote", "--attack", "clean", "--seeds", 1, "--out", "one.json", *few)
+    advbnn("evaluate", run, *one)
+    (clean,) = Records.load("one.json")
+    assert (clean.samples, clean.rule) == (1, "vote")
     attacked = Records.load(run / "records.json").where(kind="attack")
     assert all(record.samples == 3 for record in attacked)
     advbnn("report", run, "--out", "report", "--images", 1, "--device", "cpu")

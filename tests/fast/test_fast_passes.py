@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from unittest.mock import patch
 
 import pytest
@@ -39,7 +40,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_the_sizes_of_padded_batches_waste_at_most_half() -> None:
     assert ladder(250) == (16, 32, 47, 63, 94, 125, 188, 250)
     sizes = ladder(1600)
-    assert all(larger <= 2 * smaller for smaller, larger in zip(sizes, sizes[1:], strict=False))
+    assert all(larger <= 2 * smaller for smaller, larger in pairwise(sizes))
     assert ladder(3) == (1, 2, 3)
     assert ladder(None) == ()
     x = torch.rand(3, 2)

@@ -121,6 +121,8 @@ class Measurement:
     """How a measurement is made and where its records go: the keyword arguments of an evaluation."""
 
     samples: options.Samples = 20
+    exact: options.Exact = True
+    rule: options.Rule = "probability"
     seeds: options.Seeds = 3
     limit: options.Limit = None
     batch_size: options.BatchSize = 250
@@ -133,5 +135,5 @@ class Measurement:
 
     def settings(self) -> dict[str, Any]:
         """What an `Evaluation` takes as it is."""
-        names = ("samples", "seeds", "batch_size", "engine", "precision", "gradients", "overwrite")
+        names = ("samples", "exact", "rule", "seeds", "batch_size", "engine", "precision", "gradients", "overwrite")
         return {name: getattr(self, name) for name in names}

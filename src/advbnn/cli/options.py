@@ -14,7 +14,7 @@ import typer
 from advbnn.attacks import registry
 from advbnn.errors import MOST, ArgumentError, positive_whole, shown, unknown
 from advbnn.files import check_name
-from advbnn.names import ENGINES, NORMS, PRECISIONS
+from advbnn.names import ENGINES, NORMS, PRECISIONS, RULES
 
 ATTACKS = tuple(registry.ATTACKS)
 _NOTES = ", ".join(f"{name} ({entry.note})" if entry.note else name for name, entry in registry.ATTACKS.items())
@@ -154,6 +154,14 @@ Out = Annotated[
 Last = Annotated[
     bool, typer.Option("--last", help="With early stopping: use the weights of the last epoch instead of the best.")
 ]
+Exact = Annotated[
+    bool,
+    typer.Option(
+        "--exact/--no-exact",
+        help="Classify by the mean over all members of a mixture of a few networks, or by --samples of them at random.",
+    ),
+]
+Rule = Annotated[str, named(RULES, "How the outputs of the weight samples become a label: {names}.")]
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Measure again what the file holds with other settings, and replace it.")
 ]

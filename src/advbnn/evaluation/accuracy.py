@@ -23,7 +23,7 @@ from advbnn.attacks.bpda import BPDA
 from advbnn.attacks.fixed_randomness import FixedRandomness
 from advbnn.attacks.identity import settings_of
 from advbnn.attacks.transfer import Transfer
-from advbnn.bayes.prediction import RULES, Prediction, predict, prediction_of, sampled_log_probs
+from advbnn.bayes.prediction import Prediction, predict, prediction_of, sampled_log_probs
 from advbnn.bayes.protocol import EXACT_UP_TO, members
 from advbnn.data.augment import to_float
 from advbnn.data.imageset import Examples
@@ -38,6 +38,7 @@ from advbnn.evaluation.outcomes import pack
 from advbnn.evaluation.records import Plan, Record, Records, check_same_settings
 from advbnn.fast.acceleration import computes_in_bf16, engine_of, rough_gradients
 from advbnn.modules import device_of, dtype_of, evaluating, explain_input_errors, without_parameter_gradients
+from advbnn.names import RULES
 from advbnn.progress import listening
 from advbnn.randomness import check_seed, crafting_seed, scoring_seed, seeded_globally, with_fresh_state
 from advbnn.threads import few_threads
