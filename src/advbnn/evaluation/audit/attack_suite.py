@@ -32,6 +32,7 @@ class Level:
         eot: EOT samples of PGD; every number is combined with every number of `steps`.
         restarts: random restarts of one more PGD, with the fewest EOT samples and steps.
         targets: wrong classes of targeted APGD; all where there are fewer.
+        random_targets: the same against random networks, where each class costs as many times more as there are samples.
         selection_samples: weight samples by which attacks select their best point.
         query_eot: weight samples averaged in one query of a black-box attack. Against a deterministic network the
             attack makes that many times more queries instead.
@@ -53,6 +54,7 @@ class Level:
     apgd_steps: int
     apgd_eot: int
     targets: int
+    random_targets: int
     selection_samples: int
     query_eot: int
     square_queries: int
@@ -77,6 +79,7 @@ _SETTINGS: dict[str, tuple[Any, Any, Any]] = {  # of the quick, the standard and
     "apgd_steps": (20, 100, 200),
     "apgd_eot": (4, 20, 40),
     "targets": (2, 9, 9),
+    "random_targets": (2, 3, 9),
     "selection_samples": (8, 20, 40),
     "query_eot": (4, 10, 20),
     "square_queries": (120, 500, 1000),
@@ -168,7 +171,8 @@ def attack_suite(
     square = Square(threat, queries=query_factor * level.square_queries, **black_box)
     entries.append(SuiteEntry("Square", BLACK_BOX, square))
     entries += [SuiteEntry(name, GIVEN, attack) for name, attack in given.items() if attack.threat == threat]
-    title, scale_free = "APGD-T-DLR", {**apgd, "loss": "dlr", "targets": min(level.targets, classes - 1)}
+    targets = min(level.random_targets if random else level.targets, classes - 1)
+    title, scale_free = "APGD-T-DLR", {**apgd, "loss": "dlr", "targets": targets}
     if classes < 4:  # the targeted DLR loss compares four classes
         title, scale_free = "APGD-margin", {**apgd, "loss": "margin"}
     nes = NES(
