@@ -43,7 +43,7 @@ def test_the_attacks_of_the_standard_level() -> None:
     assert grid == {(eot, steps) for eot in (1, 5, 20) for steps in (20, 100)}
     by_ce, by_dlr = (a for a in attacks_of(entries, "white box") if isinstance(a, APGD))
     assert (by_ce.loss, by_ce.eot, by_ce.selection_samples) == ("ce", 20, 20)
-    assert (by_dlr.loss, by_dlr.targets, by_dlr.eot, by_dlr.selection_samples) == ("dlr", 9, 20, 20)
+    assert (by_dlr.loss, by_dlr.targets, by_dlr.eot, by_dlr.selection_samples) == ("dlr", 3, 20, 20)
     black_box = [(type(a), a.eot) for a in attacks_of(entries, "black box")]
     assert black_box == [(Square, 10), (NES, 10), (HopSkipJump, 1)]
     assert [entry.name for entry in entries if entry.role == "transfer"] == ["from its mean network", "from adv"]

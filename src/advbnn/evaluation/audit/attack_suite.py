@@ -32,7 +32,7 @@ class Level:
         eot: EOT samples of PGD; every number is combined with every number of `steps`.
         restarts: random restarts of one more PGD, with the fewest EOT samples and steps.
         targets: wrong classes of targeted APGD; all where there are fewer.
-        random_targets: the same against random networks, where each class costs as many times more as there are samples.
+        random_targets: the same against a random network, where each class costs `apgd_eot` times as much.
         selection_samples: weight samples by which attacks select their best point.
         query_eot: weight samples averaged in one query of a black-box attack. Against a deterministic network the
             attack makes that many times more queries instead.
