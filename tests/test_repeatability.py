@@ -118,5 +118,5 @@ def test_probes_of_an_audit_take_fewer_passes_without_randomness() -> None:
         model = Passes(net()).eval()
         found = probe(Attackable(model), X, Y, THREAT, samples=1, seed=0, random=random)
         counts.append(model.many)
-    assert counts[1] < counts[0] / 2
+    assert counts[1] < 0.75 * counts[0]  # those along the ways of `memory` have one seed anyway
     assert found["cosine"].isnan().all() and found["explained"].median() > 0.5

@@ -13,7 +13,7 @@ from advbnn.errors import positive_whole
 from advbnn.randomness import seeded
 
 _REPORT_EVERY = 16
-"""Turns of a search between two reports of its progress."""
+"""Queries between two reports of the progress of a search."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ class Search:
         """Whether any example still searches and can afford `cost` queries; the others leave `active`."""
         self.active = ((self._left >= cost) & ~self._succeeded).nonzero().squeeze(1)
         # to report, the host waits for the device
-        if len(self.active) and next(self._turns) % _REPORT_EVERY == 0:
+        if len(self.active) and next(self._turns) % max(1, _REPORT_EVERY // cost) == 0:
             self.oracle.report(self._attack.queries - int(self._left[self.active].max()), self._attack.queries)
         return len(self.active) > 0
 
