@@ -31,6 +31,14 @@ def test_keeps_records_in_the_run(runs: Path, advbnn: Command) -> None:
     assert "samples was 2 and is now 3" in advbnn(*arguments, "--samples", 3, status=1)
 
 
+def test_a_file_gets_whole_names_and_numbers(runs: Path, advbnn: Command) -> None:
+    """Such as the log of a job; names of runs often differ at their end only."""
+    long = runs / "objective.alpha=0.1,network.prior_std=0.05,schedule.epochs=3,seed=12"
+    shutil.move(runs / "plain", long)
+    shown = advbnn("evaluate", long, "--attack", "clean", *QUICK)
+    assert long.name in shown and "95 % interval" in shown
+
+
 def test_takes_the_radius_of_training_or_needs_one(runs: Path, tmp_path: Path, advbnn: Command) -> None:
     out = ["--out", tmp_path / "records.json"]
     advbnn("evaluate", runs / "robust", "--steps", 1, *out, *QUICK)

@@ -83,7 +83,7 @@ def test_points_of_a_curve_replace_missing_single_records() -> None:
     curve = made_up.radius_curves()
     report = compose(curve)
     for column, at in {"no attack": 0.0, "linf 0.01": 0.01}.items():
-        assert cell(report, "headline", "BNN", "paper 20", column) == shown(curve.only(label="bnn", at=at))
+        assert cell(report, "headline", "BNN", "PGD-20, step 0.007", column) == shown(curve.only(label="bnn", at=at))
 
 
 def test_the_most_thorough_audit_counts() -> None:

@@ -28,7 +28,7 @@ def picture(records: Records) -> Picture:
 def test_several_models_have_a_panel_for_each_attack_on_one_scale() -> None:
     records = made_up.clean() + made_up.radius_curves() + made_up.audits()
     found = picture(records)
-    assert [panel.title for panel in found.panels] == ["Paper 20", "Worst case"]
+    assert [panel.title for panel in found.panels] == ["PGD-20, step 0.007", "Worst case"]
     line = next(line for line in found.panels[1].lines if line.look.label == "adv")
     assert list(line.x) == [0.0, *made_up.BATTERY_RADII] and line.style == "solid"
     worst = records.only(kind=WORST_CASE, label="adv", eps=0.035)

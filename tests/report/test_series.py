@@ -58,7 +58,7 @@ def test_steps_that_are_too_short_are_not_in_the_headline() -> None:
     assert reaches(scaled) and not reaches(attacked("adv", 0.15))
     records = Records([audited, scaled])
     found = main_series(records, worst_cases(records), Titles(records))
-    assert [one.title for one in found] == ["paper 20", WORST]
+    assert [one.title for one in found] == ["PGD-20, step 0.0336", WORST]
     assert [r.accuracy for r in found[0].records.values()] == [0.25]
 
 

@@ -79,17 +79,17 @@ def audit(
 
 def show_audit(found: "Audit") -> None:
     """Prints the attacks, the worst case and the flags."""
-    from rich.console import Console
     from rich.table import Table
 
+    from advbnn.cli.common import console
     from advbnn.evaluation.audit.attack_suite import ROLES
 
-    console = Console()
+    output = console()
     for record in found.records:
         table = Table("attack", "kind", "still correct", box=None)
         for attack in record.details["attacks"]:
             n, correct = sum(attack["n"]), sum(attack["correct"])
             left = f"{100 * correct / n:.1f} %" if attack["on"] == "all" else f"{correct} of {n} survivors"
             table.add_row(attack["name"], ROLES.get(attack["role"], attack["role"]), left)
-        console.print(table)
-    console.print(str(found), markup=False, highlight=False)
+        output.print(table)
+    output.print(str(found), markup=False, highlight=False)

@@ -1,12 +1,13 @@
 """What the commands that evaluate runs share."""
 
+import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import typer
@@ -26,6 +27,9 @@ from advbnn.models.from_file import load_model
 from advbnn.modules import usable_device
 from advbnn.training.loading import load_trained
 from advbnn.training.tasks import TaskResults
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 RECORDS = "records.json"
 
@@ -164,9 +168,15 @@ def command_line() -> str:
     return shlex.join(["advbnn", *sys.argv[1:]])
 
 
+def console() -> "Console":
+    """For tables: as wide as the terminal. Files and pipes, such as the log of a job, get whole lines."""
+    from rich.console import Console
+
+    return Console() if sys.stdout.isatty() or "COLUMNS" in os.environ else Console(width=1000)
+
+
 def show(records: Sequence[Record], chance: float | None = None) -> None:
     """Prints accuracies as a table; before it a warning, if a clean accuracy is near `chance`."""
-    from rich.console import Console
     from rich.table import Table
 
     for record in records:
@@ -184,18 +194,19 @@ def show(records: Sequence[Record], chance: float | None = None) -> None:
     }
     columns = {title: cells for title, cells in columns.items() if any(cells)}  # a terminal is narrow
     table = Table(*columns, box=None)
-    for column in table.columns:
+    for column in table.columns[1:]:
         column.no_wrap = True
+    table.columns[0].overflow = "fold"  # names often differ at their end only
     for row in zip(*columns.values(), strict=True):
         table.add_row(*row)
-    console = Console()
-    console.print(table)
+    output = console()
+    output.print(table)
     first = records[0]
     samples = "the given number of" if first.curve == "ensemble" else first.samples
     ensemble = f"averages {samples} weight samples, which no attack has seen"
     if "members" in first.details:
         ensemble = f"is the exact mean over its {samples} members"
-    console.print(
+    output.print(
         f"{first.n:,} images of {first.data.name}; evaluation seeds: {len(first.seeds)}. The classifier {ensemble}."
     )
 

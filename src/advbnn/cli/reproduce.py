@@ -118,8 +118,9 @@ def reproduce(
 
 def show(table: "Table") -> None:
     """Prints a table of the report without intervals, which do not fit a terminal."""
-    from rich.console import Console
     from rich.table import Table as Shown
+
+    from advbnn.cli.common import console
 
     shown = Shown(box=None, padding=(0, 1))
     for name, numeric in zip(table.columns, table.numeric, strict=True):
@@ -127,7 +128,7 @@ def show(table: "Table") -> None:
     for heading, rows in table.groups:
         for number, row in enumerate(rows):
             shown.add_row("" if number else heading.text, *(cell.text for cell in row[1:]))
-    Console().print(shown)
+    console().print(shown)
 
 
 def _announce(reproduction: "Reproduction", estimate: bool) -> list["Task"]:

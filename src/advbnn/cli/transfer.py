@@ -21,12 +21,11 @@ def transfer(
     how: Measurement,
 ) -> None:
     """Measure how well attacks on each network transfer to the others: accuracies and affinity for all pairs."""
-    from rich.console import Console
     from rich.table import Table
 
     from advbnn.attacks.threat import Threat
     from advbnn.cli.attacks import make_attack, refuse_impossible
-    from advbnn.cli.common import command_line, evaluation_processes, first_rows, open_all, show
+    from advbnn.cli.common import command_line, console, evaluation_processes, first_rows, open_all, show
     from advbnn.evaluation.transfer import affinity, transfer_matrix
 
     refuse_impossible([attack], **asdict(effort))
@@ -55,4 +54,4 @@ def transfer(
             table = Table("affinity", *(f"on {target}" for target in next(iter(rho.values()))), box=None)
             for source, targets in rho.items():
                 table.add_row(f"from {source}", *("-" if one is None else f"{one:.2f}" for one in targets.values()))
-            Console().print(table)
+            console().print(table)

@@ -66,8 +66,9 @@ def uncertainty(
 
 
 def _show(records: "Records") -> None:
-    from rich.console import Console
     from rich.table import Table
+
+    from advbnn.cli.common import console
 
     scores = Table("images", "accuracy", "NLL", "Brier", "ECE", "AURC", box=None)
     detected = Table("AUROC against clean images", "entropy", "mutual information", "entropy, successful", box=None)
@@ -87,7 +88,7 @@ def _show(records: "Records") -> None:
                     numbers = (row[name] for name in ("classified", "accuracy", "undetected"))
                     abstaining.add_row(record.name + radius, *(f"{n['mean']:.1%}" if n else "-" for n in numbers))
     tables = [table for table in (scores, detected, abstaining) if table.row_count]
-    Console().print(*tables, sep="\n")
+    console().print(*tables, sep="\n")
     if abstaining.row_count:
         typer.echo(
             f"Abstaining above the entropy that {COVERAGE:.0%} of the clean images stay below: the share of attacked "

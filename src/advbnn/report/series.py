@@ -59,7 +59,8 @@ class Titles:
             return
         taken = set(self._title_of.values())
         tries = [name, fixed_step_title(settings), *(f"{name} ({number})" for number in range(2, len(taken) + 3))]
-        if name.startswith("authors' "):  # older audits, which gave this name to one step size at all radii
+        # what the shell calls it says nothing to readers; older audits gave "authors'" to one step size at all radii
+        if name.startswith(("paper ", "authors' ")):
             tries = tries[1:]
         self._title_of[_identity(settings)] = next(title for title in tries if title and title not in taken)
 
