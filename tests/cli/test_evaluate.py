@@ -31,8 +31,9 @@ def test_keeps_records_in_the_run(runs: Path, advbnn: Command) -> None:
     assert "samples was 2 and is now 3" in advbnn(*arguments, "--samples", 3, status=1)
 
 
-def test_a_file_gets_whole_names_and_numbers(runs: Path, advbnn: Command) -> None:
+def test_a_file_gets_whole_names_and_numbers(runs: Path, advbnn: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as the log of a job; names of runs often differ at their end only."""
+    monkeypatch.delenv("COLUMNS", raising=False)  # which pytest-xdist sets
     long = runs / "objective.alpha=0.1,network.prior_std=0.05,schedule.epochs=3,seed=12"
     shutil.move(runs / "plain", long)
     shown = advbnn("evaluate", long, "--attack", "clean", *QUICK)

@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 _PROGRAM = """
-import sys
+import signal, sys
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a process in the background of a shell ignores
 
 def watch(event, arguments):
     if event in ("socket.connect", "socket.getaddrinfo"):
