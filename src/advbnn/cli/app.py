@@ -24,6 +24,7 @@ from advbnn.cli.tables import tables
 from advbnn.cli.train import train
 from advbnn.cli.transfer import transfer
 from advbnn.cli.uncertainty import uncertainty
+from advbnn.malloc import reuse_memory
 
 app = typer.Typer(name="advbnn", cls=Group, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
 _COMMANDS = (
@@ -70,3 +71,4 @@ def main(
     # before torch is loaded: threads that wait then sleep instead of spinning, so that busy cores do not slow them down
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     keep_bytecode()
+    reuse_memory()

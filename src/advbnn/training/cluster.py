@@ -22,6 +22,7 @@ from typing import Any
 from advbnn import __version__
 from advbnn.errors import ArgumentError, MissingPackageError, RunError
 from advbnn.lazy import call
+from advbnn.malloc import THRESHOLDS
 from advbnn.training.interrupts import Interrupted, Interrupts, stop_running
 from advbnn.training.tasks import Ledger, Task
 
@@ -41,6 +42,7 @@ ATTEMPTS = 3
 
 _SOON = 600.0  # seconds; a worker lost later, such as at the wall time of its job, is not the fault of the task
 
+_ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _SECONDS_BETWEEN_LOOKS = 0.1
 _SECONDS_TO_SAVE = 60.0  # for a training, after Ctrl-C
 _SECONDS_IN_USE = 60.0  # for a lost worker to end and leave its run folder
@@ -60,7 +62,12 @@ def local_workers(devices: Sequence[str]) -> Iterator[Any]:
         "options": {"host": "127.0.0.1", "port": 0, "dashboard": False, "dashboard_address": "127.0.0.1:0"},
     }
     # a local process that ends is noticed; one that is only silent, such as while a laptop sleeps, is not given up
-    settings = {"distributed.worker.profile.enabled": False, "distributed.scheduler.worker-ttl": None}
+    settings: dict[str, object] = {
+        "distributed.worker.profile.enabled": False,
+        "distributed.scheduler.worker-ttl": None,
+    }
+    # Dask would let workers return all free memory to the system
+    settings["distributed.nanny.pre-spawn-environ"] = dict.fromkeys(_ONE_THREAD, 1) | THRESHOLDS
     with (
         dask.config.set(settings),
         distributed.SpecCluster(workers, scheduler, **quiet) as cluster,
