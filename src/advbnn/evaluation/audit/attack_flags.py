@@ -41,14 +41,15 @@ def large_eps(found: Findings) -> Decision:
     return decision(more_than(SMALLEST, found.large_eps > 0.5), seen, missed, accuracy=share(found.large_eps))
 
 
-@flag("Attacks without gradients are stronger", "Quote the lower number; a better attack may find a lower one.")
+@flag("Attacks without its own gradients are stronger", "Quote the lower number; a better attack may find a lower one.")
 def black_box(found: Findings) -> Decision:
     """White-box attacks must not be weaker than black-box and transfer attacks."""
     inside, outside = found.strongest(PAPER, WHITE_BOX), found.strongest(TRANSFER, BLACK_BOX)
     by_gradients, without = found.under(inside), found.under(outside)
-    seen = f"For the strongest attacks on all images with and without gradients, the {_two(found, inside, outside)}"
+    seen = f"For the strongest attacks on all images with its gradients and without, the {_two(found, inside, outside)}"
     numbers = {"white_box": share(by_gradients), "black_box": share(without)}
-    return decision(below(without, by_gradients), seen, "the gradients are masked", **numbers)
+    why = "the gradients are masked, or of little use at the size of its logits"
+    return decision(below(without, by_gradients), seen, why, **numbers)
 
 
 @flag("Gradient attacks are no stronger than random noise", _MEANINGLESS)
