@@ -112,6 +112,11 @@ def test_foreign_images_are_told_from_those_of_the_data() -> None:
     ]
     # two rounded entropies may change places: one of 120 x 60 pairs each
     assert record.details["auroc"]["entropy"]["mean"] == pytest.approx(sum(expected) / 2, abs=0.005)
+    for row in record.details["abstention"]:  # all that is classified is wrong
+        assert row["classified"] == row["undetected"]
+    (same,) = ood_detection(bnn(), digits(), {"itself": digits()}, **OPTIONS)
+    for row in same.details["abstention"]:
+        assert row["classified"]["mean"] == pytest.approx(row["coverage"], abs=1 / len(X))
     certain = UncertaintyPGD(Threat("linf", 0.3), steps=5, direction="lower")
     (attacked,) = ood_detection(bnn(), digits(), {"noise": noise}, certain, **OPTIONS)
     assert attacked.threat == certain.threat and attacked.correct == record.correct

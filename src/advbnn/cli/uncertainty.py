@@ -92,5 +92,6 @@ def _show(records: "Records") -> None:
     if abstaining.row_count:
         typer.echo(
             f"Abstaining above the entropy that {COVERAGE:.0%} of the clean images stay below: the share of attacked "
-            "images that is classified, the accuracy on these, and the share of all that is wrong and not detected."
+            "or foreign images that is classified, the accuracy on these, and the share of all that is wrong and not "
+            "detected."
         )

@@ -55,8 +55,9 @@ def ood_detection(
 ) -> Records:
     """How well each of the `SCORES` separates images of other data sets from those of `data`: `auroc`, by score.
 
-    An `attack` perturbs the other images, such as an `UncertaintyPGD` that makes the network certain of them. The
-    accuracy in the records is measured on `data`, without an attack.
+    `abstention` says how many of them a classifier that abstains would classify, and so get wrong. An `attack` perturbs
+    the other images, such as an `UncertaintyPGD` that makes the network certain of them. The accuracy in the records is
+    measured on `data`, without an attack.
     """
     evaluation, records = Evaluation(model, data, **options), Records()
     check_foreign(data, foreign.values())
@@ -65,7 +66,10 @@ def ood_detection(
 
         def summary(results: Mapping[str, Tensor], others: Examples = others) -> Sequence[Mapping[str, Any]]:
             found = batchwise(_work(evaluation, attack, 1), others, batch_size=evaluation.batch_size).tensors["scores"]
-            return [{"auroc": _aurocs(results["scores"], found)}]
+            nowhere = torch.zeros_like(found[:, 0], dtype=torch.bool)  # is an answer right
+            clean = results["scores"][:, 0], results["correct"][:, 0]
+            abstention = [_abstention(share, *clean, found[:, 0], nowhere) for share in ABSTENTION]
+            return [{"auroc": _aurocs(results["scores"], found), "abstention": abstention}]
 
         records += evaluation.measure([plan], _work(evaluation, None, 1), summary)
     return records
