@@ -117,16 +117,21 @@ def compare_rows(names: list[str], given: argparse.Namespace) -> None:
         print(one)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands: dict[str, Any] = {"train": train, "judge": judge_row, "compare": compare_rows}
-    parser.add_argument("command", choices=commands)
+def add_places(parser: argparse.ArgumentParser) -> None:
+    """Adds the rows, the data, and where runs and records are."""
     parser.add_argument("rows", nargs="+", choices=ROWS, metavar="ROW", help=", ".join(ROWS))
     parser.add_argument("--root", default=None, help="folder of CIFAR-10")
     parser.add_argument("--data", default="cifar10")
     parser.add_argument("--runs", type=Path, default=Path("runs/modes"))
     parser.add_argument("--results", type=Path, default=Path("results/modes"))
     parser.add_argument("--seed", type=int, default=0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands: dict[str, Any] = {"train": train, "judge": judge_row, "compare": compare_rows}
+    parser.add_argument("command", choices=commands)
+    add_places(parser)
     parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="for training")
     add_options(parser)
     given = parser.parse_args()

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from common import Rows
 from judge import one_network, seconds_per_image, show
-from modes import ROWS, place
+from modes import ROWS, add_places, place
 from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 
@@ -171,13 +171,8 @@ def main() -> None:
         "distil": distil,
         "cost": cost,
     }
-    parser.add_argument("command", choices=(*commands, "cost"))
-    parser.add_argument("rows", nargs="+", choices=ROWS, metavar="ROW", help=", ".join(ROWS))
-    parser.add_argument("--root", default=None, help="folder of CIFAR-10")
-    parser.add_argument("--data", default="cifar10")
-    parser.add_argument("--runs", type=Path, default=Path("runs/modes"))
-    parser.add_argument("--results", type=Path, default=Path("results/modes"))
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("command", choices=commands)
+    add_places(parser)
     parser.add_argument("--foreign", type=Path, nargs="*", default=[], help="folders of images of other kinds")
     parser.add_argument("--images", type=int, default=2000, help="the first so many test images")
     parser.add_argument("--eps", type=float, default=8 / 255)

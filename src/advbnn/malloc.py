@@ -1,7 +1,7 @@
 """How the C library gives memory to tensors on the CPU.
 
 By default glibc takes large blocks from the system and returns them when they are free. A network allocates the same
-blocks at every pass, and the system clears each page anew, which takes as long as the arithmetic of small convolutions.
+blocks at every pass, and the system clears each page anew, which small convolutions notice.
 """
 
 import ctypes

@@ -1,5 +1,7 @@
 """The defences that this library began with, described as the published ones, and the baselines without randomness."""
 
+from dataclasses import replace
+
 from advbnn.attacks import paper_pgd
 from advbnn.defenses.published import EVERY_PASS, NEVER, PGD_20, AuthorsProtocol, Claim, Published
 
@@ -77,17 +79,12 @@ ADV = Published(
     recipe="configs/cifar10-resnet18-adv.toml",
 )
 
-NONE = Published(
+NONE = replace(
+    ADV,
     name="none",
     title="No defence",
     paper="none: plain training",
     venue="",
-    code="",
-    network=None,
-    random="nothing",
-    redrawn=NEVER,
-    shared=True,
     trained=False,
-    protocol=AuthorsProtocol(PGD_20, NEVER),
     recipe="configs/cifar10-resnet18-none.toml",
 )
