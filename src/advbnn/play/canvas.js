@@ -1,4 +1,4 @@
-// A canvas to draw on. Every finished stroke sends the whole drawing; a double click clears it.
+// A canvas to draw on. Every finished stroke sends the whole drawing; a button clears it.
 const canvas = element.querySelector("canvas"), pen = canvas.getContext("2d");
 pen.lineWidth = canvas.width / 10;
 pen.lineCap = pen.lineJoin = "round";
