@@ -34,12 +34,12 @@ import advbnn
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.protocol import Member, members, random_parts
 from advbnn.data.imageset import Examples
+from advbnn.display.progress import duration
 from advbnn.evaluation.accuracy import Evaluation, Options
 from advbnn.evaluation.batchwise import Batch
 from advbnn.evaluation.records import Record
 from advbnn.fast import accelerate
 from advbnn.modules import evaluating, without_parameter_gradients
-from advbnn.progress import duration
 from advbnn.randomness import crafting_seed, seeded_globally
 from advbnn.training import load_config, load_trained
 

@@ -28,8 +28,8 @@ from advbnn.bayes.mean_field import bayesianize
 from advbnn.data import ImageSet, Splits
 from advbnn.defenses.defense import Defense
 from advbnn.defenses.objective import RobustELBO
-from advbnn.distributed import ALONE
 from advbnn.fast.acceleration import accelerate
+from advbnn.machine.processes import ALONE
 from advbnn.training.engine import make_step
 from advbnn.training.objective import RobustLoss
 from advbnn.training.state import TrainingState

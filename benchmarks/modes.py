@@ -22,9 +22,9 @@ from typing import Any
 from judge import add_options, judge
 
 import advbnn
+from advbnn.display.progress import duration
 from advbnn.evaluation.comparison import compare
 from advbnn.evaluation.records import Records
-from advbnn.progress import duration
 from advbnn.training import load_config, load_trained
 from advbnn.training.config import Config
 from advbnn.training.loop import fit_config

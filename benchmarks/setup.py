@@ -2,8 +2,8 @@
 
     python benchmarks/setup.py --network resnet18 --batch 256 --out benchmarks/records/setup.json
 
-Each measurement is a process of its own, which keeps its caches where the command line does; see `advbnn.caches`. The
-user's cache folder is a temporary one here, which only the second and later processes find filled.
+Each measurement is a process of its own, which keeps its caches where the command line does; see
+`advbnn.machine.caches`. The user's cache folder is a temporary one here, filled for the second and later processes.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def main() -> None:
 
 def first_step(options: argparse.Namespace) -> dict[str, object]:
     """Seconds until everything is imported, the network is on the device, the first step, and the second are done."""
-    from advbnn.caches import keep_bytecode
+    from advbnn.machine.caches import keep_bytecode
 
     keep_bytecode()
     import torch

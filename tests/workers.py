@@ -18,7 +18,7 @@ from advbnn.data import ImageSet, Splits
 from advbnn.defenses.defense import Averaging, Defense
 from advbnn.defenses.profiles import defense
 from advbnn.defenses.schedules import Stages
-from advbnn.distributed import world
+from advbnn.machine.processes import world
 from advbnn.randomness import seeded
 from advbnn.training import state as training_module
 from advbnn.training.loop import fit

@@ -84,7 +84,7 @@ def test_a_part_with_other_inputs_is_computed_again(tmp_path: Path) -> None:
 
 
 def test_progress_shows_the_part_under_way(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("advbnn.progress.SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr("advbnn.display.progress.SECONDS_BETWEEN_LINES", 0.0)
     doubling = lambda x, y, batch: {"twice": batch.part("the doubling", x, lambda: 2 * x)}  # noqa: E731
     batchwise(doubling, DATA, batch_size=5, description="sums")
     assert "sums: 0 of 2 batches, the doubling\n" in capsys.readouterr().err

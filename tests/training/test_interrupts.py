@@ -69,7 +69,7 @@ def test_a_closed_pipe_ends_a_run_with_a_checkpoint(
             if self.getvalue().count("\n") > 1:
                 raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
-    monkeypatch.setattr("advbnn.progress.SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr("advbnn.display.progress.SECONDS_BETWEEN_LINES", 0.0)
     whole, out = train(digits, quick("bnn")), tmp_path / "run"
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stderr", Closed())

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from advbnn.data import ImageSet, Splits
-from advbnn.progress import ProgressBar
+from advbnn.display.progress import ProgressBar
 from advbnn.training.journal import Journal
 from advbnn.training.loop import fit
 from advbnn.training.state import TrainingState

@@ -18,7 +18,7 @@ from advbnn.data import ImageSet, Splits, from_tensors
 from advbnn.defenses.defense import Averaging, Defense, EarlyStopping
 from advbnn.defenses.optimizers import AdamOptimizer, LangevinSampler
 from advbnn.defenses.schedules import Constant, Cosine, Stages
-from advbnn.distributed import ALONE
+from advbnn.machine.processes import ALONE
 from advbnn.randomness import derive_seed
 from advbnn.training import state as state_module
 from advbnn.training.config import load_config

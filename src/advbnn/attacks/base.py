@@ -14,11 +14,10 @@ from advbnn.attacks.oracle import Oracle
 from advbnn.attacks.straight_through import straight_through
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.protocol import Member, members
+from advbnn.display.progress import Listener, reporting
 from advbnn.errors import MOST_EXAMPLES, ArgumentError, ArgumentTypeError, check_types, positive_whole
 from advbnn.modules import evaluating, without_parameter_gradients
-from advbnn.progress import Listener, reporting
-from advbnn.randomness import check_seed, seeded, with_fresh_state
-from advbnn.repeatability import draws, is_random
+from advbnn.randomness import check_seed, draws, is_random, seeded, with_fresh_state
 
 
 class GradientMaskingWarning(UserWarning):

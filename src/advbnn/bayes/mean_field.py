@@ -13,11 +13,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from advbnn import notebook
 from advbnn.bayes.functional import module_tree
 from advbnn.bayes.priors import GaussianPrior, HeldMeans, PerParameter, Prior, check_names, std_for, tensor_means
 from advbnn.bayes.protocol import Choice, RandomNetwork, Weights, check_plain
 from advbnn.bayes.sampling import Workspace, sample_all, split_like
+from advbnn.display import notebook
 from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole
 from advbnn.randomness import check_seed
 

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from advbnn import notebook
 from advbnn.bayes.functional import parameter_paths, saved_tensors
 from advbnn.bayes.protocol import Member, RandomNetwork, Weights, check_plain, random_parts
+from advbnn.display import notebook
 from advbnn.errors import ArgumentError, ArgumentTypeError
 
 

@@ -11,13 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from advbnn import notebook
 from advbnn.bayes.protocol import EXACT_UP_TO, RandomNetwork, members
+from advbnn.display import notebook
 from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole, unknown
 from advbnn.modules import all_finite, evaluating, explain_input_errors, not_finite_error
 from advbnn.names import RULES
-from advbnn.randomness import Resampled, seeded, with_fresh_state
-from advbnn.repeatability import is_random
+from advbnn.randomness import Resampled, is_random, seeded, with_fresh_state
 
 _LOOKS = 3  # passes that show whether a network is random
 _BYTES = 10  # images in [0, 1] stay below, whatever constant they are divided by

@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from advbnn import __version__
-from advbnn.caches import keep_bytecode
 from advbnn.cli.audit import audit
 from advbnn.cli.compare import compare
 from advbnn.cli.curve import curve
@@ -24,7 +23,8 @@ from advbnn.cli.tables import tables
 from advbnn.cli.train import train
 from advbnn.cli.transfer import transfer
 from advbnn.cli.uncertainty import uncertainty
-from advbnn.malloc import reuse_memory
+from advbnn.machine.caches import keep_bytecode
+from advbnn.machine.memory import reuse_memory
 
 app = typer.Typer(name="advbnn", cls=Group, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
 _COMMANDS = (

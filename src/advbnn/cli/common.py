@@ -18,11 +18,11 @@ from advbnn.cli.groups import Measurement, Subject
 from advbnn.cli.options import file_to_write
 from advbnn.data import Examples, ImageSet, Splits, load
 from advbnn.data.chance import chance_note
-from advbnn.distributed import World, joined
 from advbnn.errors import ArgumentError, positive_whole
 from advbnn.evaluation.accuracy import CLEAN
 from advbnn.evaluation.records import Record
 from advbnn.files import check_name
+from advbnn.machine.processes import World, joined
 from advbnn.models.from_file import load_model
 from advbnn.modules import usable_device
 from advbnn.training.loading import load_trained

@@ -57,11 +57,11 @@ def reproduce(
     from advbnn.cli.common import command_line, device_or_first_gpu, show_failures
     from advbnn.defenses.profiles import DEFENSES
     from advbnn.files import locked_folder
+    from advbnn.machine.threads import share_of_threads
     from advbnn.paper import EXPERIMENTS, Evidence, Experiment, Reproduction, make_plan, write_all
     from advbnn.paper.experiment import BESIDE, FILE, check_beside, stored
     from advbnn.paper.tables import table1
     from advbnn.report.select import labels_of
-    from advbnn.threads import share_of_threads
     from advbnn.training.config import load_splits
     from advbnn.training.interrupts import Interrupted
     from advbnn.training.workers import device_list, run_tasks

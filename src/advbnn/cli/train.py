@@ -41,7 +41,7 @@ def train(
     A sweep trains all combinations of several values and seeds, each in its own folder, and ends with a table.
     """
     from advbnn.cli.common import device_or_first_gpu
-    from advbnn.distributed import joined
+    from advbnn.machine.processes import joined
     from advbnn.training.config import load_splits
     from advbnn.training.interrupts import Interrupted
     from advbnn.training.loop import fit_config
@@ -67,7 +67,7 @@ def train(
 def _train_all(runs: list["SweepRun"], device: str | None, jobs: int | None, cluster: str | None) -> None:
     """Train the runs of a sweep, or the modes of one run, on several workers; show their table."""
     from advbnn.cli.common import device_or_first_gpu, show_failures
-    from advbnn.threads import share_of_threads
+    from advbnn.machine.threads import share_of_threads
     from advbnn.training.interrupts import Interrupted
     from advbnn.training.sweep import sweep_table, sweep_tasks
     from advbnn.training.workers import device_list, run_tasks

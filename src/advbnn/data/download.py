@@ -9,9 +9,9 @@ from pathlib import Path
 
 from advbnn.data import cifar10, stl10
 from advbnn.data.archive import check_sum
+from advbnn.display.progress import ProgressBar
 from advbnn.errors import DataError, data_error, unknown
 from advbnn.files import explain_file_errors
-from advbnn.progress import ProgressBar
 
 PUBLISHED = {
     "cifar10": (cifar10.ARCHIVE_URL, cifar10.ARCHIVES["cifar-10-binary.tar.gz"]),

@@ -13,9 +13,9 @@ from advbnn.data.cache import cached
 from advbnn.data.image import SUFFIXES, decode_all
 from advbnn.data.imageset import ImageSet
 from advbnn.data.splits import Splits
+from advbnn.display.progress import ProgressBar
 from advbnn.errors import ArgumentError, data_error
 from advbnn.files import explain_file_errors
-from advbnn.progress import ProgressBar
 
 LAYOUT = "expected ROOT/train/<class>/<image> and the same under ROOT/test or ROOT/val"
 

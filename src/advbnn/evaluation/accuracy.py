@@ -27,7 +27,7 @@ from advbnn.bayes.prediction import Prediction, predict, prediction_of, sampled_
 from advbnn.bayes.protocol import EXACT_UP_TO, members
 from advbnn.data.augment import to_float
 from advbnn.data.imageset import Examples
-from advbnn.distributed import world
+from advbnn.display.progress import listening
 from advbnn.errors import MOST_EXAMPLES, ArgumentError, positive_whole, shown, unknown
 from advbnn.evaluation.attackable import accelerated
 from advbnn.evaluation.batchwise import Batch, Work, batchwise, gather
@@ -37,11 +37,11 @@ from advbnn.evaluation.identity import DataIdentity, ModelIdentity, precision_of
 from advbnn.evaluation.outcomes import pack
 from advbnn.evaluation.records import Plan, Record, Records, check_same_settings
 from advbnn.fast.acceleration import computes_in_bf16, engine_of, rough_gradients
+from advbnn.machine.processes import world
+from advbnn.machine.threads import few_threads
 from advbnn.modules import device_of, dtype_of, evaluating, explain_input_errors, without_parameter_gradients
 from advbnn.names import RULES
-from advbnn.progress import listening
 from advbnn.randomness import check_seed, crafting_seed, scoring_seed, seeded_globally, with_fresh_state
-from advbnn.threads import few_threads
 
 CLEAN = "clean"
 
@@ -162,7 +162,7 @@ class Evaluation:
             return predict(self.model, x).exact
 
     def few_threads(self) -> AbstractContextManager[None]:
-        """Within the block, passes on a CPU use as many threads as a batch can occupy; see `advbnn.threads`."""
+        """Within the block, passes on a CPU use as many threads as a batch can occupy; see `advbnn.machine.threads`."""
         return few_threads(self.model, self.data.shape, min(self.batch_size, self._examples))
 
     @functools.cached_property

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from advbnn.data.augment import to_float
 from advbnn.data.imageset import Examples, row_numbers
-from advbnn.distributed import world
+from advbnn.display.progress import ProgressBar
 from advbnn.errors import FileError
 from advbnn.files import write_atomically
-from advbnn.progress import ProgressBar
+from advbnn.machine.processes import world
 
 T = TypeVar("T")
 

@@ -15,8 +15,8 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-from advbnn import notebook
 from advbnn.attacks.threat import Threat
+from advbnn.display import notebook
 from advbnn.errors import ArgumentError, FileError, unknown
 from advbnn.evaluation.identity import DataIdentity, ModelIdentity
 from advbnn.evaluation.intervals import accuracy_interval, draws_variance

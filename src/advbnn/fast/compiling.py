@@ -6,7 +6,7 @@ from typing import Any, TypeVar, cast
 
 import torch
 
-from advbnn.caches import keep_compiled_code
+from advbnn.machine.caches import keep_compiled_code
 from advbnn.names import ENGINES as ENGINES
 from advbnn.names import PRECISIONS as PRECISIONS
 

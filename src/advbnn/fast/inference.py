@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from advbnn.bayes.protocol import RandomNetwork, inner_network, random_parts
 from advbnn.fast.fused_net import FusedNet
 from advbnn.fast.pooling import fuse_pooling
-from advbnn.randomness import seeded
-from advbnn.repeatability import random_state
+from advbnn.randomness import random_state, seeded
 
 log = logging.getLogger("advbnn")
 

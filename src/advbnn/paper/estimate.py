@@ -10,13 +10,13 @@ from torch import nn
 
 from advbnn.bayes.prediction import predict
 from advbnn.data import Splits, to_float
-from advbnn.distributed import World
 from advbnn.fast.acceleration import accelerate
+from advbnn.machine.processes import World
+from advbnn.machine.threads import few_threads
 from advbnn.paper.experiment import Run
 from advbnn.paper.measurement import Budget, Cost
 from advbnn.paper.plan import Plan
 from advbnn.paper.protocol import Protocol
-from advbnn.threads import few_threads
 from advbnn.training.run_folder import METRICS, read_metrics
 from advbnn.training.state import TrainingState
 

@@ -22,7 +22,7 @@ from typing import Any
 from advbnn import __version__
 from advbnn.errors import ArgumentError, MissingPackageError, RunError
 from advbnn.lazy import call
-from advbnn.malloc import THRESHOLDS
+from advbnn.machine.memory import THRESHOLDS
 from advbnn.training.interrupts import Interrupted, Interrupts, stop_running
 from advbnn.training.tasks import Ledger, Task
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from advbnn.data import Batches, Examples
 from advbnn.defenses.defense import Defense
-from advbnn.distributed import World
+from advbnn.machine.processes import World
 from advbnn.modules import evaluating
 from advbnn.randomness import derive_seed, seeded
 

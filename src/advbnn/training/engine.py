@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from advbnn.defenses.defense import Defense
-from advbnn.distributed import ALONE, World
 from advbnn.errors import ArgumentError, UnsupportedError, unknown
 from advbnn.fast.compiling import ENGINES, PRECISIONS
+from advbnn.machine.processes import ALONE, World
 from advbnn.training.fast_step import FastStep
 from advbnn.training.objective import RobustLoss
 from advbnn.training.step import EagerStep, StepRecord, mixed

@@ -19,13 +19,13 @@ from advbnn.bayes.protocol import RandomNetwork, inner_network
 from advbnn.bayes.sgld import negative_log_prior
 from advbnn.defenses.defense import Defense
 from advbnn.defenses.kept_draw import KeptDraw
-from advbnn.distributed import ALONE, World
 from advbnn.errors import UnsupportedError
 from advbnn.fast.attack_weights import AttackWeights, UnfoldedWeights, attack_weights
 from advbnn.fast.cuda_graph import GraphedStep, make_capturable
 from advbnn.fast.fused_net import FusedNet
 from advbnn.fast.prior_term import PriorTerm
 from advbnn.fast.weights import FixedWeights, SampledWeights
+from advbnn.machine.processes import ALONE, World
 from advbnn.randomness import seeded
 from advbnn.training.averaging import WeightAverage, by_type
 from advbnn.training.awp import climb, perturbable

@@ -7,8 +7,8 @@ from typing import Any
 from torch import nn
 
 from advbnn.data.chance import chance_level, chance_note
+from advbnn.display.progress import ProgressBar
 from advbnn.modules import modes_restored
-from advbnn.progress import ProgressBar
 from advbnn.training import checkpoint
 from advbnn.training.callbacks import Callback, Moment
 from advbnn.training.noise_share import DOMINANT, PosteriorScale

@@ -9,17 +9,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from advbnn import modules, notebook
+from advbnn import modules
 from advbnn.bayes.protocol import random_parts
 from advbnn.data import Splits
 from advbnn.defenses.defense import OWN, Defense, structure_of
-from advbnn.distributed import World, world
+from advbnn.display import notebook
+from advbnn.display.progress import ProgressBar
 from advbnn.errors import ArgumentError, CheckpointError, DivergedError, FileError, RunError
 from advbnn.files import file_digest, locked_folder
+from advbnn.machine.processes import World, world
+from advbnn.machine.threads import few_threads
 from advbnn.models.initial_weights import InitialWeights, load_initial
-from advbnn.progress import ProgressBar
 from advbnn.randomness import seeded
-from advbnn.threads import few_threads
 from advbnn.training import checkpoint
 from advbnn.training.arguments import as_splits, starts
 from advbnn.training.callbacks import Augment, Callback, TensorBoard, check_callbacks

@@ -30,14 +30,14 @@ from advbnn.bayes.sample_bank import SampleBank
 from advbnn.bayes.swag import SWAG
 from advbnn.data import Splits
 from advbnn.defenses.defense import OWN, Defense
-from advbnn.distributed import ALONE, world
+from advbnn.display.progress import ProgressBar
 from advbnn.errors import MOST, RunError
 from advbnn.files import locked_folder
+from advbnn.machine.processes import ALONE, world
+from advbnn.machine.threads import share_of_threads
 from advbnn.models import reset_parameters_
 from advbnn.models.initial_weights import InitialWeights, load_initial
-from advbnn.progress import ProgressBar
 from advbnn.randomness import seeded
-from advbnn.threads import share_of_threads
 from advbnn.training.checkpoint import save_weights
 from advbnn.training.config import Config
 from advbnn.training.interrupts import Interrupted

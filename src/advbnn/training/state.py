@@ -17,9 +17,9 @@ from advbnn.data.streams import Stream, StreamBatches
 from advbnn.defenses.defense import Defense
 from advbnn.defenses.optimizers import LangevinSampler, set_learning_rate
 from advbnn.defenses.schedules import kl_factor
-from advbnn.distributed import World
 from advbnn.errors import ArgumentError, ArgumentTypeError, DivergedError, shown
 from advbnn.fast.acceleration import accelerate
+from advbnn.machine.processes import World
 from advbnn.modules import evaluating
 from advbnn.randomness import derive_seed, seeded, seeded_globally
 from advbnn.training.averaging import WeightAverage, refresh_batchnorm

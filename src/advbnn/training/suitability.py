@@ -11,8 +11,8 @@ from advbnn.data.augment import to_float
 from advbnn.data.streams import StreamBatches
 from advbnn.defenses.defense import Defense
 from advbnn.defenses.optimizers import LangevinSampler
-from advbnn.distributed import World
 from advbnn.errors import ArgumentError, ArgumentTypeError, InputError
+from advbnn.machine.processes import World
 from advbnn.modules import device_of, dtype_of, evaluating, training
 from advbnn.randomness import seeded
 from advbnn.training.averaging import restored

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from advbnn.distributed import World
+from advbnn.machine.processes import World
 from advbnn.training.step import StepRecord
 
 

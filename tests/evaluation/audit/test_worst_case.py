@@ -250,7 +250,7 @@ def test_finished_attacks_survive_an_interruption(begun: int, tmp_path: Path, mo
 
 
 def test_the_running_attack_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("advbnn.progress.SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr("advbnn.display.progress.SECONDS_BETWEEN_LINES", 0.0)
     tiny(net(), label="plain", progress=True)
     shown = capsys.readouterr().err
     assert "plain: quick: 0 of 1 batches" in shown

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from advbnn.modules import evaluating
-from advbnn.randomness import derive_seed, offers_resample, seeded
-from advbnn.repeatability import random_state
+from advbnn.randomness import derive_seed, offers_resample, random_state, seeded
 
 _SEEDS = 400
 """Seeds of the passes. Each is used three times, so that a state that is kept for 1,000 passes changes meanwhile."""

@@ -17,7 +17,6 @@ from advbnn.bayes.protocol import members
 from advbnn.data.augment import to_float
 from advbnn.data.chance import chance_level
 from advbnn.data.imageset import row_numbers
-from advbnn.distributed import world
 from advbnn.evaluation.accuracy import CLEAN, Evaluation, Options, Perturbation, SmallSampleWarning, attack_settings
 from advbnn.evaluation.attackable import Attackable, attackable
 from advbnn.evaluation.audit.attack_suite import ALL, Level, attack_suite, even_change
@@ -31,9 +30,9 @@ from advbnn.evaluation.audit.worst_points import SURVIVES, WorstPoints, chance_c
 from advbnn.evaluation.batchwise import Batch, gather
 from advbnn.evaluation.points import WORST
 from advbnn.evaluation.records import Plan, Records
+from advbnn.machine.processes import world
 from advbnn.modules import evaluating
-from advbnn.randomness import derive_seed
-from advbnn.repeatability import is_random
+from advbnn.randomness import derive_seed, is_random
 
 ERROR = 0.01
 """The probability, for each image, that the test of the infinite ensemble decides wrongly."""

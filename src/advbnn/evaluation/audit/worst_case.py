@@ -11,11 +11,11 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from advbnn import notebook
 from advbnn.attacks.identity import settings_of
 from advbnn.attacks.threat import Threat
 from advbnn.data.imageset import Examples, row_numbers
-from advbnn.distributed import world
+from advbnn.display import notebook
+from advbnn.display.progress import duration
 from advbnn.errors import ArgumentError, ArgumentTypeError, unknown
 from advbnn.evaluation.accuracy import Evaluation, Options, Perturbation, attack_settings
 from advbnn.evaluation.audit.attack_suite import LEVELS, ROLES
@@ -26,7 +26,7 @@ from advbnn.evaluation.checks import check_attack
 from advbnn.evaluation.identity import ModelIdentity
 from advbnn.evaluation.points import Points, StoredPoints
 from advbnn.evaluation.records import Record, Records
-from advbnn.progress import duration
+from advbnn.machine.processes import world
 
 WORST_CASE = "worst_case"
 """The kind of an audit's records."""

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from advbnn import notebook
+from advbnn.display import notebook
 
 SECONDS_BETWEEN_LINES = 10.0
 _SECONDS_BETWEEN_REDRAWS = 0.2  # of a bar in a notebook

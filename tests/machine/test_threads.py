@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from advbnn import attacks, audit, data, evaluate, models
 from advbnn.attacks.threat import Threat
-from advbnn.threads import GRAIN, few_threads, most_operations, share_of_threads
+from advbnn.machine.threads import GRAIN, few_threads, most_operations, share_of_threads
 from advbnn.training.callbacks import Callback, Moment
 from quick import quick, same, train
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from advbnn.malloc import THRESHOLDS
+from advbnn.machine.memory import THRESHOLDS
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library is not glibc"
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(
 
 PASSES = """
 import resource, sys, torch
-from advbnn.malloc import reuse_memory
+from advbnn.machine.memory import reuse_memory
 
 if sys.argv[1] == "kept":
     reuse_memory()

@@ -16,8 +16,7 @@ from advbnn.evaluation.attackable import Attackable
 from advbnn.evaluation.audit.probes import probe
 from advbnn.evaluation.lipschitz import lipschitz_records, local_lipschitz
 from advbnn.evaluation.regression import regress
-from advbnn.randomness import seeded
-from advbnn.repeatability import is_random
+from advbnn.randomness import is_random, seeded
 from cheats import Counting, Wrapped
 from trained_nets import bnn, digits, net
 

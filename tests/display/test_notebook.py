@@ -12,9 +12,9 @@ from torch import nn
 
 import advbnn
 import made_up_records as made_up
-from advbnn import notebook
+from advbnn.display import notebook
+from advbnn.display.progress import ProgressBar
 from advbnn.evaluation.records import Records
-from advbnn.progress import ProgressBar
 
 
 def cells(html: str) -> list[list[str]]:

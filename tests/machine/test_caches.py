@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from advbnn.caches import keep_bytecode, keep_compiled_code
+from advbnn.machine.caches import keep_bytecode, keep_compiled_code
 
 COMPILER, BYTECODE = "TORCHINDUCTOR_CACHE_DIR", "PYTHONPYCACHEPREFIX"
 

@@ -6,8 +6,8 @@ from itertools import count
 import pytest
 
 from advbnn.attacks import APGD, CW, PGD, Attack, Transfer
+from advbnn.display.progress import ProgressBar, listening
 from advbnn.evaluation.accuracy import evaluate
-from advbnn.progress import ProgressBar, listening
 from every_attack import ATTACKS, CLASSES, LINF, X, every, images, predicted, small_net
 from trained_nets import digits, net
 
@@ -15,12 +15,12 @@ from trained_nets import digits, net
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """A line at every update."""
-    monkeypatch.setattr("advbnn.progress.SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr("advbnn.display.progress.SECONDS_BETWEEN_LINES", 0.0)
 
 
 def test_plain_lines_with_the_time_left(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     clock = count(0, 10)
-    monkeypatch.setattr("advbnn.progress.time.monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr("advbnn.display.progress.time.monotonic", lambda: float(next(clock)))
     with ProgressBar("photos", "images") as bar:
         bar.update(100, 400)  # where resumed work starts
         bar.update(200, 400, "cats")

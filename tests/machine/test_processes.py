@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from advbnn.distributed import World, joined, world
+from advbnn.machine.processes import World, joined, world
 from advbnn.training.loading import load_trained
 from workers import average_together, run_all, train_together
 
@@ -70,7 +70,7 @@ def test_torchrun_restarts_a_killed_worker_and_the_run_goes_on(tmp_path: Path) -
     config, out, script = tmp_path / "c.toml", tmp_path / "run", tmp_path / "script.py"
     config.write_text(CONFIG)
     script.write_text(f"from workers import train_until_killed\ntrain_until_killed({str(config)!r}, {str(out)!r})\n")
-    root = Path(__file__).parent
+    root = Path(__file__).parents[1]
     paths = [str(root), str(root.parent / "src"), os.environ.get("PYTHONPATH", "")]
     done = subprocess.run(
         [
