@@ -72,6 +72,16 @@ def test_networks_show_their_posterior() -> None:
     assert [row[1:3] for row in cells(modes._repr_html_())[1:]] == [["Linear", "0.75"], ["Bayesian", "0.25"]]
 
 
+def test_a_caption_has_the_prior_in_brief() -> None:
+    net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    captions = [
+        advbnn.bayesianize(net, prior=advbnn.GaussianPrior(0.5, mean))._repr_html_().partition("</caption>")[0]
+        for mean in ({}, {"1.weight": 1.0}, net.state_dict(), 0.25)
+    ]
+    assert all("GaussianPrior(std=0.5" in caption and "{" not in caption for caption in captions)
+    assert "mean" not in captions[0] and "1 param" in captions[1] and "mean=0.25" in captions[3]
+
+
 def test_a_training_shows_its_last_metrics() -> None:
     line: dict[str, Any] = {"epoch": 1, "step": 7, "clean_accuracy": 0.5, "robust_accuracy": 0.25, "loss": 1.5}
     from advbnn.training import FitResult

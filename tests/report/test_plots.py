@@ -64,6 +64,13 @@ def test_lines_are_named_once_at_their_ends() -> None:
     assert sorted(named) == ["Adv-BNN", "No defence", "accuracy, %", "radius"]
 
 
+@pytest.mark.parametrize(("shift", "dashed"), [(0.0, True), (0.5, True), (20.0, False)])
+def test_a_line_on_top_of_another_lets_it_be_seen(shift: float, dashed: bool) -> None:
+    both = [plots.Line(look=look, x=[0, 1, 2], y=[y + k * shift for y in (60, 40, 20)]) for k, look in enumerate(LOOKS)]
+    drawn = plots.lines_svg("p", plots.Panel(lines=both, x_label="radius"), y_label="", top=100)
+    assert ("stroke-dasharray" in drawn) == dashed
+
+
 @pytest.mark.parametrize(
     "draw",
     [

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from advbnn.data import ImageSet, Splits
 from advbnn.display.progress import ProgressBar
@@ -38,6 +39,24 @@ def test_progress_in_plain_lines(digits: Splits[ImageSet], capsys: pytest.Captur
     assert re.fullmatch(r"epoch 2/2: 100%, 0:00:00 left, eval clean \S+%, train robust \S+%, loss [\d.]+", last)
     assert len(last) <= 80
     assert note.startswith("Near chance") and "schedule.epochs" in note  # after ten steps
+
+
+@pytest.mark.parametrize("statistics", [True, False])
+@pytest.mark.parametrize("clean", [0.4, 0.6])
+def test_a_clean_accuracy_below_the_robust_one_is_explained_once(
+    clean: float, statistics: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = {"clean_accuracy": clean, "robust_accuracy": 0.5, "loss": 1.0, "nll": 1.0, "kl": 0.0}
+    training: Any = SimpleNamespace(
+        **{"total_steps": 1, "examples_seen": 16, "epoch_of_last_step": 0, "lr": 0.1, "kl_weight": 0.0, "scale": None},
+        **{"check_loss": lambda: None, "read_tally": lambda: found},
+        model=nn.Sequential(nn.BatchNorm1d(2, track_running_stats=statistics)),
+    )
+    journal = Journal(None, ProgressBar("x"), log_every=1, save_every=60.0)
+    journal._marks = [(0, 0, 0.0)]
+    journal._write_metrics(training)
+    journal._write_metrics(training)
+    assert capsys.readouterr().err.count("running statistics") == (clean < 0.5 and statistics)
 
 
 def test_the_speed_does_not_depend_on_where_an_interval_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,7 +90,9 @@ def predict(
 
     Args:
         model: any network that returns logits [n, classes]; it need not be random. One that keeps its random state
-            between passes and offers `resample(seed)` gets a fresh state for every sample.
+            between passes and offers `resample(seed)` gets a fresh state for every sample. One whose first three passes
+            agree and use no random numbers of torch is taken for deterministic, and passed once: a network that keeps
+            its state for longer has to offer `resample(seed)`.
         samples: the number of weight samples, m in eq. 18; unused if the mean is exact.
         seed: makes the prediction repeatable and leaves torch's random state unchanged.
         rule: how the samples give a label: `"probability"`, the largest mean probability (eq. 18); `"loss"`, the
@@ -244,7 +246,8 @@ def are_probabilities(outputs: Tensor) -> Tensor:
 def passes_needed(model: nn.Module, x: Tensor, samples: int) -> int:
     """How many passes give the outputs of `samples` weight samples: 1 for a network that is not random.
 
-    A few passes on two inputs decide, unless the network is known to be random, or takes no such batch.
+    `_LOOKS` passes on two inputs decide, unless the network is known to be random, or takes no such batch. A state that
+    is kept for longer, without `resample(seed)`, is not seen: `samples` passes would see few of its states, too.
     """
     known = any(isinstance(part, RandomNetwork | Resampled) for part in model.modules())
     if known or samples <= _LOOKS or x.dim() == 0 or not len(x) or x.layout != torch.strided:

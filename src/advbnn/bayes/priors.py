@@ -143,6 +143,15 @@ def check_names(net: nn.Module, prior: Prior, init_std: PerParameter) -> None:
                 raise ArgumentError(f"{argument}: net has no parameter {name!r}{did_you_mean(name, names)}")
 
 
+def in_brief(prior: Prior) -> str:
+    """The prior for a caption: of a mapping, how many parameters it names."""
+    if not isinstance(prior, _Checked):
+        return repr(prior)
+    values = {name: value for name, value in vars(prior).items() if value != {}}
+    shown = (f"{n}={f'given for {len(v)} parameters' if isinstance(v, Mapping) else v}" for n, v in values.items())
+    return f"{type(prior).__name__}({', '.join(shown)})"
+
+
 def choose(
     value: PerParameter, name: str, parameter: Tensor, default: float | None = None, argument: str = "mean"
 ) -> float | Tensor:

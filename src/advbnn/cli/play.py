@@ -11,7 +11,7 @@ from advbnn.cli.groups import Subject, Subjects
 NETWORKS = ("none", "adv", "adv_bnn")
 """The runs in the package."""
 
-REFERENCE = 250
+REFERENCE = 500
 """Images that the abstention is calibrated on."""
 
 

@@ -12,7 +12,7 @@ from advbnn.bayes.prediction import Prediction, predict, sampled_log_probs
 from advbnn.evaluation.abstention import threshold
 from advbnn.evaluation.intervals import mean_interval
 from advbnn.modules import device_of, dtype_of
-from advbnn.randomness import crafting_seed, scoring_seed
+from advbnn.randomness import crafting_seed
 
 ATTACKS = {
     "pgd": "PGD",
@@ -49,12 +49,12 @@ class Network:
         return torch.cat([self.predict(x).entropy for x in self.reference.split(_BATCH)])
 
     def predict(self, x: Tensor) -> Prediction:
-        """The prediction for a batch, always of the same ensemble."""
-        return predict(self.model, self._prepared(x), self.samples, scoring_seed(0))
+        """The prediction for a batch, always of the ensemble that `advbnn predict` has by default."""
+        return predict(self.model, self._prepared(x), self.samples, seed=0)
 
     def sample_probs(self, image: Tensor) -> Tensor:
         """The probabilities of each weight sample for an image, [samples, classes]."""
-        return sampled_log_probs(self.model, self._prepared(image[None]), self.samples, scoring_seed(0))[:, 0].exp()
+        return sampled_log_probs(self.model, self._prepared(image[None]), self.samples, seed=0)[:, 0].exp()
 
     def attacked(self, image: Tensor, label: int, attack: str, threat: Threat, eot: int = 1) -> Tensor:
         """The image after an attack of the registry, which uses other weight samples than predictions do."""

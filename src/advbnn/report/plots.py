@@ -205,7 +205,7 @@ def _draw_all(all_axes: Sequence["Axes"], panels: Sequence[Panel]) -> None:
 
 
 def _draw(axes: "Axes", panel: Panel) -> None:
-    for line in panel.lines:
+    for number, line in enumerate(panel.lines):
         if "level" in line.style:
             axes.axhline(line.y[0], color=line.look.light, **_STYLES[line.style])
             continue
@@ -213,7 +213,7 @@ def _draw(axes: "Axes", panel: Panel) -> None:
             axes.vlines(line.x, line.low, line.high, color=line.look.light, linewidth=1.4)
         elif line.low is not None and line.high is not None:
             axes.fill_between(line.x, line.low, line.high, color=line.look.light, alpha=0.12, linewidth=0)
-        _plot(axes, line)
+        _plot(axes, line, below=sum(_agree(line, other) for other in panel.lines[:number]))
     axes.set_xlabel(panel.x_label)
     positions = sorted({x for line in panel.lines for x in line.x})
     if panel.log and positions:
@@ -223,8 +223,19 @@ def _draw(axes: "Axes", panel: Panel) -> None:
         axes.set_xticks([], minor=True)
 
 
-def _plot(axes: "Axes", line: Line) -> "Line2D":
+def _agree(line: Line, other: Line) -> bool:
+    """Whether one line hides the other: they are within one point of each other at most places that both have."""
+    of_other = dict(zip(other.x, other.y, strict=False))
+    near = [abs(y - of_other[x]) < 1 for x, y in zip(line.x, line.y, strict=False) if x in of_other]
+    return line.style != "outlined" != other.style and len(near) > 1 and 2 * sum(near) > len(near)
+
+
+def _plot(axes: "Axes", line: Line, below: int = 0) -> "Line2D":
+    """Draws a line; on top of others that it would hide, dashed and with marks around theirs."""
     style: dict[str, Any] = {"color": line.look.light, "marker": line.look.marker, "zorder": 3} | _STYLES[line.style]
+    if below:
+        style |= {"markersize": style.get("markersize", 5) + 4 * below, "markerfacecolor": "none", "zorder": 3 + below}
+        style.setdefault("linestyle", (0, (3, 3 * below)))
     every = -(-len(line.x) // 12) if len(line.x) > _MOST_MARKS else 1
     # marks at the edge are drawn whole; an entry of the legend has no points, and unclipped it would widen the margins
     return axes.plot(line.x, line.y, markevery=every, clip_on=not line.x, **style)[0]

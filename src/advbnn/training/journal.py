@@ -16,8 +16,8 @@ from advbnn.training.run_folder import LAST, RunFolder
 from advbnn.training.state import TrainingState
 
 _TWO_KINDS = (
-    "accuracies of training: robust is the update's own pass, in training mode with batch statistics; clean is a pass "
-    "in evaluation mode with running statistics, which lag behind at first, so clean may be the lower one"
+    "clean is below robust: robust is the update's own pass, in training mode with batch statistics; clean is a pass "
+    "in evaluation mode with running statistics, which lag behind at first"
 )
 
 
@@ -62,9 +62,6 @@ class Journal:
         for note in self.run.notes if self.run is not None else ():
             self.say(note)
         self.say(_headline(training))
-        norms = (part for part in training.model.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm))
-        if training.defense.attack is not None and any(norm.running_mean is not None for norm in norms):
-            self.say(_TWO_KINDS)
         self._first_step = training.total_steps
         self._marks = [(training.total_steps, training.examples_seen, time.monotonic())]
 
@@ -154,6 +151,10 @@ class Journal:
         if self.run is not None:
             self.run.write_metrics(line)
             self.run.write_log(f"epoch {line['epoch']}, step {line['step']}: {describe(line)}")
+        if _clean_below_robust(line) and not any(map(_clean_below_robust, self.history[:-1])):
+            norms = (part for part in training.model.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm))
+            if any(norm.running_mean is not None for norm in norms):
+                self.say(_TWO_KINDS)
         if training.scale is not None and before < DOMINANT <= training.scale.noise_share:
             self.say(_dominant_noise(training.scale, training.defense.objective.kl_scope))
 
@@ -168,6 +169,10 @@ class Journal:
         _, examples_before, before = self._marks[0]
         self._marks.append((steps, examples, now))
         return (examples - examples_before) / max(now - before, 1e-9)
+
+
+def _clean_below_robust(metrics: Mapping[str, Any]) -> bool:
+    return bool(metrics.get("clean_accuracy", 1.0) < metrics.get("robust_accuracy", 0.0))
 
 
 def describe(metrics: Mapping[str, Any]) -> str:
