@@ -154,6 +154,19 @@ def test_a_run_is_measured_with_its_baseline_and_resumes(advbnn: Callable[..., A
     assert load_entry(runs / "digits-adv_bnn.json") == entry
 
 
+def test_a_classifier_of_one_pass_is_not_the_mean_over_its_networks(
+    advbnn: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("bat.py").write_text(
+        f"{MODEL}\n\ndef two():\n    from advbnn import Modes\n    return Modes([plain(), plain()])"
+    )
+    given = ["--model", "bat.py:two", "--data", "digits", "--eps", 0.1, "--only", "clean", "--limit", 12]
+    advbnn("leaderboard", "measure", "bat", *given)
+    (record,) = Records.load(Path("records.json"))
+    assert record.samples == 1 and "members" not in record.details
+
+
 def test_an_unknown_defence_is_refused(advbnn: Callable[..., Any], runs: Path) -> None:
     assert "'rpf'" in advbnn("leaderboard", "measure", "rpff", runs / "robust", status=1)
 

@@ -14,16 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from advbnn.bayes.functional import module_tree
-from advbnn.bayes.priors import (
-    GaussianPrior,
-    HeldMeans,
-    PerParameter,
-    Prior,
-    check_names,
-    in_brief,
-    std_for,
-    tensor_means,
-)
+from advbnn.bayes.priors import GaussianPrior, HeldMeans, PerParameter, Prior, check_names, std_for, tensor_means
 from advbnn.bayes.protocol import Choice, RandomNetwork, Weights, check_plain
 from advbnn.bayes.sampling import Workspace, sample_all, split_like
 from advbnn.display import notebook
@@ -150,7 +141,7 @@ class Bayesian(RandomNetwork):
             )
             for name, mu, s in self.posterior()
         )
-        caption = f"{type(self.net).__name__} with {self.noise_size:,} random weights, prior {in_brief(self.prior)}"
+        caption = f"{type(self.net).__name__} with {self.noise_size:,} random weights, prior {self.prior}"
         return notebook.table(caption, columns, rows, len(self._names))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Bayesian":

@@ -47,6 +47,12 @@ class _Checked:
                 else:
                     within(name, number, "[-1e30, 1e30]")
 
+    def __str__(self) -> str:
+        """For captions: of a mapping, how many parameters it names."""
+        values = {name: value for name, value in vars(self).items() if value != {}}
+        shown = (f"{n}={f'given for {len(v)} parameters' if isinstance(v, Mapping) else v}" for n, v in values.items())
+        return f"{type(self).__name__}({', '.join(shown)})"
+
 
 @dataclass(frozen=True)
 class GaussianPrior(_Checked):
@@ -141,15 +147,6 @@ def check_names(net: nn.Module, prior: Prior, init_std: PerParameter) -> None:
         for name, entry in value.items() if isinstance(value, Mapping) else ():
             if name not in names and name != "*" and not (isinstance(entry, Tensor) and name in buffers):
                 raise ArgumentError(f"{argument}: net has no parameter {name!r}{did_you_mean(name, names)}")
-
-
-def in_brief(prior: Prior) -> str:
-    """The prior for a caption: of a mapping, how many parameters it names."""
-    if not isinstance(prior, _Checked):
-        return repr(prior)
-    values = {name: value for name, value in vars(prior).items() if value != {}}
-    shown = (f"{n}={f'given for {len(v)} parameters' if isinstance(v, Mapping) else v}" for n, v in values.items())
-    return f"{type(prior).__name__}({', '.join(shown)})"
 
 
 def choose(

@@ -162,7 +162,8 @@ def measure(
     post_hoc = published.network is not None and not published.trained
     plain = Subject(run=baseline) if baseline is not None else subject if post_hoc else None
     how = Measurement(
-        samples=samples or published.samples,
+        samples=(passes := samples or published.samples),
+        exact=passes > 1,  # a random choice of one network is another classifier than their mean
         seeds=seeds,
         limit=limit,
         batch_size=batch_size,
