@@ -23,6 +23,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -214,10 +215,10 @@ def _load(name: str, config: str | None) -> nn.Module:
     return net.eval()
 
 
-def judge(model: nn.Module, data: Examples, given: argparse.Namespace, label: str, out: Path) -> None:
-    """Both judges, with the options of `add_options`; AutoAttack for networks of finite support alone."""
+def evaluation_options(model: nn.Module, given: argparse.Namespace, label: str, out: Path) -> Options:
+    """Those of every measurement of a network."""
     count = len(members(model)) or 1
-    shared: Options = {
+    return {
         "rows": range(given.images),
         "label": label,
         "out": out,
@@ -226,7 +227,12 @@ def judge(model: nn.Module, data: Examples, given: argparse.Namespace, label: st
         "progress": True,
         "command": " ".join(["python", "benchmarks/" + Path(sys.argv[0]).name, *sys.argv[1:]]),
     }
-    threats = [Threat("linf", _number(eps)) for eps in given.eps]
+
+
+def judge(model: nn.Module, data: Examples, given: argparse.Namespace, label: str, out: Path) -> None:
+    """Both judges, with the options of `add_options`; AutoAttack for networks of finite support alone."""
+    shared = evaluation_options(model, given, label, out)
+    threats = [Threat("linf", float(Fraction(eps))) for eps in given.eps]
     if "autoattack" in given.judges and (members(model) or not random_parts(model)):
         for threat in threats:
             show(autoattack(model, data, threat, bf16=given.bf16, quick=given.dry_run, **shared))
@@ -265,11 +271,6 @@ def show(record: Record) -> None:
     print(f"{record!r}, {record.seconds:.0f} s", flush=True)
     if record.name == AUTOATTACK:
         print(json.dumps(record.details), flush=True)
-
-
-def _number(text: str) -> float:
-    above, _, below = text.partition("/")
-    return float(above) / float(below or 1)
 
 
 if __name__ == "__main__":

@@ -17,10 +17,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from common import Rows
-from judge import one_network, seconds_per_image, show
+from judge import evaluation_options, one_network, seconds_per_image, show
 from modes import ROWS, add_places, place
 from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
@@ -31,7 +30,7 @@ from advbnn.attacks.threat import Threat
 from advbnn.bayes.protocol import members
 from advbnn.data import Batches, from_tensors, to_float
 from advbnn.data.augment import HorizontalFlip, RandomCrop
-from advbnn.data.image import decode_all
+from advbnn.data.image import decode_all, image_files
 from advbnn.data.imageset import Examples
 from advbnn.data.splits import Splits
 from advbnn.evaluation.records import Records
@@ -58,8 +57,7 @@ def worth(model: nn.Module, data: Splits[Any], threat: Threat, given: argparse.N
 
 def foreign(folder: Path, like: Examples) -> Examples:
     """All images of a folder, of the size of others; their labels mean nothing."""
-    files = sorted(file for file in folder.rglob("*") if file.suffix in (".png", ".jpg", ".jpeg", ".webp"))
-    pixels = torch.from_numpy(np.ascontiguousarray(decode_all(files, like.shape[-1], lambda done, of: None)))
+    pixels = torch.from_numpy(decode_all(image_files([folder]), like.shape[-1], lambda done, of: None))
     labels = torch.zeros(len(pixels), dtype=torch.int64)
     return from_tensors(pixels[:, : like.shape[0]], labels, classes=like.classes, name=folder.name)
 
@@ -189,15 +187,8 @@ def main() -> None:
         if rows is not None:
             cost(name, model, data, given, rows)
             continue
-        options = {
-            "label": ROWS[name].title + ("" if given.seed == 0 else f", seed {given.seed}"),
-            "rows": range(given.images),
-            "out": folder / f"{place(name, given.seed)}.json",
-            "batch_size": given.batch or max(250, 2000 // (len(members(model)) or 1)),
-            "seeds": 1,
-            "progress": True,
-            "command": f"python benchmarks/modes_worth.py {given.command} {name}",
-        }
+        label = ROWS[name].title + ("" if given.seed == 0 else f", seed {given.seed}")
+        options = evaluation_options(model, given, label, folder / f"{place(name, given.seed)}.json")
         for record in commands[given.command](model, data, threat, given, **options):
             show(record)
 

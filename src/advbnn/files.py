@@ -103,11 +103,11 @@ def leftovers(path: Path) -> list[Path]:
 
 
 @contextmanager
-def locked_folder(folder: Path) -> Iterator[None]:
-    """Locks a folder for this process; an error if another process has locked it."""
+def locked_folder(folder: Path, wait: bool = False) -> Iterator[None]:
+    """Locks a folder for this process. If another process has locked it, an error, or with `wait` wait for it."""
     with explain_file_errors(folder, "cannot be written", _WRITABLE):
         folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder / LOCK, folder, wait=False):
+    with _locked(folder / LOCK, folder, wait=wait):
         yield
 
 

@@ -16,7 +16,7 @@ from advbnn.display import notebook
 from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole, unknown
 from advbnn.modules import all_finite, evaluating, explain_input_errors, not_finite_error
 from advbnn.names import RULES
-from advbnn.randomness import Resampled, is_random, seeded, with_fresh_state
+from advbnn.randomness import Resampled, is_random, random_state, seeded, with_fresh_state
 
 _LOOKS = 3  # passes that show whether a network is random
 _BYTES = 10  # images in [0, 1] stay below, whatever constant they are divided by
@@ -268,9 +268,9 @@ def outputs_and_weights(
     """
     parts = members(model, at_most=exact_up_to)
     if parts:
-        before = _random_state(x.device)
+        before = None if torch.compiler.is_compiling() else random_state(x.device)
         outputs = [part.net(x) for part in parts]
-        if torch.compiler.is_compiling() or all(map(torch.equal, before, _random_state(x.device))):
+        if before is None or torch.equal(before, random_state(x.device)):
             return outputs, [part.weight for part in parts]
     return [model(x) for _ in range(samples)], None
 
@@ -280,12 +280,6 @@ def _all_logits(model: nn.Module, x: Tensor, samples: int, exact_up_to: int) -> 
     for output in outputs:
         _check_logits(output)
     return outputs, None if weights is None else torch.tensor(weights, dtype=torch.float64).to(outputs[0])
-
-
-def _random_state(device: torch.device) -> list[Tensor]:
-    if torch.compiler.is_compiling():
-        return []
-    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
 
 
 def _check_logits(logits: Any) -> None:

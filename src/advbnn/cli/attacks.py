@@ -9,7 +9,10 @@ from advbnn.attacks import registry
 from advbnn.attacks.base import Attack
 from advbnn.attacks.threat import Threat
 from advbnn.attacks.transfer import Transfer
+from advbnn.cli.groups import AttackOptions
 from advbnn.errors import ArgumentError
+from advbnn.evaluation.accuracy import CLEAN, Evaluation
+from advbnn.evaluation.records import Records
 
 
 def make_attack(
@@ -33,6 +36,23 @@ def refuse_impossible(names: Sequence[str], norm: str, steps: int | None, eot: i
             make_attack(for_any_network, nn.Identity(), Threat(norm, 1.0), steps, eot)
         except ArgumentError as error:
             raise typer.BadParameter(str(error), param_hint="'--attack'") from None
+
+
+def measured(
+    model: nn.Module, evaluation: Evaluation, names: Sequence[str], radii: Sequence[float], effort: AttackOptions
+) -> Records:
+    """The accuracies of a model without an attack, if `names` has it, and under the attacks at all radii."""
+    # all are made before anything is measured, as some do not fit the network
+    chosen = [
+        (name, make_attack(name, model, Threat(effort.norm, radius), effort.steps, effort.eot))
+        for radius in radii
+        for name in names
+        if name != CLEAN
+    ]
+    records = evaluation.accuracy(CLEAN, None) if CLEAN in names else Records()
+    for name, made in chosen:
+        records += evaluation.accuracy(title(name, made), made)
+    return records
 
 
 def title(name: str, attack: Attack | Transfer) -> str:

@@ -91,11 +91,9 @@ def _measured(
     leads: bool,
 ) -> list["Records"]:
     """The records of both models under the same attacks."""
-    from advbnn.attacks.threat import Threat
-    from advbnn.cli.attacks import make_attack, title
+    from advbnn.cli.attacks import measured
     from advbnn.cli.common import evaluation_options, open_all
     from advbnn.evaluation.accuracy import CLEAN, Evaluation
-    from advbnn.evaluation.records import Records
 
     subjects = [side for side in sides if isinstance(side, Subject)]
     if len(subjects) < len(sides):
@@ -104,20 +102,14 @@ def _measured(
             "folders or --model, or files with records of the same attack, radius and images"
         )
     opened, test = open_all(subjects, place, leads)
-    attacking = [name for name in names if name != CLEAN]
     # both at the same radii: those of the model that has one
     known = [one for one in opened if one.threat is not None] or opened
-    radii = eps or ([known[0].radius(effort.norm)] if attacking else [])
-    measured = []
-    for subject, one in zip(subjects, opened, strict=True):
-        evaluation = Evaluation(one.model, test, **evaluation_options(subject, one, how))
-        records = evaluation.accuracy(CLEAN, None) if CLEAN in names else Records()
-        for radius in radii:
-            for name in attacking:
-                chosen = make_attack(name, one.model, Threat(effort.norm, radius), effort.steps, effort.eot)
-                records += evaluation.accuracy(title(name, chosen), chosen)
-        measured.append(records)
-    return measured
+    radii = eps or ([known[0].radius(effort.norm)] if {*names} - {CLEAN} else [])
+    options = [evaluation_options(subject, one, how) for subject, one in zip(subjects, opened, strict=True)]
+    return [
+        measured(one.model, Evaluation(one.model, test, **given), names, radii, effort)
+        for one, given in zip(opened, options, strict=True)
+    ]
 
 
 def _show(found: "Sequence[Comparison]", format: str) -> None:

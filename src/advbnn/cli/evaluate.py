@@ -28,12 +28,11 @@ def evaluate(
     Records that are in the file already are not measured again, and an interrupted evaluation resumes.
     """
     from advbnn.attacks.threat import Threat
-    from advbnn.cli.attacks import make_attack, refuse_impossible, title
+    from advbnn.cli.attacks import measured, refuse_impossible
     from advbnn.cli.common import open_run, show
     from advbnn.data.chance import chance_level
     from advbnn.evaluation.accuracy import CLEAN, Evaluation
     from advbnn.evaluation.points import Points
-    from advbnn.evaluation.records import Records
 
     names = attack or ([CLEAN] if points else [CLEAN, "paper"])
     attacking = [name for name in names if name != CLEAN]
@@ -45,16 +44,8 @@ def evaluate(
             if one.threat is None and not eps:
                 raise ArgumentError(f"{one.name} does not say for which radius its points were made; give --eps")
         radii = eps or ([opened.radius(effort.norm)] if attacking else [])
-        # all are made before anything is measured, as some do not fit the network
-        chosen = [
-            (name, make_attack(name, opened.model, Threat(effort.norm, radius), effort.steps, effort.eot))
-            for radius in radii
-            for name in attacking
-        ]
         evaluation = Evaluation(opened.model, test, **shared)
-        records = evaluation.accuracy(CLEAN, None) if CLEAN in names else Records()
-        for name, made in chosen:
-            records += evaluation.accuracy(title(name, made), made)
+        records = measured(opened.model, evaluation, names, radii, effort)
         for one in given:
             for threat in [Threat(effort.norm, radius) for radius in eps or ()] or filter(None, [one.threat]):
                 for name, stored in one.on(test, threat).items():

@@ -64,18 +64,14 @@ def entry(
 ) -> None:
     """Make the entry of a model from the records of its audit."""
     from advbnn.cli.report import read_records
-    from advbnn.leaderboard.from_records import entry_of, read_about
-    from advbnn.report.audited import worst_cases
+    from advbnn.leaderboard.from_records import audit_in, entry_of, read_about
 
     said = read_about(about)
     base = None
     if baseline is not None:
         if not said.baseline:
             raise ArgumentError(f"{about}: baseline: expected the id of the entry of --baseline, got none; add it")
-        found = [one for one in worst_cases(read_records(baseline)) if eps is None or _radius(one) == eps]
-        if len(found) != 1:
-            raise ArgumentError(f"{baseline} must hold one audit, has {len(found)}; give --eps")
-        base = found[0]
+        base = audit_in(read_records(baseline), None, eps, str(baseline))
     _save(entry_of(read_records(records), said, label=label, baseline=base, eps=eps), out or Path())
 
 
@@ -264,10 +260,6 @@ def _exact_radius(eps: float) -> float:
     """The radius of an entry, which has six digits; a whole number of steps of 1/255 is taken for that."""
     steps = round(255 * eps)
     return steps / 255 if abs(steps / 255 - eps) < 1e-6 else eps
-
-
-def _radius(record: Any) -> float | None:
-    return None if record.threat is None else float(record.threat.eps)
 
 
 COMMANDS: Sequence[Any] = (check, build, entry, rescore, measure)

@@ -30,11 +30,8 @@ PUBLISHED = Published(
     paper="Pinot et al., Randomization matters. How to defend against strong adversarial attacks",
     venue="ICML 2020",
     code="https://github.com/hsndbk4/ARC",
-    network=None,
     random="which of two networks answers",
     redrawn=EVERY_PASS,
-    shared=True,
-    trained=True,
     protocol=AuthorsProtocol(PGD(Threat("linf", 8 / 255), steps=20, step_size=2 / 255, eot=2)),
     claims=(
         Claim("PGD-20 on the mean loss", 61.6, None, "ResNet-18", "by Dbouk & Shanbhag, image in their repository"),

@@ -73,8 +73,6 @@ PUBLISHED = Published(
     network=RandomWeightInput(),
     random="weights that multiply the pixels of the input",
     redrawn=BETWEEN,
-    shared=True,
-    trained=True,
     protocol=AuthorsProtocol(PGD_20, BETWEEN),
     claims=(
         Claim("PGD-20", 68.7, 83.5, "ResNet-18", "log in the repository, commit 8625b86"),

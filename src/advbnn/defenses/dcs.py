@@ -77,8 +77,6 @@ PUBLISHED = Published(
     network=RandomTaps(),
     random="which 2 of 25 taps of one convolution are used",
     redrawn=BETWEEN,
-    shared=True,
-    trained=True,
     protocol=AuthorsProtocol(PGD(Threat("linf", 8 / 255), steps=10, step_size=2 / 255, random_start=True), BETWEEN),
     claims=(
         Claim("PGD-10", 68.5, 89.2, "ResNet-18", "log in the repository, 2025-05"),

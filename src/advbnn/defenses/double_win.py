@@ -157,8 +157,6 @@ PUBLISHED = Published(
     network=RandomPrecision(),
     random="the number of bits of all weights and activations, 4 to 16",
     redrawn=BETWEEN,
-    shared=True,
-    trained=True,
     protocol=AuthorsProtocol(PGD_20, BETWEEN),
     claims=(
         Claim("PGD-20", 65.2, 82.2, "PreActResNet-18", "image in the repository, RPI + RPT"),

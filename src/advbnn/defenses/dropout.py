@@ -38,7 +38,6 @@ PUBLISHED = Published(
     title="Monte Carlo dropout",
     paper="Gal & Ghahramani, Dropout as a Bayesian Approximation: Representing Model Uncertainty in Deep Learning",
     venue="ICML 2016",
-    code="",
     network=MonteCarloDropout(),
     random="which units before the classifier are dropped",
     redrawn=EVERY_PASS,

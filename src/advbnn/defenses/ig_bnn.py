@@ -68,8 +68,6 @@ PUBLISHED = Published(
     network=ParticleEnsemble(),
     random="nothing: the mean of a few networks",
     redrawn=NEVER,
-    shared=True,
-    trained=True,
     protocol=AuthorsProtocol(PGD_20, NEVER, predicted_labels=True),
     differences=(
         "the source also mixes the gradients of particles by a kernel at two steps of five, with a repulsion that has "

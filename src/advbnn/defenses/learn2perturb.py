@@ -95,8 +95,6 @@ PUBLISHED = Published(
     network=PerturbedFeatures(),
     random="Gaussian noise on feature maps, of learned scales",
     redrawn=EVERY_PASS,
-    shared=True,
-    trained=True,
     protocol=AuthorsProtocol(PGD(Threat("linf", 8 / 255), steps=7, step_size=0.01, random_start=True)),
     differences=(
         "the step for the scales is a term of the objective here",

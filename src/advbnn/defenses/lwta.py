@@ -76,7 +76,6 @@ PUBLISHED = Published(
     random="which unit of each block passes its activation on",
     redrawn=EVERY_PASS,
     shared=False,
-    trained=True,
     protocol=AuthorsProtocol(PGD(Threat("linf", 0.031), steps=20, step_size=0.003, random_start=True)),
     claims=(
         Claim("APGD-CE of AutoAttack standard", 87.9, 90.9, "WRN-34-5", "log in the repository", eps=0.031),

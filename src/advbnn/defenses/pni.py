@@ -69,8 +69,6 @@ PUBLISHED = Published(
     network=ParametricNoise(),
     random="Gaussian noise on all weights, of a learned scale",
     redrawn=EVERY_PASS,
-    shared=True,
-    trained=True,
     protocol=AuthorsProtocol(PGD(Threat("linf", 0.031), steps=7, step_size=0.01, random_start=True)),
     claims=(
         Claim("PGD-7", 45.9, 84.9, "ResNet-20", "README, one scale per layer", eps=0.031),

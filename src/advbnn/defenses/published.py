@@ -1,8 +1,7 @@
 """A published randomized defence: its source, its randomness, its claims, and how these were measured."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -97,13 +96,13 @@ class Published:
     name: str
     title: str
     paper: str
-    code: str
-    network: Any
     random: str
     redrawn: str
-    shared: bool
-    trained: bool
     protocol: AuthorsProtocol
+    code: str = ""
+    network: Any = None
+    shared: bool = True
+    trained: bool = True
     claims: tuple[Claim, ...] = ()
     differences: tuple[str, ...] = ()
     venue: str = ""
@@ -117,8 +116,8 @@ class OneDraw(nn.Module):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self._forward: Callable[[Tensor], Tensor] = model.forward
+        self._model = (model,)  # in a tuple, it is no submodule
         self.training = False
 
     def forward(self, x: Tensor) -> Tensor:
-        return self._forward(x)
+        return cast(Tensor, self._model[0](x))

@@ -70,7 +70,6 @@ PUBLISHED = Published(
     network=ResizeAndPad(),
     random="size and place of the image",
     redrawn=EVERY_PASS,
-    shared=True,
     trained=False,
     samples=30,
     protocol=AuthorsProtocol(PGD_20, passes=30),

@@ -68,8 +68,6 @@ PUBLISHED = Published(
     network=RandomNorms(),
     random="BatchNorm or GroupNorm in every norm layer",
     redrawn=BETWEEN,
-    shared=True,
-    trained=True,
     protocol=AuthorsProtocol(PGD_20, BETWEEN),
     differences=(
         "the training command of the source's README lacks its flag for adversarial training",

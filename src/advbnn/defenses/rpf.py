@@ -73,8 +73,6 @@ PUBLISHED = Published(
     network=RandomProjection(),
     random="three quarters of the filters of the first convolution",
     redrawn=BETWEEN,
-    shared=True,
-    trained=True,
     protocol=AuthorsProtocol(PGD_20, BETWEEN),
     differences=(
         "the source's weight decay of 1e-2 on learned filters is 5e-4 here, as for all other weights",

@@ -62,8 +62,6 @@ PUBLISHED = Published(
     network=AlignedNoise(),
     random="correlated Gaussian noise on the 32 features before the classifier",
     redrawn=EVERY_PASS,
-    shared=True,
-    trained=True,
     protocol=AuthorsProtocol(PGD(Threat("linf", 0.03), steps=10, step_size=0.01, random_start=True)),
     claims=(Claim("PGD", 71.4, 93.2, "ResNet-18", "without adversarial training; by Margin-SNN", quoted=True),),
     differences=("the source's best numbers are without adversarial training",),

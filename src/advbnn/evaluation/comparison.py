@@ -11,15 +11,9 @@ from advbnn.evaluation.records import Record
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """One measurement of two models on the images that both records have.
+    """One measurement, such as `"pgd 20 at linf 0.1"`, of two models on the `n` images that both records have.
 
-    Attributes:
-        what: the measurement, such as `"pgd 20 at linf 0.1"`.
-        labels: the names of the two models.
-        accuracies: the accuracy of each on the common images.
-        interval: of the first accuracy minus the second, 95 %; see `paired_interval`.
-        n: the number of common images.
-        data: the name of the data set.
+    `interval` is the 95 % interval of the first accuracy minus the second; see `paired_interval`.
     """
 
     what: str

@@ -26,7 +26,7 @@ KINDS = ("trained", "post hoc", "no randomness")
 POINTS = "points"
 """The level of a worst case at given points."""
 
-_SAME_RADIUS = 0.05
+SAME_RADIUS = 0.05
 """The relative difference of radii up to which a claim is compared: sources write 0.03 and 0.031 for 8/255."""
 
 
@@ -218,7 +218,7 @@ class Entry:
     def claimed(self) -> Claim | None:
         """The highest claim at this threat, which is the one that the source leads with; None without any."""
         same = [claim for claim in self.claims if claim.norm == self.threat.norm and claim.eps is not None]
-        near = [c for c in same if abs((c.eps or 0) - self.threat.eps) <= _SAME_RADIUS * self.threat.eps]
+        near = [c for c in same if abs((c.eps or 0) - self.threat.eps) <= SAME_RADIUS * self.threat.eps]
         return max(near, key=lambda claim: claim.accuracy, default=None)
 
     def _check_claimed(self) -> None:

@@ -20,6 +20,7 @@ from advbnn.files import read_text
 from advbnn.leaderboard import entry as board
 from advbnn.leaderboard.schema import read
 from advbnn.report.audited import clean_in, worst_cases
+from advbnn.report.select import radius
 from advbnn.training.provenance import git_state
 
 PROTOCOL, FIXED, MEAN, EOT = "protocol", "fixed randomness", " (mean weights)", "eot"
@@ -99,7 +100,7 @@ def claimed_entry(published: Published, dataset: str = "cifar10") -> board.Entry
     # 0.031 is how some sources write 8/255
     threat = board.Threat(norm="linf", eps=0.031373 if abs(radius - 8 / 255) < 0.002 else radius)
     about = about_published(published, dataset, first.architecture, status=board.CLAIMED)
-    return board.Entry(**_fields(about), threat=threat)
+    return board.Entry(**vars(about), threat=threat)
 
 
 def entry_of(
@@ -119,7 +120,7 @@ def entry_of(
         baseline: the worst case of the entry `about.baseline`, on the same images at the same level.
         eps: the radius, if there are audits at several.
     """
-    worst = _audit(records, label, eps)
+    worst = audit_in(records, label, eps)
     assert worst.threat is not None
     own = records.where(label=worst.model.label)
     at_radius = Records(record for record in own if record.threat == worst.threat)
@@ -132,7 +133,7 @@ def entry_of(
     protocol = next(iter(own.where(kind=PROTOCOL)), None)
     found = band(worst)
     return board.Entry(
-        **_fields(about) | {"dataset": about.dataset or worst.data.name},
+        **vars(about) | {"dataset": about.dataset or worst.data.name},
         threat=board.Threat(norm=worst.threat.norm, eps=round(worst.threat.eps, 6)),
         samples=worst.samples,
         rule=worst.rule,
@@ -194,22 +195,14 @@ def software() -> str:
     return state["commit"] if state else f"advbnn {advbnn.__version__}"
 
 
-def _audit(records: Records, label: str | None, eps: float | None) -> Record:
-    found = [
-        record
-        for record in worst_cases(records)
-        if (label is None or record.model.label == label)
-        and (eps is None or (record.threat is not None and abs(record.threat.eps - eps) < 1e-6))
-        and record.threat is not None
-    ]
+def audit_in(records: Records, label: str | None, eps: float | None, what: str = "records") -> Record:
+    """The only audit, of a model and at a radius if they are given; `what` names the records in messages."""
+    audits = [record for record in worst_cases(records) if label in (None, record.model.label)]
+    found = [record for record in audits if eps is None or abs(radius(record) - eps) < 1e-6]
     if len(found) != 1:
-        listed = ", ".join(f"{r.model.label} at {r.threat.eps:.4g}" for r in found if r.threat) or "none"
-        raise ArgumentError(f"records must hold one audit, found: {listed}; run advbnn audit, or give label and eps")
+        listed = ", ".join(f"{record.model.label} at {radius(record):.4g}" for record in found) or "none"
+        raise ArgumentError(f"{what} must hold one audit, found: {listed}; run advbnn audit, or give label and eps")
     return found[0]
-
-
-def _fields(about: About) -> dict[str, Any]:
-    return dict(vars(about))
 
 
 def _plateau(records: Iterable[Record]) -> tuple[list[Record], tuple[board.Eot, ...]]:

@@ -20,13 +20,13 @@ from advbnn.evaluation.audit.attack_suite import LEVELS
 from advbnn.evaluation.audit.worst_case import audit
 from advbnn.evaluation.batchwise import Batch
 from advbnn.evaluation.records import Records
+from advbnn.leaderboard.entry import SAME_RADIUS
 from advbnn.leaderboard.from_records import EOT, FIXED, FLAT, MEAN, PROTOCOL
 from advbnn.modules import evaluating, without_parameter_gradients
 from advbnn.names import LEADERBOARD_STEPS
 from advbnn.randomness import crafting_seed, derive_seed, seeded_globally
 
 EOT_SAMPLES = (1, 10, 20, 50)
-_SAME_RADIUS = 0.05
 _NORMS = {"linf": "Linf", "l2": "L2", "l1": "L1"}
 
 
@@ -90,7 +90,7 @@ def own_protocol(evaluation: Evaluation, protocol: AuthorsProtocol, threat: Thre
     radius = protocol.attack.threat.eps
     if protocol.attack.threat.norm != threat.norm:
         raise ArgumentError(f"threat must have the norm of the authors' protocol, {protocol.attack.threat.norm!r}")
-    if abs(radius - threat.eps) > _SAME_RADIUS * threat.eps:
+    if abs(radius - threat.eps) > SAME_RADIUS * threat.eps:
         step = protocol.attack.step_size
         scaled = None if step is None else step * threat.eps / radius
         protocol = replace(protocol, attack=replace(protocol.attack, threat=threat, step_size=scaled))

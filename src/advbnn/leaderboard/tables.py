@@ -5,11 +5,11 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 from advbnn.leaderboard.entry import Accuracy, Entry
 from advbnn.report.dumbbells import Dumbbell
 from advbnn.report.elements import Cell, Table, percent, percent_range
+from advbnn.report.select import radius_words
 
 COLUMNS = (
     "defence",
@@ -80,10 +80,7 @@ def numbers(entry: Entry, by_id: Mapping[str, Entry]) -> list[Number]:
 
 def threat_words(entry: Entry) -> str:
     """Such as "linf 8/255"."""
-    in_pixels = round(255 * entry.threat.eps)
-    if in_pixels and abs(in_pixels / 255 - entry.threat.eps) < 1e-6:
-        return f"{entry.threat.norm} {in_pixels}/255"
-    return f"{entry.threat.norm} {float(Fraction(entry.threat.eps).limit_denominator(10**6)):.4g}"
+    return f"{entry.threat.norm} {radius_words(entry.threat.eps)}"
 
 
 def table(entries: Sequence[Entry]) -> Table:

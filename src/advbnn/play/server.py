@@ -28,14 +28,7 @@ _EXTRA = ":root { --calm: #2c8254; --alarm: #a3360b } .dark { --calm: #74d6a4; -
 def serve(
     page: Any, *, host: str = "127.0.0.1", port: int | None = None, share: bool = False, browser: bool = True
 ) -> None:
-    """Serve a page until Ctrl-C.
-
-    Args:
-        host: the address to listen at, see `check_free`; `"0.0.0.0"` lets other machines connect.
-        port: a free one from 7860 on if None.
-        share: also open a public link, through servers of Gradio.
-        browser: open the page in a browser.
-    """
+    """Serve a page until Ctrl-C; options as for `advbnn play`."""
     check_gradio()
     import gradio as gr
 

@@ -30,12 +30,9 @@ _BATCH = 250
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Network:
-    """A classifier of the playground, and the images that its abstention is calibrated on.
+    """A classifier of the playground, with so many weight samples for every prediction.
 
-    Attributes:
-        model: any module that returns logits.
-        reference: images that it was not trained on, [n, ...] in [0, 1].
-        samples: weight samples of every prediction.
+    `reference` are images that it was not trained on, [n, ...] in [0, 1]: its abstention is calibrated on them.
     """
 
     label: str
@@ -78,8 +75,7 @@ class Answer:
         samples: the probability of each class by each weight sample, [samples, classes].
         mean: the mean over weight samples, which decides, [classes].
         interval: the 95 % interval of each mean, from the standard error over weight samples, [classes, 2].
-        entropy: of the mean, in nats.
-        mutual_information: how much of the entropy is disagreement between weight samples, in nats.
+        entropy: of the mean, in nats; `mutual_information` is the part that is disagreement between weight samples.
         abstains: whether the entropy is above the threshold.
     """
 

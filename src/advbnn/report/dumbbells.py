@@ -58,17 +58,10 @@ def _draw(axes: "Axes", rows: Sequence[Dumbbell]) -> None:
         if row.interval is not None:
             axes.plot(row.interval, [place, place], color=AUDITED.light, linewidth=4, alpha=0.35, zorder=2)
         if row.audited is None and row.claimed is not None:
-            side: dict[str, Any] = {"ha": "left", "dx": 9} if row.claimed < 70 else {"ha": "right", "dx": -9}
-            axes.annotate(
-                "not audited yet",
-                (row.claimed, place),
-                xytext=(side["dx"], 0),
-                textcoords="offset points",
-                ha=side["ha"],
-                va="center",
-                fontsize=10,
-                fontstyle="italic",
-            )
+            side, gap = ("left", 9) if row.claimed < 70 else ("right", -9)
+            words: dict[str, Any] = {"ha": side, "va": "center", "fontsize": 10, "fontstyle": "italic"}
+            words |= {"xytext": (gap, 0), "textcoords": "offset points"}
+            axes.annotate("not audited yet", (row.claimed, place), **words)
     styles: list[tuple[str, list[float | None], dict[str, Any]]] = [
         ("claimed", [row.claimed for row in rows], _mark(CLAIMED, markerfacecolor="none")),
         ("its own protocol, here", [row.protocol for row in rows], _mark(PROTOCOL, markerfacecolor="none")),

@@ -75,17 +75,10 @@ def attacked_images(
     samples: int = 20,
     seed: int = 0,
 ) -> list[AttackedImage]:
-    """Attacks single images for `write_report` to show.
+    """Attacks single images, the `rows` of the data, for `write_report` to show.
 
-    Args:
-        model: any module that returns logits.
-        data: the examples.
-        attack: the attack.
-        rows: which examples.
-        name: of the attack.
-        label: of the model in its records.
-        samples: weight samples per prediction; the attack does not see them.
-        seed: of the attack and of the weight samples.
+    `name` is that of the attack, `label` that of the model in its records. The attack does not see the `samples` weight
+    samples of the predictions.
     """
     evaluation = Evaluation(model, data, samples=samples, seeds=[seed], label=label)
     x, y = next(iter(data.gather([row_numbers(rows, len(data))])))

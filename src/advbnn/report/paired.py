@@ -9,7 +9,7 @@ from advbnn.evaluation.records import Record, Records
 from advbnn.report.audited import worst_cases
 from advbnn.report.elements import NOTHING, Cell, Table, percent
 from advbnn.report.plots import Line, Panel, with_differences_file
-from advbnn.report.select import ball, clean_of, labels_of
+from advbnn.report.select import ball, clean_of, labels_of, radius_words
 from advbnn.report.style import Look, looks
 
 CLEAN, WORST, AUTOATTACK = "no attack", "worst case", "AutoAttack"
@@ -31,7 +31,7 @@ def paired_table(networks: Sequence[Records], radii: Sequence[float] = ()) -> Ta
         [Cell(_label(records)), *(_cell(one.get(column), found[0].get(column)) for column in columns)]
         for records, one in zip(networks, found, strict=True)
     ]
-    titles = [what if what == CLEAN else f"{what}, {_radius(at[1])}" for what, at in columns]
+    titles = [what if what == CLEAN else f"{what}, {radius_words(at[1])}" for what, at in columns]
     judged = [(column[0], one[column]) for one in found for column in columns if column in one]
     audits = sorted({f"{record.name} audit of {record.n:,} images" for what, record in judged if what == WORST})
     others = sorted({f"{what}: {record.n:,} images" for what, record in judged if what != WORST})
@@ -77,12 +77,6 @@ def _order(column: Column) -> tuple[int, tuple[str, float]]:
 def _label(records: Records) -> str:
     (label,) = labels_of(records)
     return label
-
-
-def _radius(eps: float) -> str:
-    """`8/255` for what is a whole number of grey levels."""
-    levels = 255 * eps
-    return f"{round(levels)}/255" if abs(levels - round(levels)) < 1e-6 else f"{eps:.4g}"
 
 
 def _difference(record: Record, first: Record | None) -> Comparison | None:

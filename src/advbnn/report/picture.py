@@ -1,6 +1,6 @@
 """The picture of a report: accuracy against the radius, under a single attack, averaged, and in the worst case."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle
@@ -66,7 +66,7 @@ def _picture(norm: str, series: Sequence[Series], clean: Mapping[str, Record], s
         ink = {"light": INK[1], "marker": "o"}  # so that the worst case stands out
         looks = [replace(shown[0], title=one.title, **(ink if one.worst else {})) for one in series]
         lines = [
-            _line(look, points[one.title, look.label], "dashed" if one.worst else style)
+            accuracy_line(look, points[one.title, look.label], radius, "dashed" if one.worst else style)
             for one, look, style in zip(series, looks, cycle(_STYLES))
             if points[one.title, look.label]
         ]
@@ -77,7 +77,9 @@ def _picture(norm: str, series: Sequence[Series], clean: Mapping[str, Record], s
             plots.Panel(
                 title=f"{one.title[0].upper()}{one.title[1:]}",
                 x_label=axis,
-                lines=[_line(look, found) for look in shown if (found := points[one.title, look.label])],
+                lines=[
+                    accuracy_line(look, found, radius) for look in shown if (found := points[one.title, look.label])
+                ],
             )
             for one in series
         ]
@@ -109,11 +111,14 @@ def _deterministic(worst: Series, label: str) -> bool:
     return bool(found) and not found[0].details.get("random", True)
 
 
-def _line(look: Look, points: Sequence[Record], style: str = "solid") -> plots.Line:
+def accuracy_line(
+    look: Look, points: Sequence[Record], at: Callable[[Record], float], style: str = "solid"
+) -> plots.Line:
+    """Accuracies in % with their intervals; points alone if there are few."""
     ends = [_ends_of(r) for r in points]
     return plots.Line(
         look=look,
-        x=[radius(r) for r in points],
+        x=[at(r) for r in points],
         y=[100 * r.accuracy for r in points],
         low=[100 * low for low, _ in ends],
         high=[100 * high for _, high in ends],

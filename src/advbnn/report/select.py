@@ -26,6 +26,12 @@ def radius(record: Record) -> float:
     return 0.0 if record.threat is None else record.threat.eps
 
 
+def radius_words(eps: float) -> str:
+    """`"8/255"` for what is a whole number of grey levels, up to six digits; else a number."""
+    levels = round(255 * eps)
+    return f"{levels}/255" if levels and abs(levels / 255 - eps) < 1e-6 else f"{eps:.4g}"
+
+
 def ball(record: Record) -> tuple[str, float]:
     """Norm and radius, by which threats are sorted."""
     return ("", 0.0) if record.threat is None else (record.threat.norm, record.threat.eps)

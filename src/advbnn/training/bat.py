@@ -43,8 +43,7 @@ def fit_bat(
     Args:
         net: a plain network, trained in place as f1.
         defense: adversarial training, such as `defense("adv", "cifar10", "common")`.
-        batch_size: images attacked at a time.
-        options: see `fit`.
+        batch_size: images attacked at a time; other `options` as for `fit`.
     """
     if defense.attack is None:
         raise ArgumentError("defense must train against an attack: use defense('adv', ...), or set attack")

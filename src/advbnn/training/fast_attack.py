@@ -66,15 +66,7 @@ class Passes:
 class FastOracle:
     """The gradients of PGD in training; like `attacks.oracle.Oracle`, but it never synchronizes the device.
 
-    Args:
-        weights: the weights of the attack.
-        seed: of all noise in the step.
-        passes: the passes of the network.
-        x: the clean inputs.
-        samples: how many weight samples the attack will need.
-
-    Attributes:
-        streams: noise streams used so far.
+    The attack will need `samples` weight samples. `streams` counts the noise streams used so far.
     """
 
     def __init__(self, weights: AttackWeights, seed: Tensor, passes: Passes, x: Tensor, samples: int) -> None:

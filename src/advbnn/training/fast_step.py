@@ -52,9 +52,7 @@ class FastStep:
     """One training step, called like `EagerStep`, of a network with all parts in training mode.
 
     Args:
-        loss: the robust ELBO of the model.
         optimizer: of all learned parameters; switched to its fused form.
-        defense: attack, clipping and the rest.
         processes: the processes that train together; each attacks its shard, and gradients are averaged.
         precision: dtype of the matrix products; parameters, images, statistics and losses stay in float32.
         compiled: compile the forward and backward passes.

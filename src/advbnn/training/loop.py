@@ -149,7 +149,10 @@ def fit(
     files = tuple(str(weights) for weights in given if isinstance(weights, str | Path))
     how: dict[str, Any] = {"seed": seed, "engine": engine, "precision": precision, "log_every": log_every}
     how |= {"save_every": save_every, "init_classifier": init_classifier}
-    settings = config or Config(data=data.train.name, defense=defense, init=files, **how)
+    train = data.train
+    built = defense.has_built(net, classes=len(train.classes), shape=train.shape)
+    described = defense if built else replace(defense, architecture=OWN)
+    settings = config or Config(data=train.name, defense=described, init=files, modes=plan, **how)
     if plan.count > 1:
         from advbnn.training.modes import fit_modes  # it trains each mode by this function
 
@@ -162,9 +165,10 @@ def fit(
             data,
             defense,
             plan,
+            built=built,
             out=out,
             resume=resume,
-            config=config,
+            config=settings,
             device=device,
             init=given,
             augment=augment,
@@ -182,12 +186,8 @@ def fit(
     with seeded(seed):  # some defences have random initial weights of their own
         model = defense.wrap(net).to(device)
     training = TrainingState(model, data.to(device), defense, seed, engine, processes, precision, augment)
-    train = data.train
-    if config is None and not defense.has_built(training.model, classes=len(train.classes), shape=train.shape):
-        settings = replace(settings, defense=replace(defense, architecture=OWN))
-
     with (
-        few_threads(training.model, data.train.shape, defense.batch_size),
+        few_threads(training.model, train.shape, defense.batch_size),
         _opened(training, settings, out, resume) as run,
         ProgressBar("training" if progress and processes.leads else None) as bar,
         Journal(

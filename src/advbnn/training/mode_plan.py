@@ -19,12 +19,9 @@ TRUNK = "trunk"
 
 @dataclass(frozen=True, kw_only=True)
 class ModePlan:
-    """The number of modes and how they are trained; 1 is a training without modes.
+    """The number of modes and how they are trained, see above; 1 is a training without modes.
 
-    Args:
-        count: the number of modes.
-        how: `"independent"`, `"snapshots"` or `"branches"`.
-        trunk: with `"branches"`, the number of epochs that all modes share.
+    `trunk` is the number of epochs that all modes share, with `"branches"`.
     """
 
     count: int = 1

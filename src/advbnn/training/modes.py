@@ -15,7 +15,7 @@ import pickle
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,9 +29,9 @@ from advbnn.bayes.protocol import inner_network
 from advbnn.bayes.sample_bank import SampleBank
 from advbnn.bayes.swag import SWAG
 from advbnn.data import Splits
-from advbnn.defenses.defense import OWN, Defense
+from advbnn.defenses.defense import Defense
 from advbnn.display.progress import ProgressBar
-from advbnn.errors import MOST, RunError
+from advbnn.errors import MOST, InUseError, RunError
 from advbnn.files import locked_folder
 from advbnn.machine.processes import ALONE, world
 from advbnn.machine.threads import share_of_threads
@@ -63,7 +63,7 @@ class ModesRun:
     defense: Defense
     plan: ModePlan
     seed: int
-    config: Config | None
+    config: Config
     out: Path | None
     progress: bool
     init: tuple[InitialWeights, ...]  # none, one for all modes, or one for each
@@ -86,14 +86,13 @@ class ModesRun:
         """Train one mode, or resume its training; it starts from the weights of `start`, or else of their folder."""
         plan, seed = self.plan, self.plan.seed_of(name, self.seed)
         before = plan.start_of(name)
-        model = self._fresh(seed, self._init_of(name) if before is None else None)
+        weights = self._init_of(name) if before is None else None
+        model = self._fresh(seed, weights)
         if before is not None:
             model.load_state_dict(_state_to_continue(self.load(before).model if start is None else start))
-        config = self.config
-        if config is not None:
-            defense, weights = plan.defense_of(name, config.defense), self._init_of(name) if before is None else None
-            files = (str(weights),) if isinstance(weights, str | Path) else ()
-            config = replace(config, defense=defense, seed=seed, modes=ModePlan(), init=files)
+        files = (str(weights),) if isinstance(weights, str | Path) else ()
+        described = plan.defense_of(name, self.config.defense)
+        config = replace(self.config, defense=described, seed=seed, modes=ModePlan(), init=files)
         return fit(
             model,
             self.data,
@@ -152,10 +151,11 @@ def fit_modes(
     defense: Defense,
     plan: ModePlan,
     *,
+    built: bool,
     seed: int,
     out: Path | str | None,
     resume: bool,
-    config: Config | None,
+    config: Config,
     device: torch.device | str | None,
     progress: bool,
     init: tuple[InitialWeights, ...],
@@ -168,7 +168,6 @@ def fit_modes(
         # the same for all modes: the examples of one are in no training of another
         data = data.split_validation(fraction=defense.early_stopping.fraction, seed=seed)
     place = torch.device(device) if device is not None else next(net.parameters()).device
-    built = defense.has_built(net, classes=len(data.train.classes), shape=data.train.shape)
     folder = None if out is None else Path(out)
     run = ModesRun(net, built, data, defense, plan, seed, config, folder, progress, init, init_classifier, options)
     if out is None:
@@ -179,7 +178,6 @@ def fit_modes(
         model, noise_std = _combined([results[name] for name in plan.names])
         histories = {name: result.history for name, result in results.items()}
     else:
-        run = replace(run, config=config or _config_of(run))
         _train_all(run, Path(out), resume, place)
         trained = run.load()
         model, noise_std = trained.model, trained.noise_std
@@ -235,12 +233,11 @@ def _wait_for_others(run: ModesRun) -> None:
 
 def _opened(run: ModesRun, out: Path, resume: bool) -> RunFolder:
     """The folder of the whole run, new or checked; the checks of a training are made once, before the first."""
-    assert run.config is not None
     model = run.defense.wrap(copy.deepcopy(run.net))
     device = next(model.parameters()).device
     training = TrainingState(model, run.data.to(device), run.defense, run.seed, "eager", ALONE)
     facts = {**run_facts(training, run.config.init), "processes": world().size}
-    with _locked(out):
+    with locked_folder(out, wait=True):  # another process opens or finishes the run, which takes a moment
         opened = _ModesFolder(out, run.config, facts, resume=resume)
     for note in opened.notes:
         _say(run, opened, note)
@@ -257,23 +254,19 @@ class _ModesFolder(RunFolder):
 
 def _train_in_parallel(run: ModesRun, out: Path, devices: list[str]) -> None:
     """Train the modes that no other process trains, one at a time on each device."""
-    threads = share_of_threads(len(devices))
+    threads, start_of = share_of_threads(len(devices)), run.plan.start_of
     try:
         with tempfile.TemporaryDirectory() as place:  # the data is too large for messages
             file = Path(place) / "run"
             file.write_bytes(pickle.dumps(run))
-            tasks = [Task(run.title(name), _train_task, (file, name), _needs(run, name)) for name in run.plan.trainings]
+            needs = {name: (run.title(before),) if (before := start_of(name)) else () for name in run.plan.trainings}
+            tasks = [Task(run.title(name), _train_task, (file, name), needed) for name, needed in needs.items()]
             results = run_tasks(tasks, devices, threads=threads, log=lambda line: _say(run, None, line))
     except Interrupted as stop:
         raise Interrupted(f"stopped; saved in {out}; continue with --resume (resume=True)", stop.signal) from None
     if results.failed:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in results.failed.items())
         raise RunError(f"{out} is not finished: {reasons}; remove the cause, and continue with --resume (resume=True)")
-
-
-def _needs(run: ModesRun, name: str) -> tuple[str, ...]:
-    before = run.plan.start_of(name)
-    return () if before is None else (run.title(before),)
 
 
 def _train_task(device: str, file: Path, name: str) -> None:
@@ -285,7 +278,7 @@ def _write_all(run: ModesRun, out: Path) -> str:
     """Write all modes as one network; returns what their last metrics say on average."""
     modes, noise_std = _combined([run.load(name) for name in run.plan.names])
     notes = {} if noise_std is None else {NOISE_STD: repr(noise_std)}
-    with _locked(out):
+    with locked_folder(out, wait=True):
         save_weights(modes, out / MODEL, notes, partial(write_sum, out, MODEL))
     last = [read_metrics(out / MODES / name / METRICS)[-1] for name in run.plan.names]
     scores = [key for key in last[0] if key.endswith("_accuracy")]
@@ -296,24 +289,12 @@ def _write_all(run: ModesRun, out: Path) -> str:
 def _claimed(folder: Path) -> Iterator[bool]:
     """Whether this process alone has the lock of a training, within the block."""
     with ExitStack() as stack:
-        yield _enters(stack, locked_folder(folder))
-
-
-def _enters(stack: ExitStack, lock: AbstractContextManager[None]) -> bool:
-    try:
-        stack.enter_context(lock)
-    except RunError:  # another process has it
-        return False
-    return True
-
-
-@contextmanager
-def _locked(out: Path) -> Iterator[None]:
-    """Within the block no other process opens or finishes the whole run; that takes a moment, so wait for it."""
-    with ExitStack() as stack:
-        while not _enters(stack, locked_folder(out)):
-            time.sleep(0.1)
-        yield
+        free = True
+        try:
+            stack.enter_context(locked_folder(folder))
+        except InUseError:
+            free = False
+        yield free
 
 
 def _devices(device: torch.device, processes: int) -> list[str]:
@@ -321,21 +302,6 @@ def _devices(device: torch.device, processes: int) -> list[str]:
     if processes > 1 or str(device) != "cuda":
         return [str(device)]
     return device_list("cuda", jobs=None, pending=MOST)
-
-
-def _config_of(run: ModesRun) -> Config:
-    defense = run.defense if run.built else replace(run.defense, architecture=OWN)
-    chosen = {key: run.options[key] for key in ("engine", "precision")}
-    files = tuple(str(weights) for weights in run.init if isinstance(weights, str | Path))
-    return Config(
-        data=run.data.train.name,
-        seed=run.seed,
-        defense=defense,
-        modes=run.plan,
-        init=files,
-        init_classifier=run.init_classifier,
-        **chosen,
-    )
 
 
 def _state_to_continue(model: nn.Module) -> dict[str, Any]:

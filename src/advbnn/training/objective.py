@@ -32,14 +32,10 @@ class RobustLoss(nn.Module):
     """The robust ELBO of one model, as a module that returns the loss of a batch.
 
     It owns the learned log noise of a Gaussian likelihood. Distributed training wraps it: an update is one forward pass
-    of this module, with any number of weight samples.
+    of this module, with any number of weight samples. `examples` is N, the size of the training set.
 
-    Args:
-        model: the network.
-        objective: the settings of the loss.
-        examples: N, the size of the training set.
-        prior: a prior over the weights of a deterministic network; -log p(w) replaces the KL. Optimization then finds
-            the MAP estimate, and Langevin dynamics samples the posterior.
+    With a `prior` over the weights of a deterministic network, -log p(w) replaces the KL. Optimization then finds the
+    MAP estimate, and Langevin dynamics samples the posterior.
     """
 
     log_noise: nn.Parameter | None

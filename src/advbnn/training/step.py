@@ -17,6 +17,7 @@ from advbnn.attacks.base import Attack
 from advbnn.attacks.oracle import Oracle
 from advbnn.bayes.likelihoods import Categorical, Likelihood
 from advbnn.defenses.defense import Defense
+from advbnn.defenses.published import OneDraw
 from advbnn.modules import evaluating, without_parameter_gradients
 from advbnn.randomness import derive_seed, resample, seeded
 from advbnn.training.averaging import WeightAverage, restored
@@ -78,8 +79,6 @@ class EagerStep:
         """Update the model on one batch.
 
         Args:
-            x: inputs, on the device of the model.
-            y: targets.
             seed: decides all noise of attack, weights and optimizer.
             kl_factor: multiplies alpha / N; see `schedules.kl_factor`.
             share: the weight of this shard's examples; see `RobustLoss`.
@@ -155,17 +154,6 @@ def _cross_entropy(probabilities: Tensor, outputs: Tensor) -> Tensor:
     return functional.cross_entropy(outputs, probabilities, reduction="none")
 
 
-class _Hidden(nn.Module):
-    """A network that is not a submodule, so that an attack cannot switch its mode."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self._model = (model,)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return cast(Tensor, self._model[0](x))
-
-
 @contextmanager
 def _in_attack_mode(model: nn.Module, mode: str, keeps_draw: bool) -> Iterator[nn.Module]:
     """The model for the attack; in mode "train" it uses batch statistics, and its buffers are restored afterwards.
@@ -177,10 +165,10 @@ def _in_attack_mode(model: nn.Module, mode: str, keeps_draw: bool) -> Iterator[n
             yield model
             return
         with evaluating(model), without_parameter_gradients(model):
-            yield _Hidden(model)
+            yield OneDraw(model)
         return
     with restored(model.buffers()), without_parameter_gradients(model):
-        yield _Hidden(model)
+        yield OneDraw(model)
 
 
 class _TermLogits(nn.Module):

@@ -7,6 +7,7 @@ from functools import partial
 from advbnn.evaluation.records import Record, Records
 from advbnn.report import plots
 from advbnn.report.elements import NOTHING, Cell, Figure, Section, Table, percent, percent_range
+from advbnn.report.picture import accuracy_line
 from advbnn.report.select import condition, images_of, labels_of, samples_of
 from advbnn.report.style import Look
 
@@ -35,7 +36,6 @@ _WORDS = {
     "alpha": "Each point is a network trained with another weight alpha of the KL to the prior. A smaller alpha lets "
     "the network fit its training images more closely, and may cost robustness.",
 }
-_FEWEST = 3  # points of a line; a line through two would suggest what lies between
 
 
 def curve_section(
@@ -65,7 +65,8 @@ def _panel_title(record: Record) -> str:
 def _figure(name: str, curve: str, title: str, panel: Sequence[Record], looks: Mapping[str, Look]) -> Figure:
     found = labels_of(panel)
     shown = [look for label, look in looks.items() if label in found]
-    solid = [_line(look, [r for r in panel if r.model.label == look.label]) for look in shown]
+    ordered = sorted(panel, key=_place)
+    solid = [accuracy_line(look, [r for r in ordered if r.model.label == look.label], _place) for look in shown]
     axis = _AXES[curve]
     plotted = plots.Panel(lines=solid, x_label=axis, log=curve in _LOGARITHMIC)
     measured = images_of(panel) if curve == "ensemble" else f"{images_of(panel)}; {samples_of(panel)}"
@@ -82,16 +83,12 @@ def _figure(name: str, curve: str, title: str, panel: Sequence[Record], looks: M
     )
 
 
-def _line(look: Look, points: Sequence[Record]) -> plots.Line:
-    ordered = sorted(points, key=lambda r: r.at or 0.0)
-    low, high = ([100 * r.interval[end] for r in ordered] for end in (0, 1))
-    y = [100 * r.accuracy for r in ordered]
-    style = "solid" if len(ordered) >= _FEWEST else "points"
-    return plots.Line(look=look, x=[r.at or 0.0 for r in ordered], y=y, low=low, high=high, style=style)
+def _place(record: Record) -> float:
+    return record.at or 0.0
 
 
 def _numbers(name: str, caption: str, axis: str, panel: Sequence[Record], shown: Sequence[Look]) -> Table:
-    cells = {(r.at or 0.0, r.model.label): Cell(percent(r.accuracy), percent_range(*r.interval)) for r in panel}
+    cells = {(_place(r), r.model.label): Cell(percent(r.accuracy), percent_range(*r.interval)) for r in panel}
     positions = sorted({position for position, _ in cells})
     rows = [[Cell(f"{at:.4g}"), *(cells.get((at, look.label), NOTHING) for look in shown)] for at in positions]
     return Table(name=name, caption=caption, columns=[axis, *(look.title for look in shown)], rows=rows)
