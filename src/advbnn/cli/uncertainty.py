@@ -69,24 +69,24 @@ def _show(records: "Records") -> None:
     from rich.table import Table
 
     from advbnn.cli.common import console
+    from advbnn.report.select import condition
 
     scores = Table("images", "accuracy", "NLL", "Brier", "ECE", "AURC", box=None)
     detected = Table("AUROC against clean images", "entropy", "mutual information", "entropy, successful", box=None)
     abstaining = Table("abstaining", "classified", "accuracy", "wrong, undetected", box=None)
     for record in records:
-        radius = "" if record.threat is None else f" at {record.threat.norm} {record.threat.eps:.4g}"
-        details = record.details
+        name, details = condition(record), record.details
         if record.kind == "uncertainty":
-            cells = (f"{details[name]['mean']:.3f}" for name in ("nll", "brier", "ece", "aurc"))
-            scores.add_row(record.name + radius, f"{record.accuracy:.1%}", *cells)
+            cells = (f"{details[key]['mean']:.3f}" for key in ("nll", "brier", "ece", "aurc"))
+            scores.add_row(name, f"{record.accuracy:.1%}", *cells)
         else:
-            cells = (f"{details['auroc'][name]['mean']:.3f}" for name in ("entropy", "mutual_information"))
+            cells = (f"{details['auroc'][key]['mean']:.3f}" for key in ("entropy", "mutual_information"))
             successes = details.get("auroc_of_successes")
-            detected.add_row(record.name + radius, *cells, f"{successes['entropy']['mean']:.3f}" if successes else "-")
+            detected.add_row(name, *cells, f"{successes['entropy']['mean']:.3f}" if successes else "-")
             for row in details.get("abstention", ()):
                 if row["coverage"] == COVERAGE:
-                    numbers = (row[name] for name in ("classified", "accuracy", "undetected"))
-                    abstaining.add_row(record.name + radius, *(f"{n['mean']:.1%}" if n else "-" for n in numbers))
+                    numbers = (row[key] for key in ("classified", "accuracy", "undetected"))
+                    abstaining.add_row(name, *(f"{n['mean']:.1%}" if n else "-" for n in numbers))
     tables = [table for table in (scores, detected, abstaining) if table.row_count]
     console().print(*tables, sep="\n")
     if abstaining.row_count:

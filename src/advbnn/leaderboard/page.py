@@ -8,12 +8,12 @@ from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
 
-from advbnn.errors import MissingPackageError
 from advbnn.files import write_atomically
 from advbnn.leaderboard.entry import Accuracy, Entry, to_json
 from advbnn.leaderboard.tables import CAPTION, COLUMNS, NUMBERS, dumbbells, numbers, ranked, table, threat_words, to_csv
 from advbnn.report.dumbbells import LOOKS, Dumbbell, dumbbells_png, dumbbells_svg
 from advbnn.report.elements import percent, percent_range
+from advbnn.report.render import filled
 
 TITLE = "Randomized defences, audited"
 
@@ -37,40 +37,29 @@ def markdown(entries: Sequence[Entry]) -> str:
 
 def html(entries: Sequence[Entry]) -> str:
     """The page."""
-    try:
-        import jinja2
-    except ImportError as error:
-        raise MissingPackageError("the page needs jinja2: pip install 'advbnn[report]'") from error
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
     own, report = files("advbnn.leaderboard"), files("advbnn.report")
     script = own.joinpath("page.js").read_text("utf-8")
     by_id = {entry.id: entry for entry in entries}
     figures = _figures(entries)
-    return (
-        environment.from_string(own.joinpath("page.html.j2").read_text("utf-8"))
-        .render(
-            title=TITLE,
-            entries=ranked(entries),
-            by_id=by_id,
-            columns=COLUMNS,
-            number_columns=NUMBERS,
-            caption=CAPTION,
-            figures={name: (group, dumbbells_svg(name, dumbbells(group))) for name, group in figures.items()},
-            alt=_alt,
-            numbers=lambda entry: numbers(entry, by_id),
-            threat=threat_words,
-            accuracy=_accuracy,
-            percent=percent,
-            settings=_settings,
-            looks=LOOKS,
-            style=report.joinpath("style.css").read_text("utf-8") + own.joinpath("page.css").read_text("utf-8"),
-            script=script,
-            script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        )
-        .strip()
-        + "\n"
+    return filled(
+        own.joinpath("page.html.j2").read_text("utf-8"),
+        title=TITLE,
+        entries=ranked(entries),
+        by_id=by_id,
+        columns=COLUMNS,
+        number_columns=NUMBERS,
+        caption=CAPTION,
+        figures={name: (group, dumbbells_svg(name, dumbbells(group))) for name, group in figures.items()},
+        alt=_alt,
+        numbers=lambda entry: numbers(entry, by_id),
+        threat=threat_words,
+        accuracy=_accuracy,
+        percent=percent,
+        settings=_settings,
+        looks=LOOKS,
+        style=report.joinpath("style.css").read_text("utf-8") + own.joinpath("page.css").read_text("utf-8"),
+        script=script,
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
 
 

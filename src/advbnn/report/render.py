@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from advbnn.errors import MissingPackageError
 from advbnn.evaluation.records import Record, Records
@@ -48,20 +49,23 @@ def write_report(
 
 def html(contents: Contents, images: Images) -> str:
     """The report as a page."""
-    try:
-        import jinja2
-    except ImportError as error:
-        raise MissingPackageError("a report needs jinja2: pip install 'advbnn[report]'") from error
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
-    environment.filters["data_uri"] = data_uri
     page, style = (
         files("advbnn.report").joinpath(name).read_text("utf-8") for name in ("template.html.j2", "style.css")
     )
-    template = environment.from_string(page)
     models = {look.title: look for look in contents.looks.values()}
-    return template.render(report=contents, images=images, style=style, models=models).strip() + "\n"
+    return filled(page, report=contents, images=images, style=style, models=models, data_uri=data_uri)
+
+
+def filled(template: str, **values: Any) -> str:
+    """A page from a Jinja template."""
+    try:
+        import jinja2
+    except ImportError as error:
+        raise MissingPackageError("a page needs jinja2: pip install 'advbnn[report]'") from error
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    return environment.from_string(template).render(**values).strip() + "\n"
 
 
 def markdown(contents: Contents, images: Images) -> str:
