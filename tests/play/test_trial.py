@@ -51,6 +51,15 @@ def test_a_deterministic_network_has_one_answer() -> None:
     torch.testing.assert_close(answer.interval[:, 0], answer.interval[:, 1], atol=1e-6, rtol=0)
 
 
+def test_a_single_sample_has_an_interval_if_the_network_is_random() -> None:
+    alone, random = (
+        trial(Network(label="x", model=model, reference=IMAGES, samples=1), IMAGES[0], THREAT).before
+        for model in (net(), bnn())
+    )
+    assert alone.deterministic and torch.equal(alone.interval[:, 0], alone.mean)
+    assert not random.deterministic and random.interval.tolist() == [[0.0, 1.0]] * 10  # one sample says nothing of it
+
+
 def test_the_mean_over_all_members_has_no_interval() -> None:
     two = Modes([net(), net()])
     answer = trial(Network(label="modes", model=two, reference=IMAGES, samples=5), IMAGES[0], THREAT).before

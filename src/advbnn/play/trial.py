@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from advbnn.attacks import registry
 from advbnn.attacks.threat import Threat
-from advbnn.bayes.prediction import Prediction, predict, sampled_log_probs
+from advbnn.bayes.prediction import Prediction, passes_needed, predict, sampled_log_probs
 from advbnn.evaluation.abstention import threshold
 from advbnn.evaluation.intervals import mean_interval
-from advbnn.modules import device_of, dtype_of
-from advbnn.randomness import crafting_seed
+from advbnn.modules import device_of, dtype_of, evaluating
+from advbnn.randomness import crafting_seed, with_fresh_state
 
 ATTACKS = {
     "pgd": "PGD",
@@ -44,6 +44,12 @@ class Network:
     def entropies(self) -> Tensor:
         """The entropy of the prediction for each reference image, [n]."""
         return torch.cat([self.predict(x).entropy for x in self.reference.split(_BATCH)])
+
+    @functools.cached_property
+    def deterministic(self) -> bool:
+        """Whether the network is not random; one weight sample would not show it."""
+        with evaluating(self.model):
+            return passes_needed(with_fresh_state(self.model), self._prepared(self.reference[:2]), samples=20) == 1
 
     def predict(self, x: Tensor) -> Prediction:
         """The prediction for a batch, always of the ensemble that `advbnn predict` has by default."""
@@ -77,6 +83,7 @@ class Answer:
         interval: the 95 % interval of each mean, from the standard error over weight samples, [classes, 2].
         entropy: of the mean, in nats; `mutual_information` is the part that is disagreement between weight samples.
         abstains: whether the entropy is above the threshold.
+        deterministic: whether all samples are the same, as of a network without random weights.
     """
 
     label: int
@@ -86,11 +93,7 @@ class Answer:
     entropy: float
     mutual_information: float
     abstains: bool
-
-    @property
-    def deterministic(self) -> bool:
-        """Whether all samples are the same, as of a network without random weights."""
-        return bool((self.samples == self.samples[:1]).all())
+    deterministic: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -147,7 +150,8 @@ def _answer(network: Network, image: Tensor, limit: float) -> Answer:
     found, samples = network.predict(image[None]), network.sample_probs(image).double().cpu()
     mean = found.probs[0].double().cpu()
     # a mean over all members of a posterior has no sampling error
-    ends = [(m, m) if found.exact else mean_interval(p) for m, p in zip(mean.tolist(), samples.T, strict=True)]
+    certain = found.exact or network.deterministic
+    ends = [(m, m) if certain else mean_interval(p) for m, p in zip(mean.tolist(), samples.T, strict=True)]
     entropy = found.entropy[0].item()
     return Answer(
         label=int(found.label[0]),
@@ -157,4 +161,5 @@ def _answer(network: Network, image: Tensor, limit: float) -> Answer:
         entropy=entropy,
         mutual_information=found.mutual_information[0].item(),
         abstains=entropy > limit,
+        deterministic=network.deterministic,
     )
