@@ -211,15 +211,29 @@ def test_a_mode_that_another_process_trains_is_left_to_it(
         stopped_after(3, patched)
         train(digits, value, modes=3, out=out)
 
-    def killed(run: modes_module.ModesRun) -> None:
+    def killed(run: modes_module.ModesRun, said: list[str]) -> list[str]:
         """The other process is killed while this one waits for it."""
         assert [run.finished(name) for name in run.plan.names] == [False, True, True]
         claim.close()
+        return said
 
     monkeypatch.setattr(modes_module, "_wait_for_others", killed)
     assert claim.enter_context(modes_module._claimed(out / "modes" / "claims" / "0"))
     model = train(digits, value, modes=3, out=out, resume=True).model
     assert same(model, train(digits, value, modes=3).model)
+
+
+def test_what_is_waited_for_is_said_once(
+    digits: Splits[ImageSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    looks, claim, out = iter(range(5)), ExitStack(), tmp_path / "run"
+    with monkeypatch.context() as patched, pytest.raises(Interrupted):
+        stopped_after(3, patched)
+        train(digits, quick("none"), modes=2, out=out)
+    monkeypatch.setattr("advbnn.training.modes.time.sleep", lambda _: claim.close() if next(looks) == 3 else None)
+    claim.enter_context(modes_module._claimed(out / "modes" / "claims" / "0"))
+    train(digits, quick("none"), modes=2, out=out, resume=True, progress=True)
+    assert capsys.readouterr().err.count("waiting for other processes") == 1
 
 
 def test_two_processes_train_each_mode_together(tmp_path: Path) -> None:

@@ -215,20 +215,24 @@ def _train_all(run: ModesRun, out: Path, resume: bool, device: torch.device) -> 
                 run.train(name, device)
     elif len(devices) > 1:
         _train_in_parallel(run, out, devices)
+    said: list[str] = []
     while processes.size == 1 and not all(map(run.finished, plan.trainings)):
         trained = [run.train_unless_taken(name, device) for name in plan.trainings]
         if not any(trained) and not all(map(run.finished, plan.trainings)):
-            _wait_for_others(run)
+            said = _wait_for_others(run, said)
     if opened is not None:
         notes = _write_all(run, out)
         _say(run, opened, f"finished: {plan.count} modes in {out}{notes}")
     processes.any(False)  # until the file is there
 
 
-def _wait_for_others(run: ModesRun) -> None:
+def _wait_for_others(run: ModesRun, said: list[str]) -> list[str]:
+    """Waits a moment; returns what it waits for, which is not said again."""
     taken = [run.title(name) for name in run.plan.trainings if not run.finished(name)]
-    _say(run, None, f"waiting for other processes, which train {', '.join(taken)}")
+    if taken != said:
+        _say(run, None, f"waiting for other processes, which train {', '.join(taken)}")
     time.sleep(SECONDS_BETWEEN_LOOKS)
+    return taken
 
 
 def _opened(run: ModesRun, out: Path, resume: bool) -> RunFolder:
