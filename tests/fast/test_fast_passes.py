@@ -1,5 +1,6 @@
 """Padded batches against the network itself, for the same noise; and gradients in a lower precision."""
 
+import copy
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -149,6 +150,11 @@ def test_members_are_accelerated_alike() -> None:
     fast = accelerate(Modes([network(), bayesianize(network())]).eval(), "compile", gradients="bf16", batch_size=8)
     assert [part._batch_size for part in fast.components] == [8, 8]
     assert rough_gradients(fast)
+    # one memory for all graphs, and another one for those of a copy
+    first, second = fast.components
+    assert first._memory is second._memory
+    first, second = copy.deepcopy(fast).components
+    assert first._memory is second._memory is not fast.components[0]._memory
 
 
 @pytest.mark.filterwarnings("ignore::advbnn.evaluation.accuracy.SmallSampleWarning")
