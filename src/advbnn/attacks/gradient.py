@@ -1,7 +1,8 @@
 """The loss of a network averaged over weight samples, and its gradient with respect to the input.
 
 Only input gradients are computed, never weight gradients. Averages over weight samples need the memory of one sample:
-the graph of a sample is freed before the next one is built.
+the graph of a sample is freed before the next one is built. Those of all members of a finite support are kept for the
+loss of their mean if they are small.
 """
 
 import math
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from advbnn.attacks.losses import Objective
+from advbnn.bayes.activations import outputs_of
 from advbnn.errors import ArgumentError
 from advbnn.randomness import seeded
 
@@ -70,7 +72,8 @@ def input_gradient(network: Network, x: Tensor, y: Tensor, objective: Objective,
     With `average="loss"` this is the gradient of (1/K) sum_k loss(f_k(x), y): one pass over the samples. The loss of
     a mean, log (1/K) sum_k p_k or (1/K) sum_k z_k, couples the samples: a first pass without a graph computes the
     mean, a second pass repeats the same samples and backpropagates the derivative at that mean, and the term of each
-    sample if the objective has one. Both are exact.
+    sample if the objective has one. Both are exact. Networks that are not random need no second pass if the activations
+    of the first one can be kept, see `outputs_of`.
     """
     return expected_gradient([network] * eot, x, y, objective)
 
@@ -95,7 +98,7 @@ def expected_gradient(
         return _differentiate(single(networks[0]), x)
     shares = [1.0] * len(networks) if weights is None else weights
     if objective.average != "loss":
-        return _gradient_of_loss_of_mean(networks, x, y, objective, shares)
+        return _gradient_of_loss_of_mean(networks, x, y, objective, shares, random=weights is None)
     mean, values, gradient = _Mean(log_scale=objective.classifies), torch.zeros(()), torch.zeros_like(x)
     for network, weight in zip(networks, shares, strict=True):
         sample = _differentiate(single(network), x)
@@ -133,31 +136,33 @@ class _Mean:
 
 
 def _gradient_of_loss_of_mean(
-    networks: Sequence[Network], x: Tensor, y: Tensor, objective: Objective, weights: Sequence[float]
+    networks: Sequence[Network], x: Tensor, y: Tensor, objective: Objective, weights: Sequence[float], random: bool
 ) -> LossGradient:
     # from the current stream, so that a seeded attack stays reproducible
     seed = int(torch.randint(2**62, ()).item())
+    leaf = x.detach().requires_grad_()
+    with torch.enable_grad():
+        kept = [] if random else outputs_of(networks, leaf)
     with torch.no_grad(), seeded(seed, x.device):
-        values, mean = mean_loss((network(x) for network in networks), y, objective, weights)
+        values, mean = mean_loss(kept or (network(x) for network in networks), y, objective, weights)
     slope = _differentiate(lambda z: LossValue(objective(z, y), z), mean).gradient
     # a class with a logit of -inf has no share: exp(-inf - 0), not exp(-inf + inf)
     level = mean.masked_fill(mean == -torch.inf, 0)
 
-    def share(network: Network) -> Callable[[Tensor], LossValue]:
-        def value(z: Tensor) -> LossValue:
-            output = network(z)
-            if objective.average == "logits":
-                share_of_mean = (output * slope).reshape(len(z), -1).sum(1)
-            else:  # d(log mean p) / d(log p_k) = p_k / sum_j p_j, with every probability on the log scale
-                share_of_mean = ((output.log_softmax(1) - level).exp() * slope).sum(1)
-            return LossValue(share_of_mean + objective.of_sample(output, y), output)
+    def share(output: Tensor) -> Tensor:
+        if objective.average == "logits":
+            share_of_mean = (output * slope).reshape(len(output), -1).sum(1)
+        else:  # d(log mean p) / d(log p_k) = p_k / sum_j p_j, with every probability on the log scale
+            share_of_mean = ((output.log_softmax(1) - level).exp() * slope).sum(1)
+        return share_of_mean + objective.of_sample(output, y)
 
-        return value
-
-    gradient = torch.zeros_like(x)
-    with seeded(seed, x.device):
-        for network, weight in zip(networks, weights, strict=True):
-            gradient += weight * _differentiate(share(network), x).gradient
+    gradient, pairs = torch.zeros_like(x), list(zip(networks, weights, strict=True))
+    with torch.enable_grad(), seeded(seed, x.device):
+        # the last one first, as a CUDA graph has the activations of its latest pass; samples in their order
+        for network, weight in pairs if random else reversed(pairs):
+            term = weight * share(kept.pop() if kept else network(leaf)).sum()
+            _check_differentiable(term)
+            gradient += torch.autograd.grad(term, leaf)[0]
     return LossGradient(values, mean, gradient / sum(weights))
 
 

@@ -83,6 +83,7 @@ class Oracle:
         networks, weights = self._passes(eot)
         found = expected_gradient(networks, x, y, objective, weights)
         passes = len(networks)
+        # a mean is counted as a pass of its own, also where its activations were kept for the gradient
         self._count(passes if passes == 1 or objective.average == "loss" else 2 * passes, active)
         self._watch(found.gradient, active)
         return found

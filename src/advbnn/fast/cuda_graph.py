@@ -40,6 +40,11 @@ class GraphMemory:
             self._first[device] = graph
         return self._first[device].pool()
 
+    def release(self) -> None:
+        """Begin anew; what graphs have now is released with the last of them."""
+        self._first.clear()
+        self._fixed.clear()
+
     def fixed(self, name: str, like: Tensor) -> Tensor:
         """Memory outside of the pool, for what is copied into and out of graphs."""
         key = name, like.shape, like.stride(), like.dtype, like.device

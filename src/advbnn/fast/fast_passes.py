@@ -128,7 +128,10 @@ class FastPasses:
         if reason is not None:
             log.info("running batches of shape %s eagerly: %s", tuple(x.shape), reason)
             self._failed.add(key)
-            if permanent and not self.passes:
+            if not permanent:
+                self.passes.clear()  # the eager pass needs the memory
+                self._memory.release()
+            elif not self.passes:
                 self.engine = "eager"
             return
         self.passes[key] = built
