@@ -107,6 +107,18 @@ def test_the_budget_counts_every_network() -> None:
     assert count(needed - 1) == 5
 
 
+def test_gradients_of_weights_are_not_lost() -> None:
+    nets = [nn.Linear(5, 4).double() for _ in range(2)]
+    for x in (X, X.clone().requires_grad_(), X.clone().requires_grad_() * 1):
+        sum(outputs_of(nets, x, budget=0)).sum().backward()
+    for net in nets:
+        torch.testing.assert_close(net.weight.grad, 3 * X.sum(0).expand(4, 5))
+    nn.ModuleList(nets).requires_grad_(False)
+    leaf = X.clone().requires_grad_()
+    sum(outputs_of(nets, leaf * 2, budget=0)).sum().backward()
+    torch.testing.assert_close(leaf.grad, 2 * sum(net.weight.sum(0) for net in nets).expand(6, 5))
+
+
 def test_other_transforms_and_changes_in_place() -> None:
     nets = [nn.Linear(5, 4).double() for _ in range(2)]
 
