@@ -2,7 +2,7 @@
 
     python benchmarks/members.py --members 1 5 10 --out benchmarks/records/members-h200.json
 
-Weights and images are random. `average` is what is averaged over the members, the loss or the probability. Peaks are
+Weights and images are random. An objective is a loss and what is averaged over the members. Peaks are
 since the mixture was built, set-up included; `held_gib` is what stays reserved afterwards. `difference` is the distance
 of the gradient from the eager one, relative to its norm.
 """
@@ -26,12 +26,12 @@ SETUP = 5
 
 
 def main() -> None:
-    """One row for each number of members, average and engine."""
+    """One row for each number of members, objective and engine."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--members", type=int, nargs="+", default=[1, 5, 10])
     parser.add_argument("--network", choices=SIZES, default="resnet18")
     parser.add_argument("--images", type=int, default=1000, help="in one batch")
-    parser.add_argument("--averages", nargs="+", choices=["loss", "probability"], default=["loss", "probability"])
+    parser.add_argument("--objectives", nargs="+", default=["ce/loss", "ce/probability", "dlr/probability"])
     parser.add_argument("--engines", nargs="+", default=["auto"])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path)
@@ -39,19 +39,21 @@ def main() -> None:
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = True
     rows = Rows(options.out, network=options.network, weights="random", images="random", tf32=True)
     for count in options.members:
-        for average in options.averages:
+        for objective in options.objectives:
             for engine in options.engines:
-                rows.add({"members": count, "average": average, **measure(count, average, engine, options)})
+                rows.add({"members": count, "objective": objective, **measure(count, objective, engine, options)})
 
 
-def measure(count: int, average: str, engine: str, options: argparse.Namespace) -> dict[str, Any]:
+def measure(count: int, name: str, engine: str, options: argparse.Namespace) -> dict[str, Any]:
     """One row."""
     torch.manual_seed(0)
     side, device = SIZES[options.network], best_device()
     nets = [models.build(options.network, classes=10, image_size=side) for _ in range(count)]
     model = Modes(nets).to(device).eval().requires_grad_(False)
     x = torch.rand(options.images, 3, side, side, device=device)
-    y, objective = torch.randint(10, (len(x),), device=device), Objective(average=average)
+    y = torch.randint(10, (len(x),), device=device)
+    loss, _, average = name.partition("/")
+    objective = Objective(loss=loss, average=average)
     reset_peak_memory()
     fast = accelerate(model, engine)
 
