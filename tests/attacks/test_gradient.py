@@ -114,6 +114,20 @@ def test_one_graph_is_alive_at_a_time(average):
     assert len(watched.graphs) == K and max(watched.alive) == 0
 
 
+@pytest.mark.parametrize("weights", [None, [0.4, 0.3, 0.2, 0.1]])
+def test_the_cross_entropy_of_a_mean_needs_one_pass(weights):
+    torch.manual_seed(0)
+    nets, (x, y) = [Watched(nn.Linear(5, 4).double()) for _ in range(4)], examples()
+    found = expected_gradient(nets, x, y, Objective(average="probability"), weights)
+    assert [len(net.alive) for net in nets] == [1] * 4
+    certain = [lambda z, level=level: torch.stack([level * z[:, 0], -1e4 + 0 * z[:, 0]], 1) for level in (1, 3)]
+    lost = expected_gradient(certain, x, torch.ones_like(y), Objective(average="probability"))
+    # p_k = exp(-1e4 - k x), far below the smallest number: the largest of them has all of the share, up to exp(-2 x)
+    odds = torch.exp(-2 * x[:, 0])
+    torch.testing.assert_close(lost.gradient[:, 0], (1 + 3 * odds) / (1 + odds))
+    assert found.gradient.isfinite().all() and not lost.gradient[:, 1:].any()
+
+
 @pytest.mark.parametrize(("loss", "average"), CLASSIFYING)
 def test_the_mean_over_a_finite_support_is_weighted_and_exact(loss, average):
     torch.manual_seed(0)

@@ -1,6 +1,7 @@
 """Forward passes captured as CUDA graphs against the network itself, for the same noise."""
 
 import copy
+import gc
 import logging
 from collections.abc import Callable
 
@@ -11,8 +12,12 @@ from torch.nn import functional
 
 from accelerated_nets import ATTACK, CALLS, NETWORKS, DataDependent, assert_same, batch, network, pairs, results
 from advbnn.attacks import APGD
+from advbnn.attacks.gradient import expected_gradient
+from advbnn.attacks.losses import Objective
 from advbnn.attacks.threat import Threat
+from advbnn.bayes.modes import Modes
 from advbnn.bayes.prediction import Ensemble
+from advbnn.bayes.protocol import members
 from advbnn.bayes.sample_bank import SampleBank
 from advbnn.evaluation.accuracy import evaluate
 from advbnn.fast.acceleration import accelerate
@@ -74,6 +79,87 @@ def test_backward_passes_may_come_late_and_in_any_order(exact: None) -> None:
         log_probs = Ensemble(network_, samples=4, seed=2)(leaf)
         gradients.append(torch.autograd.grad(functional.nll_loss(log_probs, y), leaf)[0])
     torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5 * float(gradients[0].abs().amax()) + 1e-8)
+
+
+@needs_gpu
+def test_gradients_of_several_outputs_of_one_pass(exact: None) -> None:
+    """A backward pass overwrites the activations, so the next one needs them again."""
+    model, fast, x, _ = on_gpu("bayesian")
+    found = []
+    for network_ in (model, fast):
+        for seed in range(CALLS):
+            with seeded(seed, x.device):
+                leaf = x.clone().requires_grad_()
+                columns = network_(leaf).unbind(1)[:4]
+                found.append([torch.autograd.grad(one.sum(), leaf, retain_graph=True)[0] for one in columns])
+    assert fast.engine == "graph"
+    for expected, gradients in zip(found[:CALLS], found[CALLS:], strict=True):
+        for a, b in zip(gradients, expected, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5 * float(b.abs().amax()))
+
+
+def mixture(count: int, make: Callable[[], nn.Module] = network) -> Modes:
+    nets = [make() for _ in range(count)]
+    with torch.no_grad():
+        for number, net in enumerate(nets):
+            for parameter in net.parameters():
+                parameter.mul_(1 + 0.1 * number)
+    return Modes(nets, range(1, count + 1)).eval()
+
+
+@needs_gpu
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_members_that_share_memory_equal_the_mixture(count: int, exact: None) -> None:
+    model = mixture(count).cuda()
+    fast, (x, y) = accelerate(model), (t.cuda() for t in batch())
+    for average, loss in (("loss", "ce"), ("probability", "ce"), ("probability", "dlr")):
+        objective = Objective(loss=loss, average=average)
+        for _ in range(CALLS):
+            eager, captured = (
+                expected_gradient([one.net for one in found], x, y, objective, [one.weight for one in found])
+                for found in (model.members(), members(fast))
+            )
+            for a, b in zip(captured, eager, strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5 * float(b.abs().amax()))
+    # the passes of all members before the first backward pass
+    leaf = x.clone().requires_grad_()
+    gradients = [torch.autograd.grad(functional.nll_loss(Ensemble(one)(leaf), y), leaf)[0] for one in (model, fast)]
+    torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5 * float(gradients[0].abs().amax()))
+    assert all(one.net.engine == "graph" for one in members(fast))
+
+
+@needs_gpu
+def test_random_members_share_memory_too(exact: None) -> None:
+    model = mixture(3, NETWORKS["bayesian"]).cuda()
+    x, y = (t.cuda() for t in batch())
+    fast = accelerate(model)
+    for part, plain in zip(fast.components, model.net, strict=True):
+        assert_same(plain, part, x, y)
+    assert_same(model, fast, x, y)
+
+
+@needs_gpu
+def test_memory_does_not_grow_with_the_number_of_members() -> None:
+    """Ten members need less than twice the memory of one; of their own, they would need ten times as much."""
+    x = torch.rand(512, 3, 32, 32, device="cuda")
+
+    def reserved(count: int) -> int:
+        def make() -> nn.Module:
+            head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
+            return nn.Sequential(nn.Conv2d(3, 64, 3), nn.Tanh(), nn.Conv2d(64, 64, 3), nn.Tanh(), head)
+
+        fast = accelerate(Modes([make() for _ in range(count)]).cuda().eval())
+        gc.collect()
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_reserved()
+        for member in members(fast):
+            for _ in range(CALLS):
+                leaf = x.clone().requires_grad_()
+                torch.autograd.grad(member.net(leaf).sum(), leaf)
+        torch.cuda.empty_cache()
+        return torch.cuda.memory_reserved() - before
+
+    assert reserved(10) < 2 * reserved(1)
 
 
 @needs_gpu

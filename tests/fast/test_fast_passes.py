@@ -1,5 +1,6 @@
 """Padded batches against the network itself, for the same noise; and gradients in a lower precision."""
 
+import copy
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -19,6 +20,7 @@ from advbnn.evaluation.audit.attack_suite import LEVELS
 from advbnn.evaluation.audit.history import look_back
 from advbnn.evaluation.audit.worst_case import audit
 from advbnn.fast.acceleration import accelerate, rough_gradients
+from advbnn.fast.cuda_graph import Forward, GraphMemory
 from advbnn.fast.fast_passes import FastPasses, ladder, padded
 from advbnn.randomness import seeded
 from trained_nets import bnn, digits, net
@@ -149,6 +151,33 @@ def test_members_are_accelerated_alike() -> None:
     fast = accelerate(Modes([network(), bayesianize(network())]).eval(), "compile", gradients="bf16", batch_size=8)
     assert [part._batch_size for part in fast.components] == [8, 8]
     assert rough_gradients(fast)
+    # one memory for all graphs, and another one for those of a copy
+    first, second = fast.components
+    assert first._memory is second._memory
+    first, second = copy.deepcopy(fast).components
+    assert first._memory is second._memory is not fast.components[0]._memory
+
+
+def test_a_pass_that_exceeds_the_memory_gives_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(passes: FastPasses) -> Forward:
+        if not passes.passes:
+            return passes._fused
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(FastPasses, "_compile", build)
+    memory = GraphMemory()
+    kept = memory.fixed("x", torch.ones(2))
+    assert memory.fixed("x", torch.ones(2)) is kept
+    model, (x, _) = network().eval(), batch()
+    fast = accelerate(model, "compile", memory=memory)
+    with torch.no_grad():
+        for size in (8, 4, 8):
+            for _ in range(CALLS):
+                torch.testing.assert_close(fast(x[:size]), model(x[:size]), rtol=1e-4, atol=1e-5)
+            (passes,) = fast._fast[1].values()
+            assert len(passes.passes) == (size == 8)
+    assert fast.engine == "compile"
+    assert memory.fixed("x", torch.ones(2)) is not kept
 
 
 @pytest.mark.filterwarnings("ignore::advbnn.evaluation.accuracy.SmallSampleWarning")

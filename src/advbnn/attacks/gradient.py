@@ -1,7 +1,8 @@
 """The loss of a network averaged over weight samples, and its gradient with respect to the input.
 
 Only input gradients are computed, never weight gradients. Averages over weight samples need the memory of one sample:
-the graph of a sample is freed before the next one is built.
+the graph of a sample is freed before the next one is built. Those of all members of a finite support are kept for the
+loss of their mean if they are small.
 """
 
 import math
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from advbnn.attacks.losses import Objective
+from advbnn.bayes.activations import outputs_of
 from advbnn.errors import ArgumentError
 from advbnn.randomness import seeded
 
@@ -70,7 +72,8 @@ def input_gradient(network: Network, x: Tensor, y: Tensor, objective: Objective,
     With `average="loss"` this is the gradient of (1/K) sum_k loss(f_k(x), y): one pass over the samples. The loss of
     a mean, log (1/K) sum_k p_k or (1/K) sum_k z_k, couples the samples: a first pass without a graph computes the
     mean, a second pass repeats the same samples and backpropagates the derivative at that mean, and the term of each
-    sample if the objective has one. Both are exact.
+    sample if the objective has one. Both are exact. One pass is enough for the cross-entropy of the mean probability,
+    and for networks that are not random if the activations of the first one can be kept, see `outputs_of`.
     """
     return expected_gradient([network] * eot, x, y, objective)
 
@@ -94,8 +97,10 @@ def expected_gradient(
     if len(networks) == 1:
         return _differentiate(single(networks[0]), x)
     shares = [1.0] * len(networks) if weights is None else weights
+    if objective.needs_mean:
+        return _gradient_of_loss_of_mean(networks, x, y, objective, shares, random=weights is None)
     if objective.average != "loss":
-        return _gradient_of_loss_of_mean(networks, x, y, objective, shares)
+        return _gradient_of_cross_entropy_of_mean([single(network) for network in networks], x, y, objective, shares)
     mean, values, gradient = _Mean(log_scale=objective.classifies), torch.zeros(()), torch.zeros_like(x)
     for network, weight in zip(networks, shares, strict=True):
         sample = _differentiate(single(network), x)
@@ -132,32 +137,63 @@ class _Mean:
         return self._sum - math.log(self.total) if self._log_scale else self._sum / self.total
 
 
-def _gradient_of_loss_of_mean(
-    networks: Sequence[Network], x: Tensor, y: Tensor, objective: Objective, weights: Sequence[float]
+def _gradient_of_cross_entropy_of_mean(
+    passes: Sequence[Callable[[Tensor], LossValue]],
+    x: Tensor,
+    y: Tensor,
+    objective: Objective,
+    weights: Sequence[float],
 ) -> LossGradient:
+    """-log sum_k w_k p_k has the gradient sum_k c_k grad(-log p_k) with c_k = w_k p_k / sum_j w_j p_j, p_k that of y.
+
+    It is a running mean, so that every sample is run once, and the graph of one is alive at a time.
+    """
+    mean, gradient = _Mean(log_scale=True), torch.zeros_like(x)
+    total = torch.full((len(x),), -torch.inf, device=x.device)
+    with seeded(_fresh_seed(), x.device):
+        for run, weight in zip(passes, weights, strict=True):
+            sample = _differentiate(run, x)
+            mean.add(sample.prediction, weight)
+            log_p = sample.values if objective.targeted else -sample.values
+            new = log_p + math.log(weight)
+            share = (new - total).sigmoid().masked_fill(new == -torch.inf, 0)  # of the samples so far
+            gradient = torch.lerp(gradient, sample.gradient, share.to(x.dtype).view(-1, *[1] * (x.ndim - 1)))
+            total = torch.logaddexp(total, new)
+    prediction = mean.result()
+    return LossGradient(objective(prediction, y), prediction, gradient)
+
+
+def _fresh_seed() -> int:
     # from the current stream, so that a seeded attack stays reproducible
-    seed = int(torch.randint(2**62, ()).item())
+    return int(torch.randint(2**62, ()).item())
+
+
+def _gradient_of_loss_of_mean(
+    networks: Sequence[Network], x: Tensor, y: Tensor, objective: Objective, weights: Sequence[float], random: bool
+) -> LossGradient:
+    seed, leaf = _fresh_seed(), x.detach().requires_grad_()
+    with torch.enable_grad():
+        kept = [] if random else outputs_of(networks, leaf)
     with torch.no_grad(), seeded(seed, x.device):
-        values, mean = mean_loss((network(x) for network in networks), y, objective, weights)
+        values, mean = mean_loss(kept or (network(x) for network in networks), y, objective, weights)
     slope = _differentiate(lambda z: LossValue(objective(z, y), z), mean).gradient
     # a class with a logit of -inf has no share: exp(-inf - 0), not exp(-inf + inf)
     level = mean.masked_fill(mean == -torch.inf, 0)
 
-    def share(network: Network) -> Callable[[Tensor], LossValue]:
-        def value(z: Tensor) -> LossValue:
-            output = network(z)
-            if objective.average == "logits":
-                share_of_mean = (output * slope).reshape(len(z), -1).sum(1)
-            else:  # d(log mean p) / d(log p_k) = p_k / sum_j p_j, with every probability on the log scale
-                share_of_mean = ((output.log_softmax(1) - level).exp() * slope).sum(1)
-            return LossValue(share_of_mean + objective.of_sample(output, y), output)
+    def share(output: Tensor) -> Tensor:
+        if objective.average == "logits":
+            share_of_mean = (output * slope).reshape(len(output), -1).sum(1)
+        else:  # d(log mean p) / d(log p_k) = p_k / sum_j p_j, with every probability on the log scale
+            share_of_mean = ((output.log_softmax(1) - level).exp() * slope).sum(1)
+        return share_of_mean + objective.of_sample(output, y)
 
-        return value
-
-    gradient = torch.zeros_like(x)
-    with seeded(seed, x.device):
-        for network, weight in zip(networks, weights, strict=True):
-            gradient += weight * _differentiate(share(network), x).gradient
+    gradient, pairs = torch.zeros_like(x), list(zip(networks, weights, strict=True))
+    with torch.enable_grad(), seeded(seed, x.device):
+        # the last one first, as a CUDA graph has the activations of its latest pass; samples in their order
+        for network, weight in pairs if random else reversed(pairs):
+            term = weight * share(kept.pop() if kept else network(leaf)).sum()
+            _check_differentiable(term)
+            gradient += torch.autograd.grad(term, leaf)[0]
     return LossGradient(values, mean, gradient / sum(weights))
 
 

@@ -84,6 +84,15 @@ class Objective:
         """Whether the outputs are logits and the labels classes."""
         return self.loss != "nll"
 
+    @property
+    def needs_mean(self) -> bool:
+        """Whether the gradient of a weight sample's share is known only when the mean over all samples is.
+
+        It is not so for the cross-entropy of the mean probability: the gradient is a mean of those of the samples.
+        """
+        separable = type(self) is Objective and (self.loss, self.average) == ("ce", "probability")
+        return self.average != "loss" and not separable
+
     def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The loss of each example, [n], to be maximised."""
         return LOSSES[self.loss](outputs, y, self.targeted)

@@ -83,7 +83,8 @@ class Oracle:
         networks, weights = self._passes(eot)
         found = expected_gradient(networks, x, y, objective, weights)
         passes = len(networks)
-        self._count(passes if passes == 1 or objective.average == "loss" else 2 * passes, active)
+        # a mean is counted as a pass of its own, also where its activations were kept for the gradient
+        self._count(2 * passes if passes > 1 and objective.needs_mean else passes, active)
         self._watch(found.gradient, active)
         return found
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from advbnn.bayes.activations import outputs_of
 from advbnn.bayes.protocol import EXACT_UP_TO, RandomNetwork, members
 from advbnn.display import notebook
 from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole, unknown
@@ -196,7 +197,8 @@ class Ensemble(nn.Module):
     networks can attack or evaluate the classifier that is really deployed. With a seed the weight samples are the
     same at every call and the module is a deterministic function of its input; with `seed=None` they are fresh. A
     network with finite support, and at most `exact_up_to` members, is not sampled: the mean is over its members. With
-    `samples=None` it is so for any number of members. A gradient through it keeps the activations of all samples.
+    `samples=None` it is so for any number of members. A gradient through it keeps the activations of all samples; of
+    members only as many as `activations.outputs_of` says.
     """
 
     def __init__(
@@ -269,7 +271,7 @@ def outputs_and_weights(
     parts = members(model, at_most=exact_up_to)
     if parts:
         before = None if torch.compiler.is_compiling() else random_state(x.device)
-        outputs = [part.net(x) for part in parts]
+        outputs = outputs_of([part.net for part in parts], x)
         if before is None or torch.equal(before, random_state(x.device)):
             return outputs, [part.weight for part in parts]
     return [model(x) for _ in range(samples)], None

@@ -8,17 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from advbnn.bayes.modes import Modes
-from advbnn.bayes.protocol import HasMembers, Member, RandomNetwork, members
+from advbnn.bayes.protocol import EXACT_UP_TO, HasMembers, Member, RandomNetwork, members
 from advbnn.errors import ArgumentError, unknown
 from advbnn.fast.accelerated_modes import AcceleratedModes
 from advbnn.fast.compiling import ENGINES, PRECISIONS
+from advbnn.fast.cuda_graph import GraphMemory
 from advbnn.fast.fast_passes import FastPasses, wants_gradient
 from advbnn.fast.inference import eager_forward
 from advbnn.modules import device_of
 from advbnn.randomness import Resampled, draws_into_buffers, offers_resample, with_fresh_state
-
-_MAX_MEMBERS = 16
-"""Members of a mixture that get a fast engine of their own, each with its memory; the others run as they are."""
 
 log = logging.getLogger("advbnn")
 
@@ -30,6 +28,7 @@ def accelerate(
     *,
     gradients: str | None = None,
     batch_size: int | None = None,
+    memory: GraphMemory | None = None,
 ) -> nn.Module:
     """The model in evaluation mode, run by `engine`; for attacks, `predict`, `Ensemble` and the like.
 
@@ -40,7 +39,7 @@ def accelerate(
     unless all of that state is in buffers (`draws_into_buffers`).
     It also runs in training mode, within `frozen` and `torch.autocast` blocks, and while its parts have forward hooks.
     The model is not changed, and changes of its weights take effect. The modes of a mixture, and the members of a
-    posterior with finite support, are accelerated one by one.
+    posterior with finite support, are accelerated one by one, and their graphs use the same memory in turn.
 
     Args:
         model: any module that returns logits; an accelerated one is returned as it is.
@@ -51,6 +50,7 @@ def accelerate(
         gradients: the precision of passes that are differentiated; as the others when None.
         batch_size: the largest batch of an attack. Smaller ones are padded to a few sizes, where that changes nothing,
             and share their fast passes.
+        memory: of CUDA graphs; given to several networks, it holds the activations of one at a time.
     """
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)
@@ -67,6 +67,7 @@ def accelerate(
         return model
     model = with_fresh_state(model)
     how: dict[str, Any] = {"precision": precision, "gradients": gradients, "batch_size": batch_size}
+    how["memory"] = memory or GraphMemory()
     if engine != "eager" and isinstance(model, Resampled) and draws_into_buffers(model):
         # drawn before every pass, in place, where a fast pass reads it
         return Resampled(Accelerated(model.net, engine, **how))
@@ -96,8 +97,9 @@ def engine_of(model: nn.Module) -> str:
 
 
 def _accelerated(networks: Iterable[nn.Module], engine: str, how: Mapping[str, Any]) -> list[nn.Module]:
+    # more than that are sampled, and hardly one of them occurs often enough for a fast pass
     return [
-        accelerate(network, engine if number < _MAX_MEMBERS else "eager", **how)
+        accelerate(network, engine if number < EXACT_UP_TO else "eager", **how)
         for number, network in enumerate(networks)
     ]
 
@@ -112,11 +114,12 @@ class Accelerated(HasMembers):
         precision: str = "full",
         gradients: str | None = None,
         batch_size: int | None = None,
+        memory: GraphMemory | None = None,
     ) -> None:
         super().__init__()
         self.model, self.precision, self.gradients = model, precision, gradients or precision
         self.training = model.training
-        self._requested_engine, self._batch_size = engine, batch_size
+        self._requested_engine, self._batch_size, self._memory = engine, batch_size, memory or GraphMemory()
         self._modules_list: list[nn.Module] | None = None
         self._fast: tuple[tuple[int, ...], dict[str, FastPasses]] = ((), {})  # by precision, of weights at addresses
         self._members: tuple[tuple[int, ...], tuple[Member, ...]] | None = None
@@ -141,7 +144,8 @@ class Accelerated(HasMembers):
         if self._fast[0] != addresses:
             self._fast = addresses, {}
         if precision not in self._fast[1]:
-            self._fast[1][precision] = FastPasses(self.model, self._requested_engine, precision, self._batch_size)
+            how = self._requested_engine, precision, self._batch_size, self._memory
+            self._fast[1][precision] = FastPasses(self.model, *how)
         return self._fast[1][precision](x)
 
     @property
@@ -155,7 +159,8 @@ class Accelerated(HasMembers):
             return members(self.model)
         if self._members is None or self._members[0] != addresses:
             found = members(self.model)
-            how = {"precision": self.precision, "gradients": self.gradients, "batch_size": self._batch_size}
+            how: dict[str, Any] = {"precision": self.precision, "gradients": self.gradients}
+            how |= {"batch_size": self._batch_size, "memory": self._memory}
             fast = _accelerated((member.net for member in found), self._requested_engine, how)
             pairs = zip(found, fast, strict=True)
             self._members = addresses, tuple(Member(member.weight, net) for member, net in pairs)

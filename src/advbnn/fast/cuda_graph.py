@@ -18,6 +18,42 @@ _CAPTURE: dict[str, Any] = {"capture_error_mode": "thread_local"}
 """Other threads, such as those of torch.distributed, must not fail the capture."""
 
 
+class GraphMemory:
+    """Memory that several captured passes use in turn: that of the largest, not of all together.
+
+    Every replay overwrites what the one before it left there. `replays` counts them, so that a gradient knows whether
+    the activations of its pass are the latest.
+    """
+
+    def __init__(self) -> None:
+        self.replays = 0
+        self._first: dict[torch.device, torch.cuda.CUDAGraph] = {}
+        self._fixed: dict[tuple[Any, ...], Tensor] = {}
+
+    def pool(self, device: torch.device) -> Any:
+        """The memory pool for captures on a device."""
+        if device not in self._first:
+            # a pool is released with its last graph, and passes come and go: this one stays
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, **_CAPTURE):
+                torch.zeros(1, device=device)  # torch warns of an empty graph
+            self._first[device] = graph
+        return self._first[device].pool()
+
+    def release(self) -> None:
+        """Begin anew; what graphs have now is released with the last of them."""
+        self._first.clear()
+        self._fixed.clear()
+
+    def fixed(self, name: str, like: Tensor) -> Tensor:
+        """Memory outside of the pool, for what is copied into and out of graphs."""
+        key = name, like.shape, like.stride(), like.dtype, like.device
+        return self._fixed.setdefault(key, torch.zeros_like(like))
+
+    def __reduce__(self) -> Any:
+        return GraphMemory, ()  # captured graphs do not belong to a copy
+
+
 class GraphedForward:
     """A forward pass on batches of one shape, called like the pass itself.
 
@@ -29,27 +65,33 @@ class GraphedForward:
         forward: the pass to capture.
         x: a batch of the shape and memory format to capture.
         differentiable: also capture the gradient of the input, if there is one.
-        memory: returns other memory that the pass uses, to be kept as long as the graph.
+        memory: of the activations, shared with other passes that run before or after this one, never beside it.
+        scratch: returns other memory that the pass uses, to be kept as long as the graph.
     """
 
-    def __init__(self, forward: Forward, x: Tensor, *, differentiable: bool, memory: Callable[[], object]) -> None:
-        self.replays = 0
-        x = x.detach()
+    def __init__(
+        self, forward: Forward, x: Tensor, *, differentiable: bool, memory: GraphMemory, scratch: Callable[[], object]
+    ) -> None:
+        self.memory, x = memory, x.detach()
+        memory.replays += 1  # the input of the latest pass is overwritten
         with torch.inference_mode(False), torch.cuda.device(x.device), seeded(0, x.device):
-            self._x = torch.empty_like(x).copy_(x)
+            self._x = memory.fixed("x", x).copy_(x)
             leaf = self._x.detach().requires_grad_(differentiable)
             with torch.set_grad_enabled(differentiable):
-                self.differentiable = _warm_up(forward, leaf)
-                self._graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(self._graph, **_CAPTURE):
+                example = _warm_up(forward, leaf)
+                self.differentiable = example.requires_grad
+                self._outputs, self._slope = (memory.fixed(name, example.detach()) for name in ("outputs", "slope"))
+                self._gradient = memory.fixed("gradient", x.contiguous())
+                del example
+                self._graph, pool = torch.cuda.CUDAGraph(), memory.pool(x.device)
+                with torch.cuda.graph(self._graph, pool=pool, **_CAPTURE):
                     outputs = forward(leaf)
-                self._outputs = outputs.detach()
+                    self._outputs.copy_(outputs.detach())
                 if self.differentiable:
-                    self._slope = torch.zeros_like(self._outputs)
                     self._backward_graph = torch.cuda.CUDAGraph()
-                    with torch.cuda.graph(self._backward_graph, pool=self._graph.pool(), **_CAPTURE):
-                        (self._gradient,) = torch.autograd.grad(outputs, leaf, self._slope)
-        self._memory = memory()
+                    with torch.cuda.graph(self._backward_graph, pool=pool, **_CAPTURE):
+                        self._gradient.copy_(torch.autograd.grad(outputs, leaf, self._slope)[0])
+        self._scratch = scratch()
 
     def __call__(self, x: Tensor) -> Tensor:
         """The outputs of a new pass."""
@@ -62,14 +104,15 @@ class GraphedForward:
         """The outputs of a new pass, without autograd."""
         self._x.copy_(x.detach())
         self._graph.replay()
-        self.replays += 1
+        self.memory.replays += 1
         return self._outputs.clone()
 
     def backward(self, slope: Tensor) -> Tensor:
-        """The gradient of the input of the latest pass."""
+        """The gradient of the input of the latest pass, whose activations it overwrites."""
         self._slope.copy_(slope)
         self._backward_graph.replay()
-        return self._gradient.clone(memory_format=torch.contiguous_format)
+        self.memory.replays += 1
+        return self._gradient.clone()
 
 
 class _Replay(torch.autograd.Function):
@@ -77,7 +120,7 @@ class _Replay(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, graphed: GraphedForward) -> Tensor:
         ctx.graphed, ctx.random_state = graphed, torch.cuda.get_rng_state(x.device)
         outputs = graphed.forward(x)
-        ctx.number = graphed.replays
+        ctx.number = graphed.memory.replays
         ctx.save_for_backward(x)
         return outputs
 
@@ -85,12 +128,11 @@ class _Replay(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None]:
         graphed: GraphedForward = ctx.graphed
-        if graphed.replays != ctx.number:
+        if graphed.memory.replays != ctx.number:
             (x,) = ctx.saved_tensors
             now = torch.cuda.get_rng_state(x.device)
             torch.cuda.set_rng_state(ctx.random_state, x.device)
             graphed.forward(x)
-            ctx.number = graphed.replays
             torch.cuda.set_rng_state(now, x.device)
         return graphed.backward(slope), None
 
@@ -122,8 +164,8 @@ def _no_synchronisation() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode(mode)
 
 
-def _warm_up(forward: Forward, leaf: Tensor) -> bool:
-    """Initialise libraries outside the capture; returns whether the outputs have a gradient."""
+def _warm_up(forward: Forward, leaf: Tensor) -> Tensor:
+    """Initialise libraries outside the capture; returns an example of the outputs."""
     side, current = torch.cuda.Stream(leaf.device), torch.cuda.current_stream(leaf.device)
     side.wait_stream(current)
     with torch.cuda.stream(side):
@@ -132,7 +174,7 @@ def _warm_up(forward: Forward, leaf: Tensor) -> bool:
             if outputs.requires_grad:
                 torch.autograd.grad(outputs, leaf, torch.zeros_like(outputs))
     current.wait_stream(side)
-    return outputs.requires_grad
+    return outputs
 
 
 class GraphedStep:

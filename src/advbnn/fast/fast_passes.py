@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from advbnn.bayes.protocol import random_parts
 from advbnn.fast.compiling import compile_separately
-from advbnn.fast.cuda_graph import Forward, GraphedForward, check_capturable
+from advbnn.fast.cuda_graph import Forward, GraphedForward, GraphMemory, check_capturable
 from advbnn.fast.inference import FusedForward, eager_forward
 from advbnn.modules import without_parameter_gradients
 from advbnn.randomness import seeded
@@ -42,8 +42,15 @@ class FastPasses:
     the batch, or its random numbers may depend on the number of images.
     """
 
-    def __init__(self, model: nn.Module, engine: str, precision: str, batch_size: int | None = None) -> None:
-        self.engine = engine
+    def __init__(
+        self,
+        model: nn.Module,
+        engine: str,
+        precision: str,
+        batch_size: int | None,
+        memory: GraphMemory,
+    ) -> None:
+        self.engine, self._memory = engine, memory
         self.passes: OrderedDict[tuple[Any, ...], Forward] = OrderedDict()
         self._sizes = ladder(batch_size)
         self._most, self._may_pad = max(_MAX_PASSES, 2 * len(self._sizes)), None if self._sizes else False
@@ -121,7 +128,10 @@ class FastPasses:
         if reason is not None:
             log.info("running batches of shape %s eagerly: %s", tuple(x.shape), reason)
             self._failed.add(key)
-            if permanent and not self.passes:
+            if not permanent:
+                self.passes.clear()  # the eager pass needs the memory
+                self._memory.release()
+            elif not self.passes:
                 self.engine = "eager"
             return
         self.passes[key] = built
@@ -140,7 +150,8 @@ class FastPasses:
 
         with without_parameter_gradients(self._model):
             example = self._fused.arrange(x)
-            return GraphedForward(self._fused, example, differentiable=wants_gradient(x), memory=scratch)
+            gradient = wants_gradient(x)
+            return GraphedForward(self._fused, example, differentiable=gradient, memory=self._memory, scratch=scratch)
 
     def _compile(self) -> Forward:
         if len(self.passes) == self._most:
