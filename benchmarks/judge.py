@@ -237,14 +237,17 @@ def judge(model: nn.Module, data: Examples, given: argparse.Namespace, label: st
         for threat in threats:
             show(autoattack(model, data, threat, bf16=given.bf16, quick=given.dry_run, **shared))
     if "audit" in given.judges:
-        for record in advbnn.audit(model, data, threats, given.level, **shared).records:
-            show(record)
+        quickly = [Threat("linf", _number(eps)) for eps in given.quick]
+        for level, radii in ((given.level, threats), ("quick", quickly)):
+            for record in advbnn.audit(model, data, radii, level, **shared).records if radii else ():
+                show(record)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of `judge`."""
     parser.add_argument("--images", type=int, default=10_000, help="the first so many test images")
     parser.add_argument("--eps", nargs="+", default=["8/255"])
+    parser.add_argument("--quick", nargs="*", default=[], metavar="EPS", help="more radii, by a quick audit alone")
     parser.add_argument("--judges", nargs="+", choices=("autoattack", "audit"), default=["autoattack", "audit"])
     parser.add_argument("--level", default="standard", help="of the audit")
     parser.add_argument("--bf16", nargs="*", choices=ATTACKS, default=[], help="AutoAttack's attacks in bfloat16 first")

@@ -2,7 +2,7 @@
 
     python benchmarks/modes.py train modes5 one --root /data/cifar10 --runs runs/modes
     python benchmarks/modes.py judge modes5 one --root /data/cifar10 --runs runs/modes --results results/modes \\
-        --images 2000 --eps 0.015 8/255 0.035 0.055 0.07
+        --images 2000 --eps 8/255 0.035 --quick 0.015 0.055 0.07
     python benchmarks/modes.py compare modes5 one --results results/modes
 
 Every row is `configs/cifar10-modes5.toml` with the settings below, which `advbnn train --set` takes too: the same
@@ -14,6 +14,7 @@ render_results.py draws its picture.
 
 import argparse
 import itertools
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +52,8 @@ ROWS = {  # the most decisive ones first
     "snapshots": Row("five snapshots of 40 epochs", ("modes.count=5", "modes.how=snapshots")),
     "one_last": Row("one network of 200 epochs, without EMA", (*ONE, "averaging=none")),
     "adam": Row("one network of 200 epochs, Adam", (*ONE, "optimizer.kind=adam", "optimizer.lr=0.01")),
-    # samples of the weights after epoch 150, at a fifth of the rate or more; it can have neither EMA nor early stopping
+    # weights after epoch 150, at a fifth of the rate or more, and as many samples as modes; it can have neither EMA nor
+    # early stopping
     "swag": Row(
         "SWAG around one mode of 200 epochs",
         (
@@ -60,7 +62,7 @@ ROWS = {  # the most decisive ones first
             "early_stopping=none",
             "schedule.final=0.2",
             "swag.start=150",
-            "swag.samples=10",
+            "swag.samples=5",
         ),
     ),
     # as configs/cifar10-adv_bnn-full_kl.toml: Adam, since SGD of the authors' code is for networks without a posterior
@@ -94,8 +96,20 @@ def train(name: str, given: argparse.Namespace) -> None:
     root = [] if given.root is None else [f"root={given.root}"]
     config = config_of(name, given.seed, [*root, *given.settings])
     out, started = given.runs / place(name, given.seed), time.perf_counter()
+    if name == "snapshots":
+        begin_with_first_mode(given.runs / place("modes5", given.seed), out, config)
     fit_config(config, config.load_data(), out=out, resume=True, device=given.device)
     print(f"{name}: {ROWS[name].title}, {duration(time.perf_counter() - started)}", flush=True)
+
+
+def begin_with_first_mode(modes: Path, out: Path, config: Config) -> None:
+    """Copy the first of several modes, if it is finished: it is the first snapshot, of the same seed and settings."""
+    first = Path("modes", "0")
+    if out.exists() or not (modes / first / "model.safetensors").exists():
+        return
+    shutil.copytree(modes / first, out / first)
+    shutil.copy(modes / "run.json", out)
+    (out / "config.toml").write_text(config.to_toml())
 
 
 def judge_row(name: str, given: argparse.Namespace) -> None:

@@ -115,6 +115,20 @@ def test_the_rows_have_one_recipe_and_cost_the_same(scripts: Any) -> None:
         assert how.optimizer.kind == ("adam" if name in ("adam", "adv_bnn5") else "sgd")
 
 
+def test_snapshots_begin_with_the_first_mode(scripts: Any, tmp_path: Path) -> None:
+    small = ["data=digits", "profile=ours", "architecture=mlp", "batch_size=256", "attack.steps=1", "modes.count=2"]
+    settings = [*small, "schedule.epochs=2", "early_stopping.every=1"]
+    found = []
+    for runs in (tmp_path / "shared", tmp_path / "alone"):
+        given = SimpleNamespace(root=None, seed=0, settings=settings, runs=runs, device="cpu")
+        for name in ("modes5", "snapshots") if runs.name == "shared" else ("snapshots",):
+            scripts["modes"].train(name, given)
+        found.append(advbnn.training.load_trained(runs / "snapshots").model.state_dict())
+    kept = (tmp_path / "shared" / row / "modes" / "0" / "metrics.jsonl" for row in ("modes5", "snapshots"))
+    assert len({file.read_text() for file in kept}) == 1  # copied, with the speed of that training
+    torch.testing.assert_close(*found, atol=0, rtol=0)
+
+
 def test_mean_weights(scripts: Any, modes: advbnn.Modes, data: Any) -> None:
     attack = advbnn.attacks.PGD(THREAT, steps=1)
     mean = scripts["modes_worth"].mean_weights(modes, data.train, attack, "cpu")

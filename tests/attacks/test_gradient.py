@@ -54,7 +54,7 @@ def test_the_gradient_over_weight_samples_is_exact(loss, average, targeted):
             # the samples of a coupled average have their own seed
             torch.manual_seed(int(torch.randint(2**62, ()).item()))
         expected = one_graph(model, x, y, loss, average, targeted)
-    torch.testing.assert_close(tuple(found), expected)
+    torch.testing.assert_close(found[:3], expected)
 
 
 def test_the_loss_of_a_mean_probability_does_not_underflow():

@@ -1,6 +1,7 @@
 """The measurements of a reproduction, and of the one it is compared with."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,17 @@ def test_transfer_between_two_folders_keeps_the_numbers_of_both(tmp_path) -> Non
     found = Evidence.read(folder(tmp_path / "mine", own, beside="../before"))
     assert (found.clean("adv").mean, found.borrowed["adv"]) == (pytest.approx(75.3), "before")
     assert set(found.affinity) == {*OTHERS, "adv_bnn"}
+
+
+def test_a_study_of_one_training_is_of_the_first_that_says_which_images_were_correct() -> None:
+    first = made_up.steps_curves(P, lambda count: 0.0)
+    again = [replace(r, model=replace(r.model, label="adv_bnn-seed1")) for r in made_up.steps_curves(P, lambda n: 0.1)]
+    told = made_up.with_outcomes(evidence(again)).records
+    means = [evidence(records).curve("steps", 0.035)[1000.0].mean for records in (first, [*first, *again])]
+    assert means[0] == means[1]
+    found = evidence([*first, *told]).curve("steps", 0.035)
+    assert {number.right is None for number in found.values()} == {False}
+    assert found[1000.0].mean == pytest.approx(means[0] - 10, abs=0.1)
 
 
 def test_only_one_folder_is_followed(tmp_path) -> None:

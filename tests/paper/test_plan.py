@@ -61,6 +61,14 @@ def test_seeds_are_trained_and_measured_but_transfer_takes_the_first(tmp_path) -
     assert [run.label for run in plan.measurements[-1].runs] == ["adv", "adv_bnn"]
 
 
+def test_further_seeds_are_added_to_trainings_whose_weights_are_gone(tmp_path) -> None:
+    plan = planned(tmp_path, "table1", "fig4", "alpha", defenses=["adv_bnn"], seeds=2, first_seed=1)
+    factors = ["adv_bnn-seed1-alpha0.002", "adv_bnn-seed1-alpha0.0002"]
+    assert [run.label for run in plan.runs] == ["adv_bnn-seed1", "adv_bnn-seed2", *factors]
+    assert [run.config.seed for run in plan.runs] == [1, 2, 1, 1]
+    assert kinds(plan)["steps"] == ["adv_bnn-seed1"]
+
+
 def test_what_cannot_be_made_is_listed(tmp_path) -> None:
     chosen = Experiment.choose("digits", settings=["network.first=0.3", "batch_size=32"])
     plan = planned(tmp_path, experiment=chosen, defenses=["adv"])
@@ -75,6 +83,7 @@ def test_what_cannot_be_made_is_listed(tmp_path) -> None:
     ("options", "message"),
     [
         ({"seeds": 0}, "seeds .*got 0"),
+        ({"first_seed": -1}, "first_seed .*got -1"),
         ({"audit": "medium"}, "audit='medium'"),
         ({"defenses": ["adv", "adv"]}, "defenses .*distinct"),
     ],

@@ -25,8 +25,8 @@ class APGD(Attack):
     step and restarts from its best point.
 
     For a random network, the objective that controls the steps and selects the returned point is averaged over
-    `selection_samples` samples, the same at every step; gradients use `eot` fresh samples. On a deterministic network
-    an example is left alone once it is misclassified.
+    `selection_samples` samples, the same at every step; gradients use `eot` fresh samples. Where these means are
+    exact, as of a deterministic network, an example is left alone once it is misclassified.
 
     Args:
         restarts: runs, each from a random point; every example keeps its best.
@@ -58,7 +58,7 @@ class APGD(Attack):
         for number, (objective, labels) in enumerate(runs):
             start = oracle.start(self.threat)
             active = torch.arange(len(x), device=x.device)
-            if objective.classifies and not oracle.random:
+            if objective.classifies and oracle.exact(self.eot) and oracle.exact(self.selection_samples):
                 active = active[best.score <= 0]
             if len(active) == 0:
                 break

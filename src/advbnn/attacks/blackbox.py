@@ -88,9 +88,9 @@ class Search:
     def compare(self, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
         """The objective at two points of each active example, on the same weight samples; costs two queries.
 
-        Of a deterministic network there may be several pairs, [pairs * active, ...], at two queries each.
+        Where the mean is exact there may be several pairs, [pairs * active, ...], at two queries each.
         """
-        if not self.oracle.random:
+        if self.oracle.exact(self._attack.eot):
             return self._loss(first), self._loss(second)
         # from the current stream, so that a seeded attack stays reproducible
         seed = int(torch.randint(2**62, ()).item())

@@ -55,8 +55,8 @@ class FiniteDifferences(BlackBox):
             yield
 
     def _ascent(self, search: Search, point: Tensor, draw: Callable[[], Tensor]) -> Tensor:
-        """sum_i s_i u_i over `directions` random u_i; a deterministic network takes several at a time."""
-        together = search.oracle.together(len(search.active))
+        """sum_i s_i u_i over `directions` random u_i; where the mean is exact, several at a time."""
+        together = search.oracle.together(len(search.active), self.eot)
         total, left = _zeros(point), self.directions
         while left > 0:
             directions = [draw() for _ in range(min(together, left))]

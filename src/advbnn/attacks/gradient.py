@@ -35,11 +35,12 @@ class LossValue(NamedTuple):
 
 
 class LossGradient(NamedTuple):
-    """A `LossValue` and the gradient of its values, in the shape of the input."""
+    """A `LossValue` and the gradient of its values, in the shape of the input; `exact` over all of a finite support."""
 
     values: Tensor
     prediction: Tensor
     gradient: Tensor
+    exact: bool = False
 
 
 class LogitGradients(NamedTuple):

@@ -117,7 +117,7 @@ class _Walk:
         at, reach = self._point[rows].to(self._wide), like_rows(width[rows], self._x).to(self._wide)
         total, weighted, answers = torch.zeros_like(at), torch.zeros_like(at), at.new_zeros(len(rows))
         # one weight sample for each direction; a deterministic network takes several directions at a time
-        together = oracle.together(len(rows))
+        together = oracle.together(len(rows), self._attack.eot)
         # from the current stream, so that a seeded attack stays reproducible
         seed = int(torch.randint(2**62, ()).item())
         with seeded(seed, at.device):

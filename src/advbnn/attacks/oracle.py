@@ -29,8 +29,6 @@ from advbnn.randomness import seeded
 _ROWS = 64
 """Points in a pass if the chunk is smaller."""
 
-Seen = LossValue | LossGradient | None
-
 
 class Oracle:
     """Losses and gradients for one attack on one chunk of a batch.
@@ -86,7 +84,12 @@ class Oracle:
         # a mean is counted as a pass of its own, also where its activations were kept for the gradient
         self._count(2 * passes if passes > 1 and objective.needs_mean else passes, active)
         self._watch(found.gradient, active)
-        return found
+        # the mean logits of several networks say nothing about their mean probability
+        return found._replace(exact=weights is not None and objective.average != "logits")
+
+    def exact(self, samples: int) -> bool:
+        """Whether a mean over so many weight samples is no estimate: the network is deterministic, or all are there."""
+        return not self.random or self._passes(samples)[1] is not None
 
     @torch.no_grad()
     def loss(
@@ -134,20 +137,24 @@ class Oracle:
         y: Tensor,
         objective: Objective,
         samples: int,
-        known: Seen = None,
+        known: LossGradient | None = None,
         active: Tensor | None = None,
     ) -> LossValue:
         """As `loss`, on the selection samples: the same for all candidates, and used for nothing else.
 
-        A deterministic network whose loss at `x` is `known` is not queried again, unless it computes gradients in a
-        lower precision.
+        Where the mean is exact and the loss at `x` is `known`, nothing is queried again, unless gradients are computed
+        in a lower precision.
         """
-        if known is not None and not self.random and not self._rough_gradients:
+        if (
+            known is not None
+            and not self._rough_gradients
+            and (not self.random or (known.exact and self.exact(samples)))
+        ):
             return LossValue(known.values, known.prediction)
         with seeded(self._selection_seed, x.device):
             return self.loss(x, y, objective, samples, active)
 
-    def selection_score(self, x: Tensor, y: Tensor, samples: int, known: Seen = None) -> Tensor:
+    def selection_score(self, x: Tensor, y: Tensor, samples: int, known: LossGradient | None = None) -> Tensor:
         """The `score` of the mean prediction over the selection samples, [n]."""
         return self.score(self.selection_loss(x, y, self.selection_objective, samples, known=known).prediction, y)
 
@@ -170,16 +177,16 @@ class Oracle:
         """
         if not self._objective.classifies:
             return torch.zeros(len(y), dtype=torch.bool, device=y.device)
-        if not self.random or self._passes(samples)[1] is not None:
+        if self.exact(samples):
             return self.score(prediction, y) > 0
         return self.score(prediction.exp(), y) > 2 / math.sqrt(samples + 4)
 
-    def together(self, examples: int) -> int:
-        """How many points of so many examples one pass takes: 1 of a random network, each with its own weight samples.
+    def together(self, examples: int, eot: int) -> int:
+        """How many points of so many examples one pass takes: 1 if each has its own `eot` weight samples.
 
         A pass of few examples takes hardly less time than one of the whole chunk.
         """
-        return 1 if self.random else max(1, max(len(self.queries), _ROWS) // examples)
+        return max(1, max(len(self.queries), _ROWS) // examples) if self.exact(eot) else 1
 
     @torch.no_grad()
     def votes(self, x: Tensor, y: Tensor, samples: int, active: Tensor | None = None, points: int = 1) -> Tensor:
@@ -202,8 +209,7 @@ class Oracle:
         """
         with seeded(self._selection_seed, x.device):
             share = self.votes(x, y, samples, active)
-        certain = not self.random or self._passes(samples)[1] is not None
-        return 2 * share - 1 > (0.0 if certain else 2 / math.sqrt(samples + 4))
+        return 2 * share - 1 > (0.0 if self.exact(samples) else 2 / math.sqrt(samples + 4))
 
     def start(self, threat: Threat) -> Tensor:
         """A random point of the allowed set around each example."""

@@ -29,9 +29,9 @@ class Square(BlackBox):
     projected (Croce and Hein, 2021). An input without channels has one, a vector is an image of one row, and a square
     that does not fit the image becomes a rectangle with as many pixels.
 
-    A proposal costs one query. On a random network proposal and incumbent are compared on the same weight samples,
-    since a value that was high by chance would never be replaced, and an accepted proposal is tested for success: up
-    to three queries.
+    A proposal costs one query. On a network that has to be sampled, proposal and incumbent are compared on the same
+    weight samples, since a value that was high by chance would never be replaced, and an accepted proposal is tested
+    for success: up to three queries.
 
     Args:
         p: fraction of the pixels in the first square; halved nine times, as published.
@@ -65,7 +65,8 @@ class Square(BlackBox):
             return
         values = torch.full((len(points),), -torch.inf, dtype=torch.float64, device=points.device)
         values[search.active] = search.offer(points.view(shape)[search.active]).double()
-        cost = 3 if oracle.random else 1
+        sampled = not (oracle.exact(self.eot) and oracle.exact(self.selection_samples))
+        cost = 3 if sampled else 1
         # few proposals are accepted, so that a proposal to a random network costs about two queries
         proposals, done = (self.queries - 2) // min(cost, 2), 0
         while search.affords(cost):
@@ -76,7 +77,7 @@ class Square(BlackBox):
             incumbents = points[rows]
             candidates = pattern.propose(incumbents, size, oracle.rand(pattern.numbers)[rows])
             inputs = candidates.view(-1, *shape[1:])
-            if oracle.random:
+            if sampled:
                 value, known = search.compare(inputs, incumbents.view_as(inputs))
                 better = value > known
                 accepted = better.nonzero().squeeze(1)

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def reproduce(
-    experiment: Annotated[str, typer.Argument(help="table1, fig2, fig3, fig4, lipschitz, alpha or all.")],
+    experiment: Annotated[
+        str, typer.Argument(help="table1, fig2, fig3, fig4, lipschitz, alpha, several as fig2,fig4, or all.")
+    ],
     data: Annotated[str, typer.Option(help="cifar10, stl10, imagenet143, digits, or the path of an image folder.")],
     profile: Annotated[
         str | None, typer.Option(help="Hyper-parameters: authors_code (default) or paper; ours for digits.")
@@ -26,6 +28,7 @@ def reproduce(
     out: Annotated[Path | None, typer.Option(help="The output folder; default reproduced/DATA-PROFILE.")] = None,
     defenses: Annotated[str | None, typer.Option(help="Such as adv,adv_bnn; default all five.")] = None,
     seeds: Annotated[int, options.count("Trainings of each defence, with seeds 0, 1, ...")] = 1,
+    first_seed: Annotated[int, typer.Option(min=0, help="The first of these seeds, to add trainings to others.")] = 0,
     beside: Annotated[
         Path | None, typer.Option(help="Another reproduction, whose other defences are included in the comparison.")
     ] = None,
@@ -66,6 +69,7 @@ def reproduce(
     from advbnn.training.interrupts import Interrupted
     from advbnn.training.workers import device_list, run_tasks
 
+    names = [name.strip() for name in experiment.split(",")]
     chosen = Experiment.choose(data, profile, like, settings or (), limit)
     folder = out or Path("reproduced") / chosen.title
     options.folder_to_write(folder)
@@ -76,9 +80,10 @@ def reproduce(
     plan = make_plan(
         chosen,
         folder,
-        EXPERIMENTS if experiment == "all" else [experiment],
+        EXPERIMENTS if "all" in names else names,
         defenses=[name.strip() for name in defenses.split(",")] if defenses is not None else DEFENSES,
         seeds=seeds,
+        first_seed=first_seed,
         audit=audit,
         root=None if root is None else str(root),
         engine=engine,

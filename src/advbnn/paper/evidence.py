@@ -118,8 +118,13 @@ class Evidence:
         return affinity(pairs + cleans) if pairs and cleans else {}
 
     def curve(self, over: str, eps: float) -> dict[float, Number]:
-        """The accuracy of Adv-BNN over `"ensemble"` or `"steps"` at a radius, by position."""
-        found = {r.at or 0.0: r for r in self.records.where(curve=over, label="adv_bnn") if radius(r) == eps}
+        """The accuracy of Adv-BNN over `"ensemble"` or `"steps"` at a radius, by position.
+
+        Of its first training; of the first whose records say which images were correct, if there are any.
+        """
+        of_all = [r for r in self.records.where(curve=over) if _is(r, "adv_bnn") and radius(r) == eps]
+        chosen = min(((not r.outcomes, r.model.label) for r in of_all), default=None)
+        found = {r.at or 0.0: r for r in of_all if (not r.outcomes, r.model.label) == chosen}
         return {at: Number.of([found[at]]) for at in sorted(found)}
 
     def alpha(self, name: str) -> dict[float, Number]:
@@ -129,7 +134,7 @@ class Evidence:
 
     def lipschitz(self, defense: str, part: str) -> Mapping[str, Any] | None:
         """The details of the local Lipschitz value on `"train"` or `"test"` images."""
-        found = self.records.where(kind="lipschitz", name=part, label=defense)
+        found = [r for r in self.records.where(kind="lipschitz", name=part) if _is(r, defense)]
         return found[0].details if found else None
 
     @cached_property

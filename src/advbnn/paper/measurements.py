@@ -210,7 +210,7 @@ class Alpha(Measurement):
         runs = request.chosen("alpha", "adv_bnn")
         for config in [run.config for run in runs]:
             for factor in request.protocol.alpha_factors:
-                runs.append(request.experiment.run("adv_bnn", 0, factor, config.root, config.engine))
+                runs.append(request.experiment.run("adv_bnn", config.seed, factor, config.root, config.engine))
         return [cls(runs=(run,), radii=(request.protocol.study_radii[1],)) for run in runs]
 
     @property

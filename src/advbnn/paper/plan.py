@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from advbnn.defenses.profiles import DEFENSES
-from advbnn.errors import ArgumentError, RunError, positive_whole, unknown
+from advbnn.errors import ArgumentError, RunError, positive_whole, unknown, whole
 from advbnn.evaluation.audit.attack_suite import LEVELS
 from advbnn.fast.compiling import ENGINES
 from advbnn.paper.experiment import EXPERIMENTS, RUNS, Experiment, Run, source
@@ -46,11 +46,14 @@ def make_plan(
     *,
     defenses: Sequence[str],
     seeds: int = 1,
+    first_seed: int = 0,
     audit: str | None = None,
     root: str | None = None,
     engine: str = "auto",
 ) -> Plan:
     """Returns the trainings and measurements that the named experiments need, with `seeds` trainings per defence.
+
+    Their seeds count from `first_seed`.
 
     `audit` is the level of the audit: the protocol's when None, `"none"` for no audit.
     """
@@ -64,9 +67,11 @@ def make_plan(
         for name in set(given) - set(known):
             raise unknown(argument, name, known)
     positive_whole("seeds", seeds)
+    whole("first_seed", first_seed, 0)
     if not defenses or len(set(defenses)) < len(defenses):
         raise ArgumentError(f"defenses must be distinct names of {', '.join(DEFENSES)}, got {','.join(defenses)!r}")
-    runs = [experiment.run(defense, seed, root=root, engine=engine) for defense in defenses for seed in range(seeds)]
+    numbers = range(first_seed, first_seed + seeds)
+    runs = [experiment.run(defense, seed, root=root, engine=engine) for defense in defenses for seed in numbers]
     request = Request(experiment=experiment, names=names, runs=runs, audit=level)
     for key in experiment.unused_settings(defenses):
         request.left_out.append(f"--set {key}: none of the chosen defences has this setting")

@@ -96,6 +96,13 @@ def test_fewer_classes_than_the_targeted_loss_needs() -> None:
     assert (last.loss, last.targets) == ("margin", None)
 
 
+def effort(entries: tuple[SuiteEntry, ...]) -> dict[str, tuple[int, ...]]:
+    """Steps, targets, restarts and queries of the attacks that a deterministic network meets too."""
+    names = ("APGD-CE", "APGD-T-DLR", "FAB", "Square", "NES", "HopSkipJump")
+    counted = ("steps", "targets", "restarts", "queries")
+    return {e.name: tuple(getattr(e.attack, name, None) for name in counted) for e in entries if e.name in names}
+
+
 def test_a_mixture_of_a_few_networks_is_attacked_by_exact_means_and_member_by_member() -> None:
     nets = [nn.Sequential(nn.Flatten(), nn.Linear(4, 10)) for _ in range(3)]
     model = Attackable(Modes(nets))
@@ -105,6 +112,7 @@ def test_a_mixture_of_a_few_networks_is_attacked_by_exact_means_and_member_by_me
         grid = {a.eot for a in attacks_of(entries, "white box") if isinstance(a, PGD) and a.random_start}
         assert len(grid) == 2 and 1 in grid  # one sample per step, and the exact mean
         assert any(isinstance(a, ARC) for a in attacks_of(entries, "white box"))
+        assert effort(entries) == effort(suite(level, bayesian=False))
     many = Attackable(Modes(nets * 3))
     assert not any(isinstance(e.attack, ARC) for e in attack_suite(LEVELS["quick"], THREAT, many, **settings))
 

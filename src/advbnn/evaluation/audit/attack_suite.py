@@ -32,10 +32,10 @@ class Level:
         eot: EOT samples of PGD; every number is combined with every number of `steps`.
         restarts: random restarts of one more PGD, with the fewest EOT samples and steps.
         targets: wrong classes of targeted APGD; all where there are fewer.
-        random_targets: the same against a random network, where each class costs `apgd_eot` times as much.
+        random_targets: the same against a network that has to be sampled: each class costs `apgd_eot` times as much.
         selection_samples: weight samples by which attacks select their best point.
-        query_eot: weight samples averaged in one query of a black-box attack. Against a deterministic network the
-            attack makes that many times more queries instead.
+        query_eot: weight samples averaged in one query of a black-box attack. Against a deterministic network, or
+            the exact mean of a mixture, the attack makes that many times more queries instead.
         fab_steps: steps of FAB; 0 leaves it out.
         arc_members: ARC fools the networks of a finite mixture of at most that many, one by one.
         arc_on_samples: ARC also attacks other random networks, by `arc_members` of their weight samples.
@@ -140,15 +140,16 @@ def attack_suite(
     """The attacks of a level at one radius.
 
     All attack all images, since their accuracies are compared, except the last ones: targeted APGD, FAB, ARC, NES and
-    HopSkipJump cost most, and attack only the survivors. A deterministic network is attacked without EOT; of a mixture
-    of a few networks, the mean over more than one weight sample is exact. Of the `given` attacks, those at this radius
-    are included.
+    HopSkipJump cost most, and attack only the survivors. A deterministic network is attacked without EOT. A mixture of
+    a few networks is attacked with the same effort, by exact means over all of them, so that the two can be compared.
+    Of the `given` attacks, those at this radius are included.
     """
     mixture = len(members(model, at_most=EXACT_UP_TO)) if random else 0
     selection: dict[str, Any] = {"selection_samples": level.selection_samples}
     apgd = {"steps": level.apgd_steps, "eot": level.apgd_eot, **selection}
     black_box = {"eot": level.query_eot, **selection}
-    query_factor = 1 if random else level.query_eot
+    sampled = random and not mixture
+    query_factor = 1 if sampled else level.query_eot
     most_eot = level.eot[-1]
     entries = [SuiteEntry("noise", NOISE, Noise(threat))]
     if threat.norm == "linf":
@@ -171,7 +172,7 @@ def attack_suite(
     square = Square(threat, queries=query_factor * level.square_queries, **black_box)
     entries.append(SuiteEntry("Square", BLACK_BOX, square))
     entries += [SuiteEntry(name, GIVEN, attack) for name, attack in given.items() if attack.threat == threat]
-    targets = min(level.random_targets if random else level.targets, classes - 1)
+    targets = min(level.random_targets if sampled else level.targets, classes - 1)
     title, scale_free = "APGD-T-DLR", {**apgd, "loss": "dlr", "targets": targets}
     if classes < 4:  # the targeted DLR loss compares four classes
         title, scale_free = "APGD-margin", {**apgd, "loss": "margin"}
@@ -184,9 +185,11 @@ def attack_suite(
     )
     entries.append(SuiteEntry(title, WHITE_BOX, APGD(threat, average="probability", **scale_free), SURVIVORS))
     if level.fab_steps:
-        fab = FAB(threat, steps=level.fab_steps, targets=level.targets, **selection)
-        if random:  # a step takes the gradient of a mean, which costs most
-            fab = replace(fab, steps=level.fab_steps // 2, targets=3, eot=level.apgd_eot)
+        fab = FAB(
+            threat, steps=level.fab_steps, targets=level.targets, eot=level.apgd_eot if random else 1, **selection
+        )
+        if sampled:  # a step takes the gradient of a mean, which costs most
+            fab = replace(fab, steps=level.fab_steps // 2, targets=3)
         entries.append(SuiteEntry("FAB", WHITE_BOX, fab, SURVIVORS))
     one_by_one = 0 < mixture <= level.arc_members or (random and level.arc_on_samples)
     if one_by_one and threat.norm != "l1":
@@ -194,7 +197,9 @@ def attack_suite(
         entries.append(SuiteEntry("ARC", WHITE_BOX, arc, SURVIVORS))
     entries.append(SuiteEntry("NES", BLACK_BOX, nes, SURVIVORS))
     if level.label_queries and threat.norm != "l1" and all(map(math.isfinite, threat.bounds)):
-        by_labels = HopSkipJump(threat, queries=query_factor * level.label_queries, **selection)
+        by_labels = HopSkipJump(
+            threat, queries=query_factor * level.label_queries, eot=level.query_eot if mixture else 1, **selection
+        )
         entries.append(SuiteEntry("HopSkipJump", BLACK_BOX, by_labels, SURVIVORS))
     return tuple(entries)
 
