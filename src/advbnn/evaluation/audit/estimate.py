@@ -40,7 +40,7 @@ def audit_passes(
     gradients = forwards = 0.0
     for entries in suites:
         for entry in entries:
-            share = 1.0 if entry.on == ALL else _SURVIVORS
+            share = 1.0 if entry.on == ALL else min(_SURVIVORS, entry.first)
             of_attack = passes(entry.attack, random)
             gradients, forwards = gradients + share * of_attack[0], forwards + share * (of_attack[1] + samples)
         forwards += ensembles * samples + (CONTENDERS * level.comparison_samples if random else 0)
