@@ -35,6 +35,8 @@ class Level:
     Args:
         eot: EOT samples of PGD; every number is combined with every number of `steps`.
         restarts: random restarts of one more PGD, with the fewest EOT samples and steps.
+        apgd_compare: where APGD compares its points on selection samples. The samples of a gradient must not be too few
+            to control it between checkpoints.
         targets: wrong classes of targeted APGD; all where there are fewer.
         random_targets: the same against a random network, where each class costs `apgd_eot` times as much.
         selection_samples: weight samples by which attacks select their best point.
@@ -58,6 +60,7 @@ class Level:
     restarts: int
     apgd_steps: int
     apgd_eot: int
+    apgd_compare: str
     targets: int
     random_targets: int
     selection_samples: int
@@ -84,6 +87,7 @@ _SETTINGS: dict[str, tuple[Any, Any, Any]] = {  # of the quick, the standard and
     "restarts": (3, 5, 10),
     "apgd_steps": (20, 100, 200),
     "apgd_eot": (4, 20, 40),
+    "apgd_compare": ("every step", "checkpoints", "every step"),
     "targets": (2, 9, 9),
     "random_targets": (2, 3, 9),
     "selection_samples": (8, 20, 40),
@@ -163,7 +167,7 @@ def attack_suite(
     """
     mixture = len(members(model, at_most=EXACT_UP_TO)) if random else 0
     selection: dict[str, Any] = {"selection_samples": level.selection_samples}
-    apgd = {"steps": level.apgd_steps, "eot": level.apgd_eot, **selection}
+    apgd = {"steps": level.apgd_steps, "eot": level.apgd_eot, "compare": level.apgd_compare, **selection}
     black_box = {"eot": level.query_eot, **selection}
     query_factor = 1 if random else level.query_eot
     most_eot = level.eot[-1]
