@@ -24,6 +24,7 @@ from torch import nn
 
 from advbnn import data, models
 from advbnn.attacks import APGD, PGD, paper_pgd
+from advbnn.attacks.apgd import COMPARED_AT, checkpoints
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.mean_field import bayesianize
 from advbnn.evaluation.accuracy import Evaluation, evaluate
@@ -56,6 +57,9 @@ def main() -> None:
     parser.add_argument("--scale", action="store_true", help=f"also extrapolate to {ALL:,} images")
     parser.add_argument("--samples", type=int, default=20, help="weight samples of the classifier")
     parser.add_argument("--selection-samples", type=int, default=20, help="weight samples to compare points of APGD")
+    parser.add_argument(
+        "--compare", choices=COMPARED_AT, default=COMPARED_AT[0], help="where APGD compares points"
+    )
     parser.add_argument("--steps", type=int, help="of all attacks, for a trial; 20 for PGD and 100 for APGD by default")
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS), help="for grow-network")
     parser.add_argument("--repeats", type=int, default=3)
@@ -86,11 +90,15 @@ def cases(part: str, options: argparse.Namespace) -> Iterator[Case]:
         yield about, network, images, forwards, radius_curve, {"attack": paper_pgd(1.0, steps=pgd)}
     elif part == "autoattack":
         attacks = {
-            f"APGD-{loss}": APGD(THREAT, steps=apgd, eot=20, loss=loss, selection_samples=selection)
+            f"APGD-{loss}": APGD(
+                THREAT, steps=apgd, eot=20, loss=loss, selection_samples=selection, compare=options.compare
+            )
             for loss in ("ce", "dlr")
         }
-        forwards = 2 * (2 * (apgd + 1) * 20 + (apgd + 2) * selection + samples)
+        compared = apgd + 2 if options.compare == COMPARED_AT[0] else len(checkpoints(apgd)) + 3
+        forwards = 2 * (2 * (apgd + 1) * 20 + compared * selection + samples)
         about = {"attack": f"APGD-CE + APGD-DLR, {apgd} steps, EOT-20", "selection_samples": selection}
+        about |= {"compare": options.compare}
         yield about, network, images, forwards, evaluate, {"attacks": attacks}
     elif part in ("eot", "grow-eot"):
         yield from (with_pgd(network, images, eot) for eot in ((20,) if part == "eot" else (1, 2, 5, 10, 20, 50)))

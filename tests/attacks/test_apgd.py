@@ -8,6 +8,7 @@ from torch import nn
 
 from advbnn import attacks
 from advbnn.attacks.threat import Threat
+from advbnn.bayes.prediction import predict
 from every_attack import project
 
 
@@ -136,8 +137,33 @@ def test_an_example_with_a_single_class_cannot_be_attacked():
     assert (model(x_adv).argmax(1) == y).all()
 
 
+def test_comparing_at_checkpoints_takes_fewer_passes_and_is_as_strong(bnn, digits):
+    left, passes = [], []
+    for compare in ("every step", "checkpoints"):
+        attack = attacks.APGD(Threat("linf", 0.1), steps=30, eot=10, selection_samples=10, compare=compare)
+        found = attack.run(bnn, digits.x, digits.y, seed=0)
+        assert attack.threat.distance(found.x_adv, digits.x).max() <= 0.1 + 1e-6
+        labels = torch.stack([predict(bnn, found.x_adv, seed=seed).label for seed in range(100, 110)])
+        left.append((labels == digits.y).double().mean().item())
+        passes.append(found.queries.double().mean().item())
+    assert passes[0] == 10 * (1 + 31 + 31)
+    assert passes[1] <= 10 * (1 + 31 + 11)
+    # a standard error of 3 points for either, if its images were independent of those of the other, which are the same
+    assert left[1] < left[0] + 0.06
+    assert attacks.identity.settings_of(attack)["compare"] == "checkpoints"
+
+
+def test_where_points_are_compared_is_the_same_to_a_deterministic_network(net, digits):
+    one, other = (
+        attacks.APGD(Threat("linf", 0.1), steps=8, compare=compare)(net, digits.x[:8], digits.y[:8], seed=0)
+        for compare in ("every step", "checkpoints")
+    )
+    assert torch.equal(one, other)
+
+
 def test_bad_options_are_refused(net, digits):
     for options, message in (
+        ({"compare": "never"}, "compare=.*checkpoints"),
         ({"targets": 3}, "targets .*loss='dlr'"),
         ({"targets": 10, "loss": "dlr"}, "targets .*10"),
         ({"threat": Threat("linf", math.inf)}, "finite eps"),

@@ -10,10 +10,12 @@ from advbnn.attacks.base import Attack, BestPoints, like_rows
 from advbnn.attacks.losses import Objective, TargetedDLR
 from advbnn.attacks.oracle import Oracle
 from advbnn.attacks.threat import Ball
-from advbnn.errors import ArgumentError, positive_whole
+from advbnn.errors import ArgumentError, positive_whole, unknown
 
 _MOMENTUM = 0.25
 _RISING_SHARE = 0.75
+
+COMPARED_AT = ("every step", "checkpoints")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,16 +30,22 @@ class APGD(Attack):
     `selection_samples` samples, the same at every step; gradients use `eot` fresh samples. Where these means are
     exact, as of a deterministic network, an example is left alone once it is misclassified.
 
+    With `compare="checkpoints"` the objective is averaged over the samples of the gradient between two checkpoints,
+    without further passes. They favour points that happen to do well on them, so that the selection samples are asked
+    at every checkpoint about the best point since the last one, and about the last point of all.
+
     Args:
         restarts: runs, each from a random point; every example keeps its best.
         targets: with `loss="dlr"`: run once towards each of this many most likely wrong classes, with the targeted
             DLR loss (z_t - z_y) / (z_(1) - (z_(3) + z_(4)) / 2). `y` still holds the true labels. Classes with a
             logit of -inf are left out.
+        compare: where points are compared on the selection samples: at `"every step"`, or at `"checkpoints"`.
     """
 
     steps: int = 100
     restarts: int = 1
     targets: int | None = None
+    compare: str = "every step"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,6 +53,8 @@ class APGD(Attack):
         positive_whole("restarts", self.restarts)
         if not math.isfinite(self.threat.eps):
             raise ArgumentError("APGD needs a finite eps, which sets its first step; use CW for an unbounded threat")
+        if self.compare not in COMPARED_AT:
+            raise unknown("compare", self.compare, COMPARED_AT)
         if self.targets is not None:
             positive_whole("targets", self.targets)
             if self.loss != "dlr" or self.targeted:
@@ -99,8 +109,10 @@ class APGD(Attack):
         size = torch.full((len(start),), 2 * self.threat.eps, dtype=start.dtype, device=start.device)
         halved = torch.ones_like(size, dtype=torch.bool)
         value = peak_then = peak.score
-        gradient = peak_gradient = torch.zeros_like(start)
-        rises, checked, checkpoints = torch.zeros_like(size), 0, _checkpoints(self.steps)
+        gradient = peak_gradient = lately_gradient = torch.zeros_like(start)
+        # since the last checkpoint, by the samples of the gradient
+        rarely, lately = self.compare == "checkpoints" and oracle.random, BestPoints(start)
+        rises, checked, reviewed = torch.zeros_like(size), 0, checkpoints(self.steps)
         for step in range(self.steps + 1):
             if step > 0:
                 aim = ball.project(point + like_rows(size, point) * ball.direction(gradient, point))
@@ -108,16 +120,25 @@ class APGD(Attack):
                 moved = torch.lerp(aim, point, momentum) + momentum * (point - before)
                 before, point = point, ball.project(moved)
             local = oracle.gradient(point, labels, objective, self.eot, active)
-            chosen = oracle.selection_loss(point, labels, objective, self.selection_samples, known=local, active=active)
-            found.offer(point, oracle.score(chosen.prediction, y))
-            better = peak.offer(point, chosen.values)
-            gradient = local.gradient
-            peak_gradient = torch.where(like_rows(better, point), gradient, peak_gradient)
+            gradient, candidates = local.gradient, [(point, local.gradient)]
+            if rarely:
+                better = lately.offer(point, local.values)
+                lately_gradient = torch.where(like_rows(better, point), gradient, lately_gradient)
+                ends = step == self.steps
+                candidates = [(lately.x, lately_gradient)] if ends or step in reviewed else []
+                candidates += [(point, gradient)] if ends else []
+            now, known = local.values, None if rarely else local
+            for one, its_gradient in candidates:
+                chosen = oracle.selection_loss(one, labels, objective, self.selection_samples, known, active)
+                found.offer(one, oracle.score(chosen.prediction, y))
+                better = peak.offer(one, chosen.values)
+                peak_gradient = torch.where(like_rows(better, point), its_gradient, peak_gradient)
+                now = now if rarely else chosen.values
             if step > 0:
-                rises = rises + (chosen.values > value)
-            value = chosen.values
+                rises = rises + (now > value)
+            value = now
             oracle.report(run[0] * self.steps + step, run[1] * self.steps)
-            if step in checkpoints:
+            if step in reviewed:
                 stuck = ~halved & (peak.score <= peak_then)
                 halved = stuck | (rises < _RISING_SHARE * (step - checked))
                 size = torch.where(halved, size / 2, size)
@@ -125,10 +146,11 @@ class APGD(Attack):
                 point, before = torch.where(back, peak.x, point), torch.where(back, peak.x, before)
                 gradient, value = torch.where(back, peak_gradient, gradient), torch.where(halved, peak.score, value)
                 peak_then, rises, checked = peak.score, torch.zeros_like(rises), step
+                lately = BestPoints(point)
         return found
 
 
-def _checkpoints(steps: int) -> set[int]:
+def checkpoints(steps: int) -> set[int]:
     """The steps after which step sizes are reviewed: intervals of 0.22 of the run, shrinking to 0.06."""
     length, position, result = 0.22, 0.22, set()
     while position <= 1:

@@ -60,6 +60,7 @@ class Oracle:
         example_seed, self._selection_seed = seeds
         self._generator = torch.Generator(self._whole_x.device).manual_seed(example_seed)
         self._is_random = is_random
+        self._rows = max(_ROWS, *(getattr(part, "largest_batch", 0) for part in model.modules()))
         self._rough_gradients = any(getattr(part, "rough_gradients", False) for part in model.modules())
         self._output_checked = False
         self.queries = torch.zeros(rows.stop - rows.start, dtype=torch.int64, device=self._whole_x.device)
@@ -184,9 +185,10 @@ class Oracle:
     def together(self, examples: int, eot: int) -> int:
         """How many points of so many examples one pass takes: 1 if each has its own `eot` weight samples.
 
-        A pass of few examples takes hardly less time than one of the whole chunk.
+        A pass of few examples takes hardly less time than one of the whole chunk, or of the batch that an accelerated
+        model is prepared for.
         """
-        return max(1, max(len(self.queries), _ROWS) // examples) if self.exact(eot) else 1
+        return max(1, max(len(self.queries), self._rows) // examples) if self.exact(eot) else 1
 
     @torch.no_grad()
     def votes(self, x: Tensor, y: Tensor, samples: int, active: Tensor | None = None, points: int = 1) -> Tensor:

@@ -90,6 +90,7 @@ def show_audit(found: "Audit") -> None:
         for attack in record.details["attacks"]:
             n, correct = sum(attack["n"]), sum(attack["correct"])
             left = f"{100 * correct / n:.1f} %" if attack["on"] == "all" else f"{correct} of {n} survivors"
+            left += f" ({sum(attack['left_out']):,} not tried)" if "left_out" in attack else ""
             table.add_row(attack["name"], ROLES.get(attack["role"], attack["role"]), left)
         output.print(table)
     output.print(str(found), markup=False, highlight=False)

@@ -131,6 +131,11 @@ class Accelerated(HasMembers):
         return next((engine for engine in found if engine != "eager"), "eager")
 
     @property
+    def largest_batch(self) -> int:
+        """The largest batch that it is prepared for; 0 if that is not known."""
+        return self._batch_size or 0
+
+    @property
     def rough_gradients(self) -> bool:
         """Whether differentiated passes are less precise than others, so that their outputs must decide nothing."""
         return (self.precision, self.gradients) == ("full", "bf16")

@@ -79,6 +79,28 @@ def test_single_samples_overestimate_from_a_quarter_on() -> None:
     assert raised(averaged_paper=52, averaged=56, worst=50) == {"single_sample"}
 
 
+@pytest.mark.parametrize(("broken", "expected"), [(0, set()), (4, set()), (30, {"black_box"})])
+def test_a_black_box_on_survivors_counts_by_what_it_breaks(broken: int, expected: set[str]) -> None:
+    on_survivors = replace(ENTRIES["square"][0], on="survivors", first=0.1)
+    names = [name for name in ENTRIES if name != "square"]
+    attacked = torch.full((100,), torch.nan).double()
+    attacked[broken:55], attacked[:broken] = 1, 0  # images that every attack with gradients leaves
+    columns = [right(ENTRIES[name][1]) for name in names]
+    found = Findings(
+        entries=[*(ENTRIES[name][0] for name in names), on_survivors],
+        right=torch.stack([*columns, attacked], 1),
+        worst=right(57 - broken),
+        large_eps=None,
+        probes={},
+        random=True,
+        probabilities=False,
+    )
+    decision = attack_flags.black_box(found)
+    assert decision.raised == bool(expected)
+    assert decision.numbers == {"white_box": 0.60, "black_box": pytest.approx(0.60 - broken / 100)}
+    assert "tried 55" in decision.evidence
+
+
 def test_noise_counts_where_adversarial_examples_exist() -> None:
     blocked = dict.fromkeys(("paper", "averaged_paper", "one", "averaged", "long", "restarted"), 95)
     assert raised(**blocked, square=94, worst=94) == set()  # a small radius: no attack succeeds
@@ -92,6 +114,6 @@ def test_evidence_names_attacks_and_accuracies() -> None:
     decision = flags(square=45, survivors=5)["black_box"]
     for words in ("60.0 % under PGD-10 (EOT 8)", "45.0 % under Square", "masked"):
         assert words in decision.evidence
-    assert decision.numbers == {"white_box": 0.60, "black_box": 0.45}  # attacks on survivors are not compared
+    assert decision.numbers == {"white_box": 0.60, "black_box": 0.45}  # gradients on survivors are not compared
     averaged = flags(averaged_paper=30)["single_sample"].evidence
     assert "70.0 % under authors' PGD-20 and 30.0 % under authors' PGD-20 (EOT 8)" in averaged

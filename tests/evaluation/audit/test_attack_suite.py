@@ -67,15 +67,16 @@ def test_every_suite_is_in_order(level: str, bayesian: bool, threat: Threat) -> 
     entries = suite(level, bayesian=bayesian, threat=threat)
     assert len({entry.name for entry in entries}) == len(entries)
     assert {entry.attack.threat for entry in entries} == {threat}
-    last = ["APGD-T-DLR", "FAB", "ARC", "NES", "HopSkipJump"]
+    last = ["APGD-T-DLR", "FAB", "ARC", "Square", "NES", "HopSkipJump"]
     if level == "quick":
-        last = ["APGD-T-DLR", "NES"]
+        last = ["APGD-T-DLR", "Square", "NES"]
     elif threat.norm == "l1":
-        last = ["APGD-T-DLR", "FAB", "NES"]
+        last = ["APGD-T-DLR", "FAB", "Square", "NES"]
     elif not bayesian:
         last.remove("ARC")
     assert [entry.on for entry in entries] == ["all"] * (len(entries) - len(last)) + ["survivors"] * len(last)
     assert [entry.name for entry in entries[-len(last) :]] == last
+    assert all((entry.first < 1) == (entry.role == "black box" and level != "thorough") for entry in entries)
     assert bool(attacks_of(entries, "paper")) == (threat.norm == "linf")
     assert bool(attacks_of(entries, "transfer")) == bayesian
 
@@ -87,6 +88,17 @@ def test_a_deterministic_network_gets_more_queries_instead_of_eot_but_its_source
     assert attacks_of(deterministic, "black box")[0].queries == 10 * attacks_of(random, "black box")[0].queries
     (transfer,) = attacks_of(deterministic, "transfer")
     assert (transfer.attack.eot, transfer.attack.steps) == (20, 100)
+
+
+@pytest.mark.parametrize(("first", "survivors", "count"), [(0.1, 700, 100), (0.001, 700, 32), (0.1, 20, 20), (1, 9, 9)])
+def test_a_sample_of_the_survivors_is_attacked_first(first: float, survivors: int, count: int) -> None:
+    entry, rows = SuiteEntry("Square", "black box", Square(THREAT), "survivors", first), 3 * torch.arange(survivors)
+    tried, others = entry.sample(rows, 1000, seed=0)
+    assert len(tried) == count
+    assert torch.equal(torch.cat([tried, others]).sort().values, rows)
+    assert torch.equal(tried, tried.sort().values) and torch.equal(tried, entry.sample(rows, 1000, seed=0)[0])
+    if len(others):  # not those that come first in the data, which may be sorted
+        assert tried.max() > 3 * count and not torch.equal(tried, entry.sample(rows, 1000, seed=1)[0])
 
 
 def test_fewer_classes_than_the_targeted_loss_needs() -> None:

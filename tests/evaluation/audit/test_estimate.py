@@ -21,6 +21,7 @@ X, Y = to_float(digits().images[:4]), digits().labels[:4]
         PGD(THREAT, steps=2, eot=2, pick="best", selection_samples=3),
         APGD(THREAT, steps=6, eot=2, selection_samples=3),
         APGD(THREAT, steps=6, eot=2, selection_samples=3, loss="dlr", targets=2),
+        APGD(THREAT, steps=30, eot=2, selection_samples=3, compare="checkpoints"),
         Transfer(bnn(), PGD(THREAT, steps=3, eot=4)),
     ],
     ids=lambda attack: type(attack).__name__,

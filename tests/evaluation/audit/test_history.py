@@ -10,7 +10,7 @@ from advbnn.bayes.prediction import Ensemble, predict
 from advbnn.data import to_float
 from advbnn.evaluation.accuracy import evaluate
 from advbnn.evaluation.attackable import attackable
-from advbnn.evaluation.audit.history import History, candidates, look_back
+from advbnn.evaluation.audit.history import History, candidates, look_back, transparent
 from advbnn.evaluation.identity import ModelIdentity
 from advbnn.randomness import Resampled, is_random
 from cheats import Counting, Jittered, Wrapped
@@ -66,7 +66,7 @@ def test_other_networks_keep_none(model: nn.Module, random: bool, repeated: bool
 
 
 def test_a_slow_network_is_not_probed_for_long() -> None:
-    assert look_back(net(), X[:2], 0, seconds=0.0).passes < 100 < history(net()).passes
+    assert look_back(Wrapped(net()), X[:2], 0, seconds=0.0).passes < 100 < history(Wrapped(net())).passes
 
 
 def test_methods_that_may_draw_a_state_are_named_and_not_called() -> None:
@@ -141,3 +141,24 @@ def test_the_state_is_no_part_of_the_identity_of_a_network_that_draws_it() -> No
     before = ModelIdentity.of(model)
     predict(model, X, samples=3)
     assert ModelIdentity.of(model) == before
+
+
+def hooked() -> nn.Module:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    model[1].register_forward_hook(lambda part, inputs, output: 2 * output)
+    return model
+
+
+def patched() -> nn.Module:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    model[1].forward = lambda x: x[:, :10]
+    return model
+
+
+def test_a_network_of_known_layers_gets_fewer_passes() -> None:
+    for model in (net(), bnn(), nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.Dropout())):
+        assert transparent(model) and history(model).passes < 100
+    of_user = nn.TransformerEncoderLayer(64, 1, activation=lambda x: x)
+    for model in (Wrapped(net()), Offering(net()), hooked(), patched(), of_user):
+        assert not transparent(model)
+    assert history(Wrapped(net())).passes > 1000

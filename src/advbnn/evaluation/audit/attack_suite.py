@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from advbnn.attacks import APGD, ARC, FAB, NES, PGD, Attack, HopSkipJump, Square, Transfer, paper_pgd
@@ -23,6 +24,9 @@ ROLES = {PAPER: "white box, one weight sample per step"}
 
 ALL, SURVIVORS = "all", "survivors"
 
+_FEWEST_FIRST = 32
+"""Survivors of a batch that a black-box attack tries at least, if there are so many."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Level:
@@ -31,6 +35,8 @@ class Level:
     Args:
         eot: EOT samples of PGD; every number is combined with every number of `steps`.
         restarts: random restarts of one more PGD, with the fewest EOT samples and steps.
+        apgd_compare: where APGD compares its points on selection samples. The samples of a gradient must not be too few
+            to control it between checkpoints.
         targets: wrong classes of targeted APGD; all where there are fewer.
         random_targets: the same against a network that has to be sampled: each class costs `apgd_eot` times as much.
         selection_samples: weight samples by which attacks select their best point.
@@ -41,6 +47,7 @@ class Level:
         arc_on_samples: ARC also attacks other random networks, by `arc_members` of their weight samples.
         arc_classes: wrong classes that ARC considers at each.
         label_queries: queries of HopSkipJump; 0 leaves it out.
+        black_box_share: the images of a batch, as a share, that a black-box attack tries first: see `SuiteEntry.first`.
         known_seed_steps: steps of the attack that knows the seed of the ensemble; 0 leaves it out.
         comparison_samples: weight samples by which the worst of the most dangerous points of an image is chosen.
         ensembles: R, independent ensembles of 20 weight samples that score the worst point of each image; of smaller
@@ -53,6 +60,7 @@ class Level:
     restarts: int
     apgd_steps: int
     apgd_eot: int
+    apgd_compare: str
     targets: int
     random_targets: int
     selection_samples: int
@@ -66,6 +74,7 @@ class Level:
     arc_on_samples: bool
     arc_classes: int
     label_queries: int
+    black_box_share: float
     known_seed_steps: int
     comparison_samples: int
     ensembles: int
@@ -78,6 +87,7 @@ _SETTINGS: dict[str, tuple[Any, Any, Any]] = {  # of the quick, the standard and
     "restarts": (3, 5, 10),
     "apgd_steps": (20, 100, 200),
     "apgd_eot": (4, 20, 40),
+    "apgd_compare": ("every step", "checkpoints", "every step"),
     "targets": (2, 9, 9),
     "random_targets": (2, 3, 9),
     "selection_samples": (8, 20, 40),
@@ -91,6 +101,7 @@ _SETTINGS: dict[str, tuple[Any, Any, Any]] = {  # of the quick, the standard and
     "arc_on_samples": (False, True, True),
     "arc_classes": (2, 3, 9),
     "label_queries": (0, 500, 1000),
+    "black_box_share": (0.1, 0.2, 1.0),
     "known_seed_steps": (0, 50, 100),
     "comparison_samples": (200, 400, 1000),
     "ensembles": (10, 20, 50),
@@ -110,12 +121,22 @@ class SuiteEntry:
         role: `"noise"`; `"paper"`, the authors' attack; `"white box"`, with gradients of the network itself;
             `"transfer"`; `"black box"`; or `"given"` by the user.
         on: the images that it attacks: `"all"`, or the `"survivors"` of all entries before it.
+        first: with a share below 1, so many of the images of a batch, drawn from the survivors, are attacked first, and
+            the other survivors only if one of these is broken.
     """
 
     name: str
     role: str
     attack: Perturbation
     on: str = ALL
+    first: float = 1.0
+
+    def sample(self, rows: Tensor, images: int, seed: int) -> tuple[Tensor, Tensor]:
+        """Which of the survivors `rows` of a batch of `images` are attacked first, and the others, both in order."""
+        count = max(_FEWEST_FIRST, math.ceil(self.first * images)) if self.first < 1 else len(rows)
+        order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).to(rows.device)
+        first, others = (rows[part.sort().values] for part in (order[:count], order[count:]))
+        return first, others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,14 +160,14 @@ def attack_suite(
 ) -> tuple[SuiteEntry, ...]:
     """The attacks of a level at one radius.
 
-    All attack all images, since their accuracies are compared, except the last ones: targeted APGD, FAB, ARC, NES and
-    HopSkipJump cost most, and attack only the survivors. A deterministic network is attacked without EOT. A mixture of
-    a few networks is attacked with the same effort, by exact means over all of them, so that the two can be compared.
-    Of the `given` attacks, those at this radius are included.
+    All attack all images, since their accuracies are compared, except the last ones: targeted APGD, FAB, ARC and the
+    black boxes cost most, and attack only the survivors; black boxes first a sample of these. A deterministic network
+    is attacked without EOT. A mixture of a few networks is attacked with the same effort, by exact means over all of
+    them, so that the two can be compared. Of the `given` attacks, those at this radius are included.
     """
     mixture = len(members(model, at_most=EXACT_UP_TO)) if random else 0
     selection: dict[str, Any] = {"selection_samples": level.selection_samples}
-    apgd = {"steps": level.apgd_steps, "eot": level.apgd_eot, **selection}
+    apgd = {"steps": level.apgd_steps, "eot": level.apgd_eot, "compare": level.apgd_compare, **selection}
     black_box = {"eot": level.query_eot, **selection}
     sampled = random and not mixture
     query_factor = 1 if sampled else level.query_eot
@@ -169,13 +190,12 @@ def attack_suite(
     own = {"its mean network": model.mean, "itself with logits of a usual size": model.rescaled}
     sources = {name: net for name, net in own.items() if net is not None} | dict(transfer_from)
     entries += [SuiteEntry(f"from {name}", TRANSFER, Transfer(net, surrogate)) for name, net in sources.items()]
-    square = Square(threat, queries=query_factor * level.square_queries, **black_box)
-    entries.append(SuiteEntry("Square", BLACK_BOX, square))
     entries += [SuiteEntry(name, GIVEN, attack) for name, attack in given.items() if attack.threat == threat]
     targets = min(level.random_targets if sampled else level.targets, classes - 1)
     title, scale_free = "APGD-T-DLR", {**apgd, "loss": "dlr", "targets": targets}
     if classes < 4:  # the targeted DLR loss compares four classes
         title, scale_free = "APGD-margin", {**apgd, "loss": "margin"}
+    square = Square(threat, queries=query_factor * level.square_queries, **black_box)
     nes = NES(
         threat,
         queries=query_factor * level.nes_queries,
@@ -195,13 +215,13 @@ def attack_suite(
     if one_by_one and threat.norm != "l1":
         arc = ARC(threat, steps=level.arc_steps, members=level.arc_members, classes=level.arc_classes)
         entries.append(SuiteEntry("ARC", WHITE_BOX, arc, SURVIVORS))
-    entries.append(SuiteEntry("NES", BLACK_BOX, nes, SURVIVORS))
+    by_queries: dict[str, Attack] = {"Square": square, "NES": nes}
     if level.label_queries and threat.norm != "l1" and all(map(math.isfinite, threat.bounds)):
-        by_labels = HopSkipJump(
+        by_queries["HopSkipJump"] = HopSkipJump(
             threat, queries=query_factor * level.label_queries, eot=level.query_eot if mixture else 1, **selection
         )
-        entries.append(SuiteEntry("HopSkipJump", BLACK_BOX, by_labels, SURVIVORS))
-    return tuple(entries)
+    first = level.black_box_share
+    return (*entries, *(SuiteEntry(name, BLACK_BOX, one, SURVIVORS, first) for name, one in by_queries.items()))
 
 
 def pairs(entries: Sequence[SuiteEntry], field: str) -> list[tuple[int, int]]:

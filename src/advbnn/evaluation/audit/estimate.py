@@ -30,6 +30,8 @@ def passes(attack: Any, random: bool) -> tuple[float, float]:
     restarts = setting("restarts")
     steps = restarts * setting("targets") * setting("steps")
     compared = steps if getattr(inner, "pick", "best") == "best" else restarts if restarts > 1 else 0
+    if getattr(inner, "compare", "") == "checkpoints":
+        compared = min(steps, 10 * restarts * setting("targets"))
     return float(steps * eot), float(compared * setting("selection_samples", 0) if random else 0)
 
 
@@ -40,7 +42,7 @@ def audit_passes(
     gradients = forwards = 0.0
     for entries in suites:
         for entry in entries:
-            share = 1.0 if entry.on == ALL else _SURVIVORS
+            share = 1.0 if entry.on == ALL else min(_SURVIVORS, entry.first)
             of_attack = passes(entry.attack, random)
             gradients, forwards = gradients + share * of_attack[0], forwards + share * (of_attack[1] + samples)
         forwards += ensembles * samples + (CONTENDERS * level.comparison_samples if random else 0)

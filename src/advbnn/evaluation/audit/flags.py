@@ -47,7 +47,7 @@ class Findings:
     """What an audit has measured at one radius: for each image the share of seeds under which it is correct, [n].
 
     Attributes:
-        right: under each attack, [n, entries]; NaN where an attack was not run.
+        right: under each attack, [n, entries]; NaN where an attack was not run, as on broken images.
         worst: at the worst point of all attacks together.
         large_eps: at a radius at which no classifier can be robust; None if there is no such radius.
         probes: the results of `probe`.

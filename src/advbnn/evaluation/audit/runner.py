@@ -26,8 +26,9 @@ from advbnn.evaluation.audit.flags import Findings, all_flags
 from advbnn.evaluation.audit.history import look_back
 from advbnn.evaluation.audit.probes import probe
 from advbnn.evaluation.audit.sequential_test import BOUNDED, CertainSet
-from advbnn.evaluation.audit.worst_points import SURVIVES, WorstPoints, chance_correct
+from advbnn.evaluation.audit.worst_points import BREAKS, SURVIVES, WorstPoints, chance_correct
 from advbnn.evaluation.batchwise import Batch, gather
+from advbnn.evaluation.intervals import clopper_pearson
 from advbnn.evaluation.points import WORST
 from advbnn.evaluation.records import Plan, Records
 from advbnn.machine.processes import world
@@ -53,6 +54,9 @@ CERTAIN, INCONCLUSIVE = "certain", "inconclusive"
 """The details with the images, counted for each seed, that are certain and inconclusive for the infinite ensemble."""
 
 _POINTS = "points"
+
+_LEFT_OUT, _HELD, _BROKEN = 1, 2, 3
+"""A survivor that an attack on a sample of them did not try first; one that it did, and that held or was broken."""
 
 
 class AuditRunner:
@@ -159,12 +163,15 @@ class AuditRunner:
             batch_size=self.evaluation.batch_size,
         )
         clean = self._offer(x, y, torch.arange(len(x), device=x.device), seed, worst)
-        right, certain, inconclusive, known_seed = [], [], [], [clean > 0]
+        certain, inconclusive, known_seed = [], [], [clean > 0]
+        right: list[Tensor] = []
+        turns: list[Tensor] = []  # which survivors were attacked first
         correct: list[Tensor] = []
         kept: list[Tensor] = []  # the points of every attack, and the worst ones, of one radius after the other
         chosen, revived = torch.full_like(x, math.nan), torch.zeros_like(y, dtype=torch.bool)
         for radius, _ in enumerate(self.suites):
-            right.append(self._attack(radius, x, y, seed, batch, worst, kept))
+            of_radius = self._attack(radius, x, y, seed, batch, worst, kept)
+            right, turns = [*right, of_radius[0]], [*turns, of_radius[1]]
             known_seed.append(self._know_seed(radius, x, y, seed, batch, known_seed[-1] & (right[-1] != 0).all(1)))
             before, chosen = chosen, worst.choose(functools.partial(self._compare, y, seed))
             kept += [chosen] if self._save else []
@@ -185,6 +192,7 @@ class AuditRunner:
         return {
             "clean": clean,
             "right": torch.cat(right, 1),
+            "turns": torch.cat(turns, 1),
             "large_eps": large_eps,
             "correct": torch.stack(correct, 1),
             KNOWN_SEED: torch.stack(known_seed[1:], 1),
@@ -197,24 +205,34 @@ class AuditRunner:
 
     def _attack(
         self, radius: int, x: Tensor, y: Tensor, seed: int, batch: Batch, worst: WorstPoints, kept: list[Tensor]
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         """The images that are correct under each attack of a radius: 1 or 0, -1 if not attacked, [n, entries].
 
-        The points are added to `kept` if they are to be saved, with the clean image where an attack did not run.
+        And which survivors an attack tried first, if not all at once: see `_HELD`. The points are added to `kept` if
+        they are to be saved, with the clean image where an attack did not run.
         """
         entries = self.suites[radius]
         right = torch.full((len(x), len(entries)), -1, dtype=torch.int8, device=x.device)
-        everyone = torch.arange(len(x), device=x.device)
+        turns, everyone = torch.zeros_like(right), torch.arange(len(x), device=x.device)
         for number, entry in enumerate(entries):
             rows = everyone if entry.on == ALL else worst.surviving
-            found = x
-            if len(rows):
-                place = f"radius {radius + 1} of {len(self.suites)}, attack {number + 1} of {len(entries)}"
-                points = self._craft(f"{place}: {entry.name}", entry.attack, x[rows], y[rows], seed, batch)
-                right[rows, number] = self._offer(points, y[rows], rows, seed, worst)
-                found = x.index_copy(0, rows, points) if self._save else x
+            found, place = x, f"radius {radius + 1} of {len(self.suites)}, attack {number + 1} of {len(entries)}"
+            first, others = entry.sample(rows, len(x), derive_seed(seed, "first", batch.number))
+            for part, later in ((first, others), (others, others[:0])):
+                if not len(part):
+                    break
+                before = worst.lowest[part]
+                points = self._craft(f"{place}: {entry.name}", entry.attack, x[part], y[part], seed, batch)
+                right[part, number] = self._offer(points, y[part], part, seed, worst)
+                found = found.index_copy(0, part, points) if self._save else x
+                broken = before - worst.lowest[part] > BREAKS
+                if len(later):
+                    turns[later, number] = _LEFT_OUT
+                    turns[part, number] = torch.where(broken, _BROKEN, _HELD).to(turns.dtype)
+                if not broken.any():
+                    break
             kept += [found] if self._save else []
-        return right
+        return right, turns
 
     def _know_seed(self, radius: int, x: Tensor, y: Tensor, seed: int, batch: Batch, right: Tensor) -> Tensor:
         """The images, of those that all attacks leave `right`, that an attacker who knows the ensemble leaves too."""
@@ -270,8 +288,8 @@ class AuditRunner:
         """For each radius the single attacks, what is certain of the infinite ensemble, and the flags."""
         if self._save is not None and world().leads:
             self._save(self._named(results[_POINTS]))
-        parts = results["right"].split([len(entries) for entries in self.suites], 1)
-        return [self._details_at(radius, results, right) for radius, right in enumerate(parts)]
+        of_radii = (results[name].split([len(entries) for entries in self.suites], 1) for name in ("right", "turns"))
+        return [self._details_at(radius, results, *of) for radius, of in enumerate(zip(*of_radii, strict=True))]
 
     def _named(self, points: Tensor) -> list[dict[str, Tensor]]:
         """The points, [n, attacks of all radii, seeds, ...], by name for each radius."""
@@ -286,12 +304,12 @@ class AuditRunner:
             for of_radius, part in zip(names, points.split([len(n) for n in names], 1), strict=True)
         ]
 
-    def _details_at(self, radius: int, results: dict[str, Tensor], right: Tensor) -> dict[str, Any]:
+    def _details_at(self, radius: int, results: dict[str, Tensor], right: Tensor, turns: Tensor) -> dict[str, Any]:
         entries = self.suites[radius]
         attacks = [{"name": CLEAN, "role": CLEAN, "on": ALL, "attack": None, **_counts(results["clean"])}]
-        for entry, outcomes in zip(entries, right.unbind(1), strict=True):
+        for entry, outcomes, turn in zip(entries, right.unbind(1), turns.unbind(1), strict=True):
             about = {"name": entry.name, "role": entry.role, "on": entry.on, "attack": attack_settings(entry.attack)}
-            attacks.append({**about, **_counts(outcomes)})
+            attacks.append({**about, **_counts(outcomes), **_sampled(outcomes, turn)})
         findings = Findings(
             entries=entries,
             right=torch.where((right >= 0).all(-1), right.double().mean(-1), math.nan),
@@ -323,6 +341,19 @@ def _different(names: Sequence[str]) -> list[str]:
 def _counts(right: Tensor) -> dict[str, Any]:
     """How many images were attacked under each seed, and how many of these are correct."""
     return {"n": (right >= 0).sum(0).tolist(), "correct": (right == 1).sum(0).tolist()}
+
+
+def _sampled(right: Tensor, turns: Tensor) -> dict[str, Any]:
+    """For an attack that tried only some survivors: how many there were, and what the sample says about the others.
+
+    `at_most` is the upper end, one-sided at 95 %, of the share of them that it would break. Empty if none was left out.
+    """
+    left_out = ((turns == _LEFT_OUT) & (right < 0)).sum(0)
+    if not left_out.any():
+        return {}
+    first, broken = (turns >= _HELD).sum(0).tolist(), (turns == _BROKEN).sum(0).tolist()
+    bounds = [clopper_pearson(k, n, 0.9)[1] if n else None for k, n in zip(broken, first, strict=True)]
+    return {"left_out": left_out.tolist(), "first": first, "first_broken": broken, "at_most": bounds}
 
 
 def _radius_to_grey(threat: Threat, pixels: int) -> Threat | None:

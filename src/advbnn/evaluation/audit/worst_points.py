@@ -22,6 +22,9 @@ _RESAMPLES = 200
 SURVIVES = 0.05
 """Images that are correct with a smaller probability are broken: more attacks could not lower the result by more."""
 
+BREAKS = 0.5
+"""An attack breaks an image if it lowers the chance by more than this: always, if the network is not random."""
+
 
 def chance_correct(log_probs: Tensor, y: Tensor, size: int, rule: str = "probability") -> Tensor:
     """The estimated probability that an ensemble of `size` weight samples is correct at each of n points, [n].
@@ -65,9 +68,14 @@ class WorstPoints:
         self.compared = torch.full_like(self.chance, math.nan)
 
     @property
+    def lowest(self) -> Tensor:
+        """The chance that an ensemble is correct at the most dangerous point of each image, [n]."""
+        return self.chance.amin(0)
+
+    @property
     def surviving(self) -> Tensor:
         """The numbers of the images that no point so far breaks."""
-        return (self.chance.amin(0) > SURVIVES).nonzero().squeeze(1)
+        return (self.lowest > SURVIVES).nonzero().squeeze(1)
 
     def offer(self, points: Tensor, chance: Tensor, rows: Tensor) -> None:
         """Each point of the images `rows` takes the place of the least dangerous one, if it is more dangerous."""
@@ -83,7 +91,7 @@ class WorstPoints:
         each point, as the weight samples are the same at every radius.
         """
         chance, everyone = self.chance.clone(), torch.arange(self.chance.shape[1], device=self.chance.device)
-        lowest = chance.amin(0)
+        lowest = self.lowest
         disagree = (lowest > 1 / _RESAMPLES) & (lowest < 1)
         for points, found, compared in zip(self.points, self.chance, self.compared, strict=True):
             rows = (disagree & compared.isnan() & found.isfinite()).nonzero().squeeze(1)

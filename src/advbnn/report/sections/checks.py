@@ -109,6 +109,7 @@ def _suite(worst: Records, looks: Mapping[str, Look], titles: Titles) -> Table:
                 share = f"{percent(right / asked)} %" if entry["on"] == "all" and asked else ""
                 title = Cell(titles.of(entry["name"], entry["attack"]))
                 role = Cell(ROLES.get(entry["role"], entry["role"]))
+                share = f"({sum(entry['left_out']):,} not tried)" if "left_out" in entry else share
                 rows.append([*where, title, role, Cell(f"{right:,} of {asked:,}", share)])
             name = Cell("all together", "" if (found := band(record)) is None else f"({found})")
             left = Cell(f"{percent(record.accuracy)} %", percent_range(*record.interval), strong=True)
@@ -116,7 +117,7 @@ def _suite(worst: Records, looks: Mapping[str, Look], titles: Titles) -> Table:
     return Table(
         name="attack_suite",
         caption="The attacks of the audit one by one, seeds added up. Those with a share in % were tried on all "
-        "images; the others only on what the attacks before them had left.",
+        "images; the others only on what the attacks before them had left, or on a sample of it that it did not break.",
         columns=["model", "radius", "attack", "kind", "robust"],
         rows=rows,
     )
