@@ -111,7 +111,8 @@ class APGD(Attack):
         value = peak_then = peak.score
         gradient = peak_gradient = lately_gradient = torch.zeros_like(start)
         # since the last checkpoint, by the samples of the gradient
-        rarely, lately = self.compare == "checkpoints" and oracle.random, BestPoints(start)
+        rarely = self.compare == "checkpoints" and not oracle.exact(self.eot)
+        lately = BestPoints(start)
         rises, checked, reviewed = torch.zeros_like(size), 0, checkpoints(self.steps)
         for step in range(self.steps + 1):
             if step > 0:
