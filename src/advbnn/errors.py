@@ -3,7 +3,7 @@
 Every error that a user can correct is an `AdvbnnError`, and the command line catches nothing else. Each is also the
 built-in error that a Python caller expects.
 
-Settings are checked here, too, with bounds: `positive_whole`, `within` and `check_types`.
+Settings are checked here, too, with bounds: `positive_whole`, `within`, `one_of` and `check_types`.
 """
 
 import functools
@@ -82,6 +82,12 @@ def unknown(argument: str, value: object, options: Iterable[str]) -> ArgumentErr
     expected = ", ".join(map(repr, known))
     hint = did_you_mean(value, known)
     return ArgumentError(f"{argument}={shown(value)} is unknown: expected one of {expected}{hint}")
+
+
+def one_of(argument: str, value: object, options: Iterable[str]) -> None:
+    """Refuse what is not one of the options."""
+    if value not in list(options):  # a list takes what cannot be hashed, too
+        raise unknown(argument, value, options)
 
 
 def did_you_mean(value: object, options: Iterable[str]) -> str:

@@ -77,6 +77,8 @@ def test_points_only_lower() -> None:
     assert after.worst_case is not None and after.worst_case.accuracy == 0.3
     assert after.difference is None and "abababab" in after.notes[-1]
     larger = entry_of(Records([worst("rpf", 0.4, n=120)]), ABOUT)
+    with pytest.raises(ValueError, match="linf 0.0313"):
+        lowered(entry, replace(scored(0.3), threat=Threat("l2", 8 / 255)))
     with pytest.raises(ValueError, match="as many"):
         lowered(replace(larger, weights_sha256=audit.model.sha256), scored(0.1))
 

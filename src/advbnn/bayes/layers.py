@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from advbnn.bayes.mean_field import Bayesian
 from advbnn.bayes.priors import GaussianPrior, PerParameter, Prior
 from advbnn.bayes.protocol import Weights
-from advbnn.errors import unknown
+from advbnn.errors import one_of
 
 
 class VariationalLayer(Bayesian):
@@ -37,8 +37,7 @@ class VariationalLayer(Bayesian):
         init_std: PerParameter = 0.05,
         **kwargs: Any,
     ) -> None:
-        if estimator not in self.estimators:
-            raise unknown(f"{type(self).__name__}: estimator", estimator, self.estimators)
+        one_of(f"{type(self).__name__}: estimator", estimator, self.estimators)
         super().__init__(self.plain(*args, **kwargs), prior=prior, init_std=init_std)
         self.estimator = estimator
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from advbnn.bayes.activations import outputs_of
 from advbnn.bayes.protocol import EXACT_UP_TO, RandomNetwork, members
 from advbnn.display import notebook
-from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole, unknown
+from advbnn.errors import ArgumentError, ArgumentTypeError, one_of, positive_whole
 from advbnn.modules import all_finite, evaluating, explain_input_errors, not_finite_error
 from advbnn.names import RULES
 from advbnn.randomness import Resampled, is_random, random_state, seeded, with_fresh_state
@@ -102,8 +102,7 @@ def predict(
         exact_up_to: a network with finite support, and at most so many members, is not sampled: the prediction is the
             exact mean over its members. 0 always samples.
     """
-    if rule not in RULES:
-        raise unknown("rule", rule, RULES)
+    one_of("rule", rule, RULES)
     log_probs, weights = _log_probs(model, x, samples, seed, exact_up_to)
     return prediction_of(log_probs, rule, weights)
 

@@ -9,7 +9,7 @@ import typer
 from advbnn.cli import options
 from advbnn.cli.audit import AuditMeasurement
 from advbnn.cli.groups import Subject
-from advbnn.errors import ArgumentError
+from advbnn.errors import ArgumentError, one_of
 from advbnn.names import AUDIT_LEVELS, LEADERBOARD_STEPS
 
 if TYPE_CHECKING:
@@ -147,13 +147,11 @@ def measure(
     from advbnn.cli.common import open_run
     from advbnn.cli.groups import Measurement
     from advbnn.defenses.registry import PUBLISHED
-    from advbnn.errors import unknown
     from advbnn.leaderboard.from_records import entry_of
     from advbnn.leaderboard.measure import measure as measure_defence
     from advbnn.report.audited import worst_cases
 
-    if name not in PUBLISHED:
-        raise unknown("name", name, PUBLISHED)
+    one_of("name", name, PUBLISHED)
     published = PUBLISHED[name]
     post_hoc = published.network is not None and not published.trained
     plain = Subject(run=baseline) if baseline is not None else subject if post_hoc else None

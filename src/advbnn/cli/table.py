@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from advbnn.cli import options
-from advbnn.errors import ArgumentError, unknown
+from advbnn.errors import ArgumentError, one_of
 
 if TYPE_CHECKING:
     from advbnn.report.elements import Contents, Table
@@ -37,8 +37,7 @@ def table(
     contents, first = _contents(sources)
     found: dict[str, Table] = contents.tables()
     chosen = name or first
-    if chosen not in found:
-        raise unknown("--name", chosen, found)
+    one_of("--name", chosen, found)
     shown = found[chosen]
     typer.echo({"markdown": shown.markdown, "latex": shown.latex, "csv": shown.csv}[format](), nl=False)
     if figure is not None:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from advbnn.errors import ArgumentError, positive_whole, unknown
+from advbnn.errors import ArgumentError, one_of, positive_whole
 
 NAMED = ("crop_flip", "cutmix", "idbh_weak", "idbh_strong")
 """Augmentations by name; see `named_augmentation`."""
@@ -132,8 +132,7 @@ def named_augmentation(augment: bool | str, data: str) -> tuple[Augmentation, ..
         return usual_augmentation(data) if augment else ()
     if augment in ("crop_flip", "cutmix"):
         return RandomCrop(), HorizontalFlip()
-    if augment not in NAMED:
-        raise unknown("augment", augment, NAMED)
+    one_of("augment", augment, NAMED)
     from advbnn.data.idbh import idbh
 
     return idbh(erasing=1.0 if augment == "idbh_strong" else 0.5)

@@ -10,7 +10,7 @@ from pathlib import Path
 from advbnn.data import cifar10, stl10
 from advbnn.data.archive import check_sum
 from advbnn.display.progress import ProgressBar
-from advbnn.errors import DataError, data_error, unknown
+from advbnn.errors import DataError, data_error, one_of
 from advbnn.files import explain_file_errors
 
 PUBLISHED = {
@@ -28,8 +28,7 @@ def fetch(name: str, root: Path | str) -> Path:
 
     An archive that is already there is verified, not downloaded.
     """
-    if name not in PUBLISHED:
-        raise unknown("name", name, PUBLISHED)
+    one_of("name", name, PUBLISHED)
     url, checksum = PUBLISHED[name]
     to = Path(root) / url.rsplit("/", 1)[1]
     with ProgressBar(to.name, "bytes") as bar:

@@ -24,7 +24,7 @@ from advbnn.defenses.optimizers import AdamOptimizer, LangevinSampler, SGDOptimi
 from advbnn.defenses.registry import Randomized
 from advbnn.defenses.rse import add_noise, check_noise, noise_levels
 from advbnn.defenses.schedules import Constant, Cosine, OneCycle, Section, Stages
-from advbnn.errors import MOST_EXAMPLES, ArgumentError, check_types, positive_whole, unknown, whole, within
+from advbnn.errors import MOST_EXAMPLES, ArgumentError, check_types, one_of, positive_whole, unknown, whole, within
 from advbnn.models.initial_weights import InitialWeights, load_initial
 from advbnn.randomness import seeded
 
@@ -79,8 +79,7 @@ class Variational:
         within("prior_std", self.prior_std, "(0, 1e30]", "it is a standard deviation")
         within("init_std", self.init_std, "(0, 1e6]", "it is a standard deviation")
         within("norm_scale_mean", self.norm_scale_mean, "[-1e6, 1e6]")
-        if self.prior_mean not in ("zero", "init"):
-            raise unknown("prior_mean", self.prior_mean, ("zero", "init"))
+        one_of("prior_mean", self.prior_mean, ("zero", "init"))
 
     def wrap(self, net: nn.Module) -> nn.Module:
         if random_parts(net):
@@ -139,8 +138,7 @@ class Swag:
         whole("rank", self.rank, 2)
         whole("start", self.start, 0)
         within("scale", self.scale, "[0, 1e6]", "1 is SWAG's own covariance")
-        if self.statistics not in ("kept", "anew"):
-            raise unknown("statistics", self.statistics, ("kept", "anew"))
+        one_of("statistics", self.statistics, ("kept", "anew"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,8 +221,7 @@ class Defense:
         check_types(self)
         choices = {"norm_scales": ("ones", "uniform"), "attack_mode": ("eval", "train")}
         for name, options in (choices | {"architecture": (*models.NAMES, OWN)}).items():
-            if getattr(self, name) not in options:
-                raise unknown(name, getattr(self, name), options)
+            one_of(name, getattr(self, name), options)
         positive_whole("batch_size", self.batch_size, most=MOST_EXAMPLES)
         if isinstance(self.augment, str) and self.augment not in NAMED:
             raise unknown("augment", self.augment, NAMED)

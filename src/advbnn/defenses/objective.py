@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from advbnn.bayes.likelihoods import Categorical, Likelihood
 from advbnn.defenses.schedules import KL_WARMUPS
-from advbnn.errors import check_types, positive_whole, unknown, within
+from advbnn.errors import check_types, one_of, positive_whole, within
 
 SCOPES = ("all", "classifier")
 
@@ -41,11 +41,9 @@ class RobustELBO:
     def __post_init__(self) -> None:
         check_types(self)
         within("alpha", self.alpha, "(0, 1]", "1 is the evidence lower bound itself")
-        if self.kl_scope not in SCOPES:
-            raise unknown("kl_scope", self.kl_scope, SCOPES)
+        one_of("kl_scope", self.kl_scope, SCOPES)
         positive_whole("samples", self.samples)
-        if self.kl_warmup not in KL_WARMUPS:
-            raise unknown("kl_warmup", self.kl_warmup, KL_WARMUPS)
+        one_of("kl_warmup", self.kl_warmup, KL_WARMUPS)
         within("kl_warmup_epochs", self.kl_warmup_epochs, "(0, 1e6]")
         if self.trades is not None:
             within("trades", self.trades, "(0, 1e6]", "beta of TRADES, such as 6.0, or None")

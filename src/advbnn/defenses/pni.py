@@ -10,7 +10,7 @@ from advbnn.attacks import PGD
 from advbnn.attacks.threat import Threat
 from advbnn.defenses.published import EVERY_PASS, AuthorsProtocol, Claim, Published
 from advbnn.defenses.surgery import has_layer, last_linear, layers_of, replaced
-from advbnn.errors import check_types, unknown, within
+from advbnn.errors import check_types, one_of, within
 
 SHARING = ("layer", "channel", "element")
 
@@ -26,8 +26,7 @@ class ParametricNoise:
     def __post_init__(self) -> None:
         check_types(self)
         within("init", self.init, "[0, 1e6]")
-        if self.sharing not in SHARING:
-            raise unknown("sharing", self.sharing, SHARING)
+        one_of("sharing", self.sharing, SHARING)
 
     def wrap(self, net: nn.Module) -> nn.Module:
         if has_layer(net, WeightNoise):

@@ -16,7 +16,7 @@ from advbnn.defenses.objective import RobustELBO
 from advbnn.defenses.optimizers import AdamOptimizer, SGDOptimizer
 from advbnn.defenses.registry import ONE_NETWORK, Randomized
 from advbnn.defenses.schedules import OneCycle, Stages
-from advbnn.errors import ArgumentError, unknown
+from advbnn.errors import ArgumentError, one_of
 
 DEFENSES = ("none", "rse", "adv", "bnn", "adv_bnn")
 NAMES = (*DEFENSES, *ONE_NETWORK)
@@ -74,18 +74,15 @@ def defense(name: str, data: str = "digits", profile: str | None = None, **overr
             `optimizer`, `schedule`, `batch_size` and `augment`; a dict changes part of a field:
             `defense("adv_bnn", "cifar10", batch_size=256, objective={"alpha": 0.1})`.
     """
-    if name not in NAMES:
-        raise unknown("name", name, NAMES)
-    if data not in SOURCES:
-        raise unknown("data", data, SOURCES)
+    one_of("name", name, NAMES)
+    one_of("data", data, SOURCES)
     makers = {"ours": _ours} if data in _OURS else {"authors_code": _authors_code, "paper": _paper}
     if data == "cifar10" and name in (*ONE_NETWORK, *_COMMON):
         makers = {"common": _common_recipe} if name in ONE_NETWORK else {**makers, "common": _common_recipe}
     elif name in ONE_NETWORK and data not in _OURS:
         raise ArgumentError(f"data={data!r} has no recipe for {name!r}; use cifar10 or digits, or give all settings")
     profile = profile or next(iter(makers))
-    if profile not in list(makers):  # a list takes any value
-        raise unknown(f"profile for {data}", profile, makers)
+    one_of(f"profile for {data}", profile, makers)
     original = makers[profile](name, data)
     changed = updated(original, overrides)
     return replace(changed, changed=tuple(_differences(to_table(original), to_table(changed))))

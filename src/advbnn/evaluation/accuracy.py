@@ -28,7 +28,7 @@ from advbnn.bayes.protocol import EXACT_UP_TO, members
 from advbnn.data.augment import to_float
 from advbnn.data.imageset import Examples
 from advbnn.display.progress import listening
-from advbnn.errors import MOST_EXAMPLES, ArgumentError, positive_whole, shown, unknown
+from advbnn.errors import MOST_EXAMPLES, ArgumentError, one_of, positive_whole, shown, unknown
 from advbnn.evaluation.attackable import accelerated
 from advbnn.evaluation.batchwise import Batch, Work, batchwise, gather
 from advbnn.evaluation.checks import Perturbation as Perturbation
@@ -136,8 +136,7 @@ class Evaluation:
         # a source is accelerated once, not for every batch
         self._accelerated = functools.cache(lambda network: accelerated(network, engine, precision, **how))
         self.fast, self.device = self._accelerated(model), device_of(model, data.device)
-        if self.rule not in RULES:
-            raise unknown("rule", self.rule, RULES)
+        one_of("rule", self.rule, RULES)
         seeds = options.get("seeds", 3)
         one_count = not isinstance(seeds, Sequence) and getattr(seeds, "ndim", 0) == 0
         listed: Any = range(positive_whole("seeds", seeds)) if one_count else seeds

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from advbnn.attacks.threat import Threat
 from advbnn.display import notebook
-from advbnn.errors import ArgumentError, FileError, unknown
+from advbnn.errors import ArgumentError, FileError, one_of
 from advbnn.evaluation.identity import DataIdentity, ModelIdentity
 from advbnn.evaluation.intervals import accuracy_interval, draws_variance
 from advbnn.evaluation.outcomes import unpack
@@ -364,8 +364,7 @@ def _shown(value: Any) -> str:
 
 def _value(record: Record, name: str) -> Any:
     values = {"label": record.model.label, "eps": record.threat and record.threat.eps, **vars(record)}
-    if name not in values:
-        raise unknown("field", name, values)
+    one_of("field", name, values)
     return values[name]
 
 

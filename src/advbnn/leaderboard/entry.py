@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from advbnn.errors import ArgumentError, shown, unknown
+from advbnn.errors import ArgumentError, one_of, shown, unknown
 from advbnn.files import read_json, write_atomically
 from advbnn.leaderboard.schema import read, write
 from advbnn.names import AUDIT_LEVELS, NORMS
@@ -46,7 +46,7 @@ class Claim:
         _share("accuracy", self.accuracy)
         if self.clean is not None:
             _share("clean", self.clean)
-        _one_of("norm", self.norm, NORMS)
+        one_of("norm", self.norm, NORMS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +92,7 @@ class WorstCase(Accuracy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _one_of("level", self.level, (*AUDIT_LEVELS, POINTS))
+        one_of("level", self.level, (*AUDIT_LEVELS, POINTS))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +132,7 @@ class Threat:
     eps: float
 
     def __post_init__(self) -> None:
-        _one_of("norm", self.norm, NORMS)
+        one_of("norm", self.norm, NORMS)
         if not self.eps > 0:
             raise ArgumentError(f"eps: expected a positive radius such as 0.0314, got {self.eps:g}")
 
@@ -210,8 +210,8 @@ class Entry:
                 raise ArgumentError(f"{name}: expected text, got nothing; say 'none' where there is none")
         if self.code and not re.match(r"https?://", self.code):
             raise ArgumentError(f"code: expected an address that begins with https://, got {shown(self.code)}")
-        _one_of("kind", self.kind, KINDS)
-        _one_of("status", self.status, STATUSES)
+        one_of("kind", self.kind, KINDS)
+        one_of("status", self.status, STATUSES)
         self._check_claimed() if self.status == CLAIMED else self._check_measured()
 
     @property
@@ -302,8 +302,3 @@ def save(entry: Entry, path: Path | str) -> None:
 def _share(name: str, value: float) -> None:
     if not 0 <= value <= 1:
         raise ArgumentError(f"{name}: expected a share in [0, 1], got {value:g}; divide percent by 100")
-
-
-def _one_of(name: str, value: str, options: Iterable[str]) -> None:
-    if value not in tuple(options):
-        raise unknown(name, value, options)

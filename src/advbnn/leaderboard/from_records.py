@@ -20,7 +20,7 @@ from advbnn.files import read_text
 from advbnn.leaderboard import entry as board
 from advbnn.leaderboard.schema import read
 from advbnn.report.audited import clean_in, worst_cases
-from advbnn.report.select import radius
+from advbnn.report.select import ball, radius
 from advbnn.training.provenance import git_state
 
 PROTOCOL, FIXED, MEAN, EOT = "protocol", "fixed randomness", " (mean weights)", "eot"
@@ -169,7 +169,8 @@ def lowered(entry: board.Entry, record: Record) -> board.Entry:
     """
     if entry.worst_case is None:
         raise ArgumentError(f"{entry.id}: status {entry.status!r} has no worst case to lower; audit its network first")
-    if record.name != POINTS or record.threat is None or abs(record.threat.eps - entry.threat.eps) > 1e-6:
+    norm, eps = ball(record)
+    if record.name != POINTS or norm != entry.threat.norm or abs(eps - entry.threat.eps) > 1e-6:
         raise ArgumentError(f"the points must be for {entry.threat.norm} {entry.threat.eps:g}; give that radius")
     if record.model.sha256 != entry.weights_sha256:
         raise ArgumentError(

@@ -14,7 +14,7 @@ from advbnn.attacks.threat import Threat
 from advbnn.bayes.protocol import posterior_mean
 from advbnn.data.imageset import Examples
 from advbnn.defenses.published import NEVER, AuthorsProtocol, Published
-from advbnn.errors import ArgumentError, unknown
+from advbnn.errors import ArgumentError, one_of
 from advbnn.evaluation.accuracy import CLEAN, Evaluation, Options
 from advbnn.evaluation.audit.attack_suite import LEVELS
 from advbnn.evaluation.audit.worst_case import audit
@@ -57,8 +57,7 @@ def measure(
         options: see `Options`; `out` makes it resumable.
     """
     for name in only:
-        if name not in LEADERBOARD_STEPS:
-            raise unknown("only", name, LEADERBOARD_STEPS)
+        one_of("only", name, LEADERBOARD_STEPS)
     if published.network is not None and not published.trained:
         model = published.network.wrap(model)
     options.setdefault("samples", published.samples)

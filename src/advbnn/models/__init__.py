@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import nn
 
-from advbnn.errors import ArgumentError, positive_whole, unknown
+from advbnn.errors import ArgumentError, one_of, positive_whole
 from advbnn.lazy import submodules
 from advbnn.models import plain, resnet
 
@@ -42,8 +42,7 @@ def build(name: str, *, classes: int = 10, image_size: int = 32, channels: int =
             "preact_resnet18", "small_cnn" or "mlp".
         image_size: height and width of the images, in pixels.
     """
-    if name not in _BUILDERS:
-        raise unknown("name", name, _BUILDERS)
+    one_of("name", name, _BUILDERS)
     given = {"classes": classes, "image_size": image_size, "channels": channels}
     return _BUILDERS[name](**{argument: positive_whole(argument, value) for argument, value in given.items()})
 

@@ -7,7 +7,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from advbnn.errors import ArgumentError, ArgumentTypeError, FileError, first_few, shown, unknown
+from advbnn.errors import ArgumentError, ArgumentTypeError, FileError, first_few, one_of, shown
 from advbnn.files import explain_file_errors
 
 InitialWeights = Path | str | Mapping[str, Tensor]
@@ -28,8 +28,7 @@ def load_initial(net: nn.Module, weights: InitialWeights, classifier: str = "kep
         classifier: `"kept"`, or `"fresh"`: the last linear layer keeps its own initial weights, so that the checkpoint
             may have another number of classes.
     """
-    if classifier not in CLASSIFIERS:
-        raise unknown("init_classifier", classifier, CLASSIFIERS)
+    one_of("init_classifier", classifier, CLASSIFIERS)
     where, given = _read(weights)
     own = net.state_dict()
     linear = [name for name, part in net.named_modules() if isinstance(part, nn.Linear)]

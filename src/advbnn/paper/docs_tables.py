@@ -15,7 +15,7 @@ from fractions import Fraction
 from functools import cache
 from pathlib import Path
 
-from advbnn.errors import AdvbnnError, ArgumentError, unknown
+from advbnn.errors import AdvbnnError, ArgumentError, one_of
 from advbnn.evaluation.records import Records
 from advbnn.files import read_text, write_atomically
 from advbnn.paper.claims import check_claims
@@ -46,8 +46,7 @@ def refreshed(text: str, results: Path) -> str:
         records, _, name = found[1].partition("/")
         name, _, radii = name.partition(":")
         known = _paired(results / records, radii) if name == PAIRED else tables(records, radii)
-        if name not in known:
-            raise unknown(f"table of {records}", name, known)
+        one_of(f"table of {records}", name, known)
         return f"<!-- table: {found[1]} -->\n\n{known[name].markdown()}\n<!-- end -->"
 
     ended = {found.start() for found in _BLOCK.finditer(text)}

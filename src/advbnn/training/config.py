@@ -23,7 +23,7 @@ from advbnn.data import Splits
 from advbnn.defenses import config_io
 from advbnn.defenses.defense import OWN, Defense
 from advbnn.defenses.profiles import DATASETS, IMAGES, NAMES, SOURCES, defense
-from advbnn.errors import ArgumentTypeError, ConfigError, check_types, positive_whole, shown, unknown, within
+from advbnn.errors import ArgumentTypeError, ConfigError, check_types, one_of, positive_whole, shown, unknown, within
 from advbnn.models.initial_weights import CLASSIFIERS
 from advbnn.names import ENGINES, PRECISIONS
 from advbnn.randomness import check_seed
@@ -75,8 +75,7 @@ class Config:
         check_seed(self.seed)
         choices = {"engine": ENGINES, "precision": ("auto", *PRECISIONS), "init_classifier": CLASSIFIERS}
         for name, options in choices.items():
-            if getattr(self, name) not in options:
-                raise unknown(name, getattr(self, name), options)
+            one_of(name, getattr(self, name), options)
         if not isinstance(self.init, tuple) or not all(isinstance(file, str) for file in self.init):
             raise ArgumentTypeError(
                 f"init must be a tuple of safetensors files, one for each mode; got {shown(self.init)}"
@@ -100,8 +99,7 @@ class Config:
             if like is None:
                 data.check_source(config.data, "data")
                 like = config.data if config.data in DATASETS else IMAGES
-            if like not in SOURCES:
-                raise unknown("like", like, SOURCES)
+            one_of("like", like, SOURCES)
             config = dataclasses.replace(config, defense=defense(name, like, profile, **parts))
             config.modes.check(config.defense)
             return config

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from advbnn.defenses.defense import Defense
-from advbnn.errors import ArgumentError, UnsupportedError, unknown
+from advbnn.errors import ArgumentError, UnsupportedError, one_of
 from advbnn.fast.compiling import ENGINES, PRECISIONS
 from advbnn.machine.processes import ALONE, World
 from advbnn.training.fast_step import FastStep
@@ -91,10 +91,8 @@ def make_step(
     The `precision` of matrix products is `"full"`: float32, or TF32 if torch's flags allow it; `"bf16"`, not in the
     eager form; or `"auto"`: bfloat16 in the fast forms on a GPU, float32 elsewhere. All else is float32.
     """
-    if engine not in ENGINES:
-        raise unknown("engine", engine, ENGINES)
-    if precision not in ("auto", *PRECISIONS):
-        raise unknown("precision", precision, ("auto", *PRECISIONS))
+    one_of("engine", engine, ENGINES)
+    one_of("precision", precision, ("auto", *PRECISIONS))
     on_gpu = next(loss.parameters()).is_cuda
     if engine == "eager" or (engine == "auto" and not on_gpu):
         if precision == "bf16":

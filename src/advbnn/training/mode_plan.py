@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from advbnn.defenses.defense import Defense
 from advbnn.defenses.optimizers import LangevinSampler
 from advbnn.defenses.schedules import Section
-from advbnn.errors import ArgumentError, positive_whole, unknown, whole
+from advbnn.errors import ArgumentError, one_of, positive_whole, whole
 from advbnn.randomness import derive_seed
 
 HOW = ("independent", "snapshots", "branches")
@@ -31,8 +31,7 @@ class ModePlan:
     def __post_init__(self) -> None:
         positive_whole("count", self.count)
         whole("trunk", self.trunk, 0)
-        if self.how not in HOW:
-            raise unknown("how", self.how, HOW)
+        one_of("how", self.how, HOW)
         if self.how != HOW[0] and self.count == 1:
             raise ArgumentError(f"how={self.how!r} needs several modes, got count=1; set count")
         if (self.how == "branches") != (self.trunk > 0):
