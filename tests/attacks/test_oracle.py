@@ -96,7 +96,8 @@ def test_queries_count_every_weight_sample():
     for attack, expected in {
         PGD(LINF, steps=5): 5,
         PGD(LINF, steps=5, eot=4): 20,
-        PGD(LINF, steps=5, eot=4, average="probability"): 40,
+        PGD(LINF, steps=5, eot=4, average="probability"): 20,
+        PGD(LINF, steps=5, eot=4, average="logits"): 40,
         PGD(LINF, steps=5, eot=4, restarts=2, selection_samples=7): 2 * (20 + 7),
     }.items():
         assert attack.run(bnn, x, y).queries.tolist() == [expected] * 6
