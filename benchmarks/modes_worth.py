@@ -70,20 +70,20 @@ def number(model: nn.Module, data: Splits[Any], threat: Threat, given: argparse.
 
 
 def average(model: nn.Module, data: Splits[Any], threat: Threat, given: argparse.Namespace, **options: Any) -> Records:
-    """The mixture, and one network with the mean of its weights."""
+    """One network with the mean weights of the mixture; `number` judges the mixture itself."""
     mean = mean_weights(model, data.train, PGD(threat), given.device)
-    return judged({"all": model, "mean weights of": mean}, data, threat, given, options)
+    return judged({"mean weights of": mean}, data, threat, given, options)
 
 
 def distil(model: nn.Module, data: Splits[Any], threat: Threat, given: argparse.Namespace, **options: Any) -> Records:
-    """The mixture, and one network that has learned its predictions."""
+    """One network that has learned the predictions of the mixture, which `number` judges."""
     student, file = copy.deepcopy(members(model)[0].net), given.runs / f"{options['out'].stem}-student.safetensors"
     if file.exists():
         load_model(student, file)
     else:
         train_student(student, one_network(accelerate(model)), data.train, PGD(threat, steps=10), given.epochs)
         save_model(student, str(file))
-    return judged({"all": model, "one network that learned from": student.eval()}, data, threat, given, options)
+    return judged({"one network that learned from": student.eval()}, data, threat, given, options)
 
 
 def judged(
