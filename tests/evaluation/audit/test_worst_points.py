@@ -108,6 +108,19 @@ def test_contenders_are_compared_again_where_ensembles_disagree() -> None:
     assert compared == [[1]] * CONTENDERS
 
 
+def test_contenders_far_behind_are_not_compared() -> None:
+    worst, compared = WorstPoints(torch.zeros(2, 1)), []
+    for number, chances in enumerate([[0.1, 0.1], [0.9, 0.9], [0.7, 0.5]]):
+        worst.offer(torch.full((2, 1), float(number)), torch.tensor(chances).double(), torch.arange(2))
+
+    def compare(points: Tensor, rows: Tensor) -> Tensor:
+        compared.extend(zip(points[:, 0].tolist(), rows.tolist(), strict=True))
+        return 1 - points[:, 0].double() / 10  # the later, the more dangerous
+
+    assert worst.choose(compare)[:, 0].tolist() == [0.0, 2.0]
+    assert sorted(compared) == [(0.0, 1), (2.0, 1)]
+
+
 def test_a_point_is_compared_once_however_often_the_worst_is_chosen() -> None:
     worst, compared = WorstPoints(torch.zeros(2, 1)), []
 
@@ -118,7 +131,7 @@ def test_a_point_is_compared_once_however_often_the_worst_is_chosen() -> None:
     for number in (3.0, 2.0):
         worst.offer(torch.full((2, 1), number), torch.full((2,), 0.5 + number / 100).double(), torch.arange(2))
         assert worst.choose(compare)[:, 0].tolist() == [number] * 2
-    assert compared == [(3.0, 0), (3.0, 1), (2.0, 0), (2.0, 1)]
+    assert sorted(compared) == [(2.0, 0), (2.0, 1), (3.0, 0), (3.0, 1)]  # a single contender with no other
     for number in (4.0, 5.0, 1.0):  # the last one replaces the most harmless one, of the first image alone
         chance = torch.tensor([0.5 + number / 100, 1.0]).double()
         worst.offer(torch.full((2, 1), number), chance, torch.arange(2))
