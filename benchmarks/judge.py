@@ -237,7 +237,7 @@ def judge(model: nn.Module, data: Examples, given: argparse.Namespace, label: st
         for threat in threats:
             show(autoattack(model, data, threat, bf16=given.bf16, quick=given.dry_run, **shared))
     if "audit" in given.judges:
-        quickly = [Threat("linf", _number(eps)) for eps in given.quick]
+        quickly = [Threat("linf", float(Fraction(eps))) for eps in given.quick]
         for level, radii in ((given.level, threats), ("quick", quickly)):
             for record in advbnn.audit(model, data, radii, level, **shared).records if radii else ():
                 show(record)
