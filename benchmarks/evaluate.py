@@ -57,9 +57,7 @@ def main() -> None:
     parser.add_argument("--scale", action="store_true", help=f"also extrapolate to {ALL:,} images")
     parser.add_argument("--samples", type=int, default=20, help="weight samples of the classifier")
     parser.add_argument("--selection-samples", type=int, default=20, help="weight samples to compare points of APGD")
-    parser.add_argument(
-        "--compare", choices=COMPARED_AT, default=COMPARED_AT[0], help="where APGD compares points"
-    )
+    parser.add_argument("--compare", choices=COMPARED_AT, default=COMPARED_AT[0], help="where APGD compares points")
     parser.add_argument("--steps", type=int, help="of all attacks, for a trial; 20 for PGD and 100 for APGD by default")
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS), help="for grow-network")
     parser.add_argument("--repeats", type=int, default=3)
@@ -95,7 +93,7 @@ def cases(part: str, options: argparse.Namespace) -> Iterator[Case]:
             )
             for loss in ("ce", "dlr")
         }
-        compared = apgd + 2 if options.compare == COMPARED_AT[0] else len(checkpoints(apgd)) + 3
+        compared = apgd + 2 if options.compare == COMPARED_AT[0] else 2 * len(checkpoints(apgd)) + 3
         forwards = 2 * (2 * (apgd + 1) * 20 + compared * selection + samples)
         about = {"attack": f"APGD-CE + APGD-DLR, {apgd} steps, EOT-20", "selection_samples": selection}
         about |= {"compare": options.compare}
