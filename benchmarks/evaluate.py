@@ -93,7 +93,7 @@ def cases(part: str, options: argparse.Namespace) -> Iterator[Case]:
             )
             for loss in ("ce", "dlr")
         }
-        compared = apgd + 2 if options.compare == COMPARED_AT[0] else len(checkpoints(apgd)) + 3
+        compared = apgd + 2 if options.compare == COMPARED_AT[0] else 2 * len(checkpoints(apgd)) + 3
         forwards = 2 * (2 * (apgd + 1) * 20 + compared * selection + samples)
         about = {"attack": f"APGD-CE + APGD-DLR, {apgd} steps, EOT-20", "selection_samples": selection}
         about |= {"compare": options.compare}

@@ -147,7 +147,7 @@ def test_comparing_at_checkpoints_takes_fewer_passes_and_is_as_strong(bnn, digit
         left.append((labels == digits.y).double().mean().item())
         passes.append(found.queries.double().mean().item())
     assert passes[0] == 10 * (1 + 31 + 31)
-    assert passes[1] <= 10 * (1 + 31 + 11)
+    assert passes[1] <= 10 * (1 + 31 + 18)
     # a standard error of 3 points for either, if its images were independent of those of the other, which are the same
     assert left[1] < left[0] + 0.06
     assert attacks.identity.settings_of(attack)["compare"] == "checkpoints"

@@ -6,6 +6,7 @@ from torch import nn
 
 from advbnn.attacks import NES, SPSA, ZOO
 from advbnn.attacks.threat import Threat
+from advbnn.fast.acceleration import Accelerated
 
 LINF, L2 = Threat("linf", 0.1), Threat("l2", 0.4)
 every_attack = pytest.mark.parametrize("kind", [NES, SPSA, ZOO], ids=lambda kind: kind.__name__)
@@ -70,6 +71,13 @@ def test_directions_of_one_pass_give_what_single_ones_do(kind, monkeypatch):
     torch.testing.assert_close(together.x_adv, single.x_adv)
     assert torch.equal(together.queries, single.queries)
     assert len(models[0].seen) < len(models[1].seen)
+
+
+def test_a_pass_takes_as_many_directions_as_fit_the_batch_of_an_accelerated_network():
+    x, y = torch.full((3, 8), 0.5), torch.zeros(3, dtype=torch.int64)
+    model = Tilted(8)
+    NES(L2, queries=202, directions=100)(Accelerated(model, "eager", batch_size=150), x, y, seed=0)
+    assert max(map(len, model.seen)) == 150
 
 
 def test_zoo_estimates_every_coordinate_of_a_small_input_once():

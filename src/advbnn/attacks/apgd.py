@@ -32,7 +32,7 @@ class APGD(Attack):
 
     With `compare="checkpoints"` the objective is averaged over the samples of the gradient between two checkpoints,
     without further passes. They favour points that happen to do well on them, so that the selection samples are asked
-    at every checkpoint about the best point since the last one, and about the last point of all.
+    at every checkpoint, and at the end, about the best point since the last one and about the current one.
 
     Args:
         restarts: runs, each from a random point; every example keeps its best.
@@ -125,9 +125,8 @@ class APGD(Attack):
             if rarely:
                 better = lately.offer(point, local.values)
                 lately_gradient = torch.where(like_rows(better, point), gradient, lately_gradient)
-                ends = step == self.steps
-                candidates = [(lately.x, lately_gradient)] if ends or step in reviewed else []
-                candidates += [(point, gradient)] if ends else []
+                asks = step == self.steps or step in reviewed
+                candidates = [(lately.x, lately_gradient), (point, gradient)] if asks else []
             now, known = local.values, None if rarely else local
             for one, its_gradient in candidates:
                 chosen = oracle.selection_loss(one, labels, objective, self.selection_samples, known, active)

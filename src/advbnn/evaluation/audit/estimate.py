@@ -31,7 +31,7 @@ def passes(attack: Any, random: bool) -> tuple[float, float]:
     steps = restarts * setting("targets") * setting("steps")
     compared = steps if getattr(inner, "pick", "best") == "best" else restarts if restarts > 1 else 0
     if getattr(inner, "compare", "") == "checkpoints":
-        compared = min(steps, 10 * restarts * setting("targets"))
+        compared = min(steps, 18 * restarts * setting("targets"))
     return float(steps * eot), float(compared * setting("selection_samples", 0) if random else 0)
 
 
