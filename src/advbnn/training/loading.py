@@ -82,10 +82,8 @@ def load_trained(
     """The network that a run has trained.
 
     Args:
-        folder: the run folder.
         net: a network built like the one passed to `fit`, if that was your own; by default the defence's architecture
             is built.
-        device: where to put the network.
         last: for a run with early stopping, the last epoch instead of the best.
     """
     folder, device = Path(folder), usable_device(device)
