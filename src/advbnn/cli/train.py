@@ -29,8 +29,7 @@ def train(
         typer.Option(help="The run folder, or that of a sweep; runs/ and the name of the TOML file by default."),
     ] = None,
     resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Resume from the last checkpoint, if there is one. A sweep always does."),
+        bool, typer.Option("--resume", help="Resume from the last checkpoint, if there is one. A sweep always does.")
     ] = False,
     device: options.Device = None,
     jobs: options.Jobs = None,
