@@ -64,9 +64,19 @@ def test_lines_are_named_once_at_their_ends() -> None:
     assert sorted(named) == ["Adv-BNN", "No defence", "accuracy, %", "radius"]
 
 
-@pytest.mark.parametrize(("shift", "dashed"), [(0.0, True), (0.5, True), (20.0, False)])
-def test_a_line_on_top_of_another_lets_it_be_seen(shift: float, dashed: bool) -> None:
-    both = [plots.Line(look=look, x=[0, 1, 2], y=[y + k * shift for y in (60, 40, 20)]) for k, look in enumerate(LOOKS)]
+@pytest.mark.parametrize(
+    ("other", "dashed"),
+    [
+        ((99, 60, 40, 0), True),
+        ((99, 60.5, 40, 0), True),
+        ((93, 60, 40, 0), True),  # all but the first place
+        ((99, 80, 60, 0), False),  # the same ends
+        ((80, 70, 60, 50), False),
+    ],
+)
+def test_a_line_on_top_of_another_lets_it_be_seen(other: tuple[float, ...], dashed: bool) -> None:
+    values = ((99, 60, 40, 0), other)
+    both = [plots.Line(look=look, x=range(4), y=y) for look, y in zip(LOOKS, values, strict=True)]
     drawn = plots.lines_svg("p", plots.Panel(lines=both, x_label="radius"), y_label="", top=100)
     assert ("stroke-dasharray" in drawn) == dashed
 

@@ -164,13 +164,7 @@ def prediction_of(log_probs: Tensor, rule: str = "probability", weights: Tensor 
         tied = votes >= votes.amax(-1, keepdim=True) - 1e-5
         label = torch.where(tied, probs, -1).argmax(-1)
     return Prediction(
-        probs,
-        label,
-        entropy,
-        expected_entropy,
-        mutual_information,
-        samples=len(log_probs),
-        exact=weights is not None,
+        probs, label, entropy, expected_entropy, mutual_information, samples=len(log_probs), exact=weights is not None
     )
 
 

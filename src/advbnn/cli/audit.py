@@ -23,8 +23,7 @@ class AuditMeasurement(Measurement):
     samples: Annotated[int, options.count("Weight samples of the classifier.")] = 20
     seeds: Annotated[int, options.count("Repetitions of the whole audit.")] = 1
     limit: Annotated[
-        int | None,
-        options.count(f"Use only the first N test images; by default {QUICK_IMAGES} at quick, else all."),
+        int | None, options.count(f"Use only the first N test images; by default {QUICK_IMAGES} at quick, else all.")
     ] = None
 
 

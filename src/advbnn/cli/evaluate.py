@@ -17,8 +17,7 @@ def evaluate(
     attack: options.Attacks = None,
     eps: options.Radii = None,
     points: Annotated[
-        list[Path] | None,
-        typer.Option(help="A safetensors file of adversarial images, scored too. May be repeated."),
+        list[Path] | None, typer.Option(help="A safetensors file of adversarial images, scored too. May be repeated.")
     ] = None,
     effort: AttackOptions,
     how: Measurement,

@@ -25,9 +25,7 @@ FOLDER = Path("leaderboard")
 Level = Annotated[str, options.named(AUDIT_LEVELS, "The level of the audit: {names}.")]
 
 
-def check(
-    entries: Annotated[list[Path], typer.Argument(help="Entries (JSON), or a folder of them.")],
-) -> None:
+def check(entries: Annotated[list[Path], typer.Argument(help="Entries (JSON), or a folder of them.")]) -> None:
     """Check entries of the leaderboard: every field, and that their numbers agree with each other."""
     from advbnn.leaderboard.entry import load, load_all
 

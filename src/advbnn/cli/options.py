@@ -173,7 +173,6 @@ Cluster = Annotated[
 ]
 Engine = Annotated[str, named(ENGINES, "How the model runs: {names}.")]
 Gradients = Annotated[
-    str | None,
-    named(PRECISIONS, "The precision of attacks' gradients: {names}; that of --precision by default."),
+    str | None, named(PRECISIONS, "The precision of attacks' gradients: {names}; that of --precision by default.")
 ]
 Precision = Annotated[str, named(PRECISIONS, "{names}; bf16 is faster and not for published numbers.")]

@@ -21,8 +21,7 @@ _TWICE = "{} holds it too: leave one of the two out of the report, or measure bo
 def report(
     sources: Annotated[list[Path], typer.Argument(help="Run folders with records, or files of records.")],
     out: Annotated[
-        Path,
-        typer.Option(callback=folder_to_write, help="The folder for report.html, report.md and report.csv."),
+        Path, typer.Option(callback=folder_to_write, help="The folder for report.html, report.md and report.csv.")
     ] = Path("report"),
     images: Annotated[
         int, typer.Option(min=0, help="Test images shown under attack for each run folder; 0 for none.")
@@ -112,11 +111,10 @@ def _attacked(runs: Sequence[Path], threat: "Threat", count: int, device: str | 
     from advbnn.report import attacked_images
     from advbnn.training.loading import load_trained
 
-    shown = []
+    shown, attack = [], PGD(threat, steps=20, eot=10)
     for run in runs:
         trained = load_trained(run, device=device_or_first_gpu(device))
         test = trained.load_data().test
         rows = range(min(count, len(test)))
-        attack = PGD(threat, steps=20, eot=10)
         shown += attacked_images(trained.model, test, attack, rows, name=_ATTACK, label=label_of(run))
     return shown

@@ -102,11 +102,9 @@ def reproduce(
         if beside is not None:
             facts[BESIDE] = os.path.relpath(beside, folder)
         chosen.write(folder, **facts | {"test_images": len(load_splits(plan.runs[0].config).test)})
+        places = devices if cluster is None else [device] if device else []
         try:
-            if cluster is None:
-                results = run_tasks(tasks, devices, threads=threads, log=typer.echo)
-            else:
-                results = run_tasks(tasks, [device] if device else [], threads=None, log=typer.echo, cluster=cluster)
+            results = run_tasks(tasks, places, threads=threads, log=typer.echo, cluster=cluster)
         except Interrupted as stop:
             with suppress(OSError):  # the terminal may be closed
                 typer.echo(f"stopped; finished work is kept in {folder}, run the same command to resume", err=True)

@@ -29,8 +29,7 @@ def train(
         typer.Option(help="The run folder, or that of a sweep; runs/ and the name of the TOML file by default."),
     ] = None,
     resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Resume from the last checkpoint, if there is one. A sweep always does."),
+        bool, typer.Option("--resume", help="Resume from the last checkpoint, if there is one. A sweep always does.")
     ] = False,
     device: options.Device = None,
     jobs: options.Jobs = None,
@@ -76,11 +75,10 @@ def _train_all(runs: list["SweepRun"], device: str | None, jobs: int | None, clu
         raise typer.BadParameter("torchrun trains one run; use --cluster or --jobs for several, without torchrun")
     tasks = sweep_tasks(runs, shared_modes=len(runs) == 1)
     local = options.local_jobs(jobs, cluster)
+    devices = [device] if device else []
     if cluster is None:
         devices = device_list(device_or_first_gpu(device), local, len(tasks))
-        threads = share_of_threads(len(devices))
-    else:
-        devices, threads = [device] if device else [], None
+    threads = share_of_threads(len(devices) or 1)
     try:
         results = run_tasks(tasks, devices, threads=threads, log=typer.echo, cluster=cluster)
     except Interrupted as stop:

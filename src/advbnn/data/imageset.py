@@ -9,7 +9,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole, shown
+from advbnn.errors import ArgumentError, ArgumentTypeError, DataError, positive_whole, shown
 
 
 class Examples(ABC):
@@ -175,12 +175,17 @@ def from_tensors(
     names = _class_names(name, labels, classes)
     if inputs.dtype == torch.uint8:
         return ImageSet(inputs, labels, names, name)
+    check_pixels(name, inputs)
+    return TensorSet(inputs, labels, names, name)
+
+
+def check_pixels(name: str, inputs: Tensor) -> None:
+    """Refuse floating-point images outside of [0, 1]."""
     if inputs.ndim == 4 and inputs.numel() and (float(inputs.min()) < 0 or float(inputs.max()) > 1):
-        raise ArgumentError(
+        raise DataError(
             f"{name}: floating-point images must lie in [0, 1], got [{float(inputs.min()):g}, "
             f"{float(inputs.max()):g}]; divide by 255, or move a mean-and-std normalisation into the model"
         )
-    return TensorSet(inputs, labels, names, name)
 
 
 def row_numbers(indices: Sequence[int] | Tensor, total: int, argument: str = "indices") -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from advbnn.data.augment import to_float
-from advbnn.data.imageset import Examples
+from advbnn.data.imageset import Examples, check_pixels
 from advbnn.errors import ArgumentError, ArgumentTypeError, DataError
 from advbnn.randomness import derive_seed, seeded_globally
 
@@ -23,8 +23,7 @@ class Stream(Examples):
     Attributes:
         loader: what delivers the batches of an epoch, each time it is iterated.
         inputs: of the first batch, and `targets`.
-        sizes: the number of examples in each batch of an epoch.
-        examples: N, the size of the training set.
+        sizes: the number of examples in each batch of an epoch; `examples` is N, the size of the training set.
     """
 
     loader: Iterable[Any]
@@ -86,15 +85,10 @@ def stream(
             raise DataError(f"{name} delivers no batch; check the loader")
         sizes, examples = _counted(loader, name)
     inputs, targets = _pair(first, name, 0)
-    if targets.is_floating_point():
-        names: tuple[str, ...] = ()
-    else:
+    names: tuple[str, ...] = ()
+    if not targets.is_floating_point():
         names = _class_names(dataset, targets, classes)
-        if inputs.ndim == 4 and not bool(((inputs >= 0) & (inputs <= 1)).all()):
-            raise DataError(
-                f"{name}: floating-point images must lie in [0, 1], got [{float(inputs.min()):g}, "
-                f"{float(inputs.max()):g}]; divide by 255, or move a mean-and-std normalisation into the model"
-            )
+        check_pixels(name, inputs)
     return Stream(loader, inputs, targets, names, name, sizes, examples)
 
 

@@ -23,7 +23,6 @@ class Claim:
     """An accuracy in percent that the source states for CIFAR-10.
 
     Args:
-        attack: the attack that it was measured under.
         where: where the source states it.
         norm: of the attack, with its radius `eps`; None for an attack that minimises the distance.
         quoted: the number is not from the source itself, but from work that quotes it.
@@ -80,15 +79,13 @@ class Published:
     """A published randomized defence.
 
     Args:
-        venue: where and when the paper appeared.
         network: how a network becomes the defence, with the numbers of the source; None for what is not made from one
             network: see `recipe`.
         random: what is random, in words.
         redrawn: when it is drawn anew: `EVERY_PASS`, or `BETWEEN` for a draw that is kept until `resample`.
         shared: whether all images of a batch share one draw.
         trained: whether it is trained against an attack; if not, it is put onto a trained network.
-        samples: forward passes that the deployed classifier averages.
-        rule: how they become a label, see `predict`.
+        samples: forward passes that the deployed classifier averages, by the `rule` of `predict`.
         differences: where the source's code and its paper differ, or ours and the source's.
         recipe: how it is trained, if not by `defense(name, "cifar10")`.
     """

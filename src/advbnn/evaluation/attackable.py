@@ -29,7 +29,6 @@ class Attackable(HasMembers):
     Attributes:
         known_random: whether the network is known to be random; None leaves it to each attack to find out.
         lead: by how much the largest logit of a typical image leads the next; 1 if it was not measured.
-        scale: what the logits are multiplied with.
     """
 
     known_random: bool | None = None

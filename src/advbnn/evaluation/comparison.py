@@ -69,9 +69,8 @@ def comparison(first: Record, second: Record) -> Comparison | None:
     common = [row for row in rows[0] if row in places[1]]
     if not common:
         return None
-    ours, theirs = (
-        record.right[[of[row] for row in common]] for record, of in zip((first, second), places, strict=True)
-    )
+    pairs = zip((first, second), places, strict=True)
+    ours, theirs = (record.right[[of[row] for row in common]] for record, of in pairs)
     return Comparison(
         what=_title(first),
         labels=(first.model.label, second.model.label),

@@ -47,12 +47,10 @@ class Points:
 
     Attributes:
         sets: sets of points by name, each [n, ...].
-        rows: the rows of the n images in their data set.
-        labels: their labels; None if not known.
+        rows: the rows of the n images in their data set, with their `labels`, if known.
         threat: what they were made for; None if not known.
         notes: further metadata, such as `data_sha256`, `model` and `model_sha256`.
-        name: the file, for messages.
-        sha256: of the file; empty if they were not read from one.
+        name: the file, for messages, and its `sha256`; empty if they were not read from one.
     """
 
     sets: Mapping[str, Tensor]

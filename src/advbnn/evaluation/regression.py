@@ -116,11 +116,8 @@ def score_regression(
         loss = getattr(getattr(attack, "attack", attack), "loss", "nll")
         if loss != "nll":
             raise ArgumentError(f"attack must maximise the squared error, got loss={loss!r}; use loss='nll'")
-    samples, device, dtype = (
-        positive_whole("samples", samples),
-        modules.device_of(model, data.device),
-        modules.dtype_of(model),
-    )
+    samples = positive_whole("samples", samples)
+    device, dtype = modules.device_of(model, data.device), modules.dtype_of(model)
     likelihood = Gaussian(noise_std=noise_std or 1.0)
 
     def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:

@@ -51,15 +51,9 @@ def ranked(entries: Sequence[Entry]) -> list[Entry]:
     """By data and threat; audited entries first, the most robust at the top, then by their claims."""
 
     def key(entry: Entry) -> tuple[object, ...]:
-        worst, claim = entry.worst_case, entry.claimed
-        claimed = claim.accuracy if claim else -1.0
-        return (
-            entry.dataset,
-            entry.threat.norm,
-            entry.threat.eps,
-            worst is None,
-            -(worst.accuracy if worst else claimed),
-        )
+        worst, claim, threat = entry.worst_case, entry.claimed, entry.threat
+        best = worst.accuracy if worst else claim.accuracy if claim else -1.0
+        return entry.dataset, threat.norm, threat.eps, worst is None, -best
 
     return sorted(entries, key=key)
 

@@ -19,15 +19,10 @@ class Protocol:
     """What is measured, and how.
 
     Args:
-        radii: the radii of Figure 2, including 0.
-        table_radii: the radii of Table 1, without 0.
-        transfer_radius: the radius of Figure 3.
-        study_radii: the two radii of Figure 4, besides 0.
-        sizes: numbers of weight samples in Figure 4, left.
-        steps: numbers of attack steps in Figure 4, right.
-        step_size: of the authors' attack.
-        eot: EOT samples of the averaged attack.
-        samples: weight samples of the classifier.
+        radii: of Figure 2, including 0; `table_radii` of Table 1, without 0; `transfer_radius` of Figure 3;
+            `study_radii` of Figure 4, besides 0.
+        sizes: numbers of weight samples in Figure 4, left; `steps` of the attack in Figure 4, right.
+        step_size: of the authors' attack; `eot` samples of the averaged one; `samples` of the classifier.
         alpha_factors: factors of alpha in additional trainings.
         images: test images of Table 1 and Figures 2 and 3; all when None.
         averaged_images: test images of the averaged attack, which costs `eot` times as much.

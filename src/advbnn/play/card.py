@@ -126,11 +126,7 @@ def _numbers(trial: Trial) -> str:
         mean, (low, high) = 100 * answer.mean[answer.label].item(), (100 * answer.interval[answer.label]).tolist()
         interval = "" if answer.deterministic else f" <small>[{low:.1f}, {high:.1f}]</small>"
         columns.append((f"{answer.entropy:.3f}", f"{answer.mutual_information:.3f}", f"{mean:.1f}{interval}"))
-    titles = (
-        f"Entropy <small>limit {trial.threshold:.3f}</small>",
-        "Mutual information",
-        "Mean probability, %",
-    )
+    titles = (f"Entropy <small>limit {trial.threshold:.3f}</small>", "Mutual information", "Mean probability, %")
     rows = "".join(
         f"<tr><th>{title}</th><td>{before}</td><td>{after}</td></tr>"
         for title, before, after in zip(titles, *columns, strict=True)

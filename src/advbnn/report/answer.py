@@ -37,9 +37,8 @@ def _best(ranked: Sequence[Record], shown: Series, clean: Mapping[str, Record], 
     where = ball_title(best)
     numbers = f"{least}{percent(best.accuracy)} %{f' at {where}' if len(ranked) == 1 else ''}"
     numbers += f" (95 % interval {percent(low)} to {percent(high)} %)"
-    numbers += (
-        f", and {percent(clean[best.model.label].accuracy)} % without attack" if best.model.label in clean else ""
-    )
+    if best.model.label in clean:
+        numbers += f", and {percent(clean[best.model.label].accuracy)} % without attack"
     if len(ranked) == 1:
         return f"{title} has a {kind} of {numbers}."
     second = ranked[1]

@@ -43,10 +43,8 @@ def dumbbells_svg(name: str, rows: Sequence[Dumbbell]) -> str:
 
 def dumbbells_png(path: Path, rows: Sequence[Dumbbell]) -> None:
     """The same as a file."""
-    with file_canvas(path, columns=1, width=_WIDTH / 72, height=(_ROW * len(rows) + _TOP + _BOTTOM) / 72) as (
-        _,
-        (axes,),
-    ):
+    height = _ROW * len(rows) + _TOP + _BOTTOM
+    with file_canvas(path, columns=1, width=_WIDTH / 72, height=height / 72) as (_, (axes,)):
         _draw(axes, rows)
 
 

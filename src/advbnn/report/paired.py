@@ -54,11 +54,9 @@ def paired_png(path: Path, networks: Sequence[Records]) -> None:
         compared = [(column, _difference(one[column], found[0].get(column))) for column in places]
         points = [(column[1][1], pair.difference, pair.interval) for column, pair in compared if pair is not None]
         right.append(Line(look=look, y=[0], style="level") if one is found[0] else _line(look, points))
-    panels = (
-        Panel(title="Worst case", x_label="radius of the attack", lines=left),
-        Panel(title=f"Difference from {shown[_label(networks[0])].title}", x_label="radius of the attack", lines=right),
-    )
-    with_differences_file(path, *panels)
+    titles = ("Worst case", f"Difference from {shown[_label(networks[0])].title}")
+    sides = zip(titles, (left, right), strict=True)
+    with_differences_file(path, *(Panel(title=t, x_label="radius of the attack", lines=lines) for t, lines in sides))
 
 
 def _columns(records: Records) -> dict[Column, Record]:

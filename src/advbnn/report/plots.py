@@ -224,10 +224,10 @@ def _draw(axes: "Axes", panel: Panel) -> None:
 
 
 def _agree(line: Line, other: Line) -> bool:
-    """Whether one line hides the other: they are within one point of each other at most places that both have."""
+    """Whether one line hides the other: within one point of it at three quarters of the places that both have."""
     of_other = dict(zip(other.x, other.y, strict=False))
     near = [abs(y - of_other[x]) < 1 for x, y in zip(line.x, line.y, strict=False) if x in of_other]
-    return line.style != "outlined" != other.style and len(near) > 1 and 2 * sum(near) > len(near)
+    return line.style != "outlined" != other.style and len(near) > 1 and 4 * sum(near) >= 3 * len(near)
 
 
 def _plot(axes: "Axes", line: Line, below: int = 0) -> "Line2D":

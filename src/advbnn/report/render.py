@@ -49,9 +49,8 @@ def write_report(
 
 def html(contents: Contents, images: Images) -> str:
     """The report as a page."""
-    page, style = (
-        files("advbnn.report").joinpath(name).read_text("utf-8") for name in ("template.html.j2", "style.css")
-    )
+    own = files("advbnn.report")
+    page, style = (own.joinpath(name).read_text("utf-8") for name in ("template.html.j2", "style.css"))
     models = {look.title: look for look in contents.looks.values()}
     return filled(page, report=contents, images=images, style=style, models=models, data_uri=data_uri)
 

@@ -17,10 +17,8 @@ from advbnn.randomness import derive_seed, seeded
 class BestEpoch:
     """The network with the largest validation score so far.
 
-    Attributes:
-        epoch: the number of epochs after which it was found, 0 before the first validation.
-        latest: the score of the last validation.
-        validated: the number of epochs at the last validation.
+    `epoch` is the number of epochs after which it was found, `validated` that of the last validation, with the score
+    `latest`; 0 before the first.
     """
 
     def __init__(self) -> None:

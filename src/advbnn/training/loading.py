@@ -82,10 +82,8 @@ def load_trained(
     """The network that a run has trained.
 
     Args:
-        folder: the run folder.
         net: a network built like the one passed to `fit`, if that was your own; by default the defence's architecture
             is built.
-        device: where to put the network.
         last: for a run with early stopping, the last epoch instead of the best.
     """
     folder, device = Path(folder), usable_device(device)
@@ -93,12 +91,26 @@ def load_trained(
         raise RunError(f"{folder} is a file, not a run folder; give the folder that contains it, {folder.parent}")
     if not (folder / CONFIG).exists():
         raise RunError(f"{folder} is not a run folder: it has no {CONFIG}; give one that `advbnn train` or fit wrote")
-    config = stored_config(folder)
-    if config.modes.count > 1:
-        return _load_modes(folder, config, net, device, last)
-    facts = _facts(folder)
-    data, defense = facts["data"], config.defense
-    model = _network(defense, data, net)
+    config, facts = stored_config(folder), _facts(folder)
+    load, names = _load_modes if config.modes.count > 1 else _load_one, facts["data"].get("class_names")
+    model, noise_std, step = load(folder, config, facts, net, last)
+    return Trained(
+        model=model.to(device).eval(),
+        config=config,
+        folder=folder,
+        finished=(folder / MODEL).exists(),
+        step=step,
+        classes=None if names is None else tuple(names),
+        noise_std=noise_std,
+    )
+
+
+def _load_one(
+    folder: Path, config: Config, facts: dict[str, Any], net: nn.Module | None, last: bool
+) -> tuple[nn.Module, float | None, int | None]:
+    """The network, its learned noise, and the step of the checkpoint that it is from, if the run is not finished."""
+    defense = config.defense
+    model = _network(defense, facts["data"], net)
     # another prior or noise than in training, which the weights do not show
     trained, found = (_randomness(lines) for lines in (facts["model"].get("structure", []), structure_of(model)))
     if trained != found:
@@ -109,7 +121,7 @@ def load_trained(
     finished, step = (folder / MODEL).exists(), None
     model = _posterior(model, defense, finished)
     if finished:
-        name = LAST if last and config.defense.early_stopping is not None else MODEL
+        name = LAST if last and defense.early_stopping is not None else MODEL
         if not (folder / name).exists():
             raise RunError(f"{folder} has no {LAST}: it was removed; leave last out to load the best epoch")
         weights = verify_weights(folder, name)
@@ -119,40 +131,25 @@ def load_trained(
             raise RunError(f"{folder} has no weights yet: the run stopped before its first checkpoint; resume it")
         weights, step = newest.folder / WEIGHTS, newest.step
     load_weights(model, weights)
-    return Trained(
-        model=model.to(device).eval(),
-        config=config,
-        folder=folder,
-        finished=finished,
-        step=step,
-        classes=_class_names(data),
-        noise_std=_noise_of(weights),
-    )
+    return model, _noise_of(weights), step
 
 
-def _load_modes(folder: Path, config: Config, net: nn.Module | None, device: torch.device | str, last: bool) -> Trained:
-    """All modes of a run; of one that is not finished, those that are."""
-    finished, defense, data = (folder / MODEL).exists(), config.defense, _facts(folder)["data"]
-    if finished and not (last and defense.early_stopping is not None):
-        nets = [_network(defense, data, copy.deepcopy(net)) for _ in config.modes.names]
-        model = Modes(_posterior(one, defense, finished) for one in nets)
+def _load_modes(
+    folder: Path, config: Config, facts: dict[str, Any], net: nn.Module | None, last: bool
+) -> tuple[nn.Module, float | None, None]:
+    """The same of all modes of a run; of one that is not finished, of those that are."""
+    defense = config.defense
+    if (folder / MODEL).exists() and not (last and defense.early_stopping is not None):
+        nets = [_network(defense, facts["data"], copy.deepcopy(net)) for _ in config.modes.names]
+        model = Modes(_posterior(one, defense, finished=True) for one in nets)
         weights = verify_weights(folder, MODEL)
         load_weights(model, weights)
-        noise_std = _noise_of(weights)
-    else:
-        ready = [folder / MODES / name for name in config.modes.names if (folder / MODES / name / MODEL).exists()]
-        if not ready:
-            raise RunError(f"{folder} has no finished mode yet; resume the run, or load one of its modes/")
-        parts = [load_trained(one, net=copy.deepcopy(net), last=last) for one in ready]
-        model, noise_std = Modes(one.model for one in parts), mean_noise(one.noise_std for one in parts)
-    return Trained(
-        model=model.to(device).eval(),
-        config=config,
-        folder=folder,
-        finished=finished,
-        classes=_class_names(data),
-        noise_std=noise_std,
-    )
+        return model, _noise_of(weights), None
+    ready = [folder / MODES / name for name in config.modes.names if (folder / MODES / name / MODEL).exists()]
+    if not ready:
+        raise RunError(f"{folder} has no finished mode yet; resume the run, or load one of its modes/")
+    parts = [load_trained(one, net=copy.deepcopy(net), last=last) for one in ready]
+    return Modes(one.model for one in parts), mean_noise(one.noise_std for one in parts), None
 
 
 def mean_noise(stds: Iterable[float | None]) -> float | None:
@@ -179,10 +176,6 @@ def _posterior(model: nn.Module, defense: Defense, finished: bool) -> nn.Module:
     if isinstance(defense.optimizer, LangevinSampler) or (swag is not None and finished and swag.statistics == "anew"):
         return SampleBank(model)
     return model if swag is None else SWAG(model, swag.rank, swag.scale)
-
-
-def _class_names(data: dict[str, Any]) -> tuple[str, ...] | None:
-    return tuple(data["class_names"]) if "class_names" in data else None
 
 
 def _facts(folder: Path) -> dict[str, Any]:

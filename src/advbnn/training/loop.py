@@ -41,8 +41,7 @@ class FitResult:
 
     Attributes:
         model: the trained network, in the mode in which it was passed.
-        steps: the number of updates, including those before a resumption.
-        history: metrics, one entry per logging interval.
+        steps: the number of updates, including those before a resumption; `history` has their metrics.
         noise_std: the learned noise of a Gaussian likelihood, else None.
         out: the run folder, if there is one.
     """

@@ -24,8 +24,7 @@ class PosteriorScale:
     Attributes:
         noise_share: the largest fraction of E[sum of w^2] over a channel that is the variance of one weight, in
             [0, 1]; 0 without a channel of several weights.
-        channel: the channel with that share, such as `"features.0.weight[32]"`.
-        channel_std: the standard deviation of that weight.
+        channel: the channel with that share, such as `"features.0.weight[32]"`; `channel_std` is of that weight.
     """
 
     mean_std: float

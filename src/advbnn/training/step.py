@@ -202,12 +202,6 @@ def _maximised(
     """The attack on `term(target, output)` of each example: the KL of TRADES, or the loss of mixed labels."""
     logits = _TermLogits(model, term, targets)
     attack = replace(attack, loss="margin", average="loss")
-    ascent = _TermAttack(
-        attack.threat,
-        loss="margin",
-        selection_samples=attack.selection_samples,
-        batch_size=attack.batch_size,
-        attack=attack,
-        logits=logits,
-    )
+    same = {name: getattr(attack, name) for name in ("loss", "selection_samples", "batch_size")}
+    ascent = _TermAttack(attack.threat, attack=attack, logits=logits, **same)
     return ascent(logits, x, torch.zeros(len(x), dtype=torch.int64, device=x.device), seed)

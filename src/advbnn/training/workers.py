@@ -28,7 +28,7 @@ def run_tasks(
         tasks: a need that is not among them counts as done.
         devices: one runs everything in this process; for several, a local process is started for each. With a cluster
             the first, if any, is what all tasks run on, instead of the GPU or CPU of their worker.
-        threads: of each process on the CPU; None leaves them as they are.
+        threads: of each process on the CPU; None, and a cluster, leave them as they are.
         log: receives a line whenever a task starts or ends, with the time left if all have estimates.
         cluster: the address of a Dask scheduler, whose workers run the tasks.
 
@@ -45,7 +45,8 @@ def run_tasks(
 
         place = local_workers(devices[: len(tasks)]) if cluster is None else connected(cluster)
         with place as client:
-            run_on_workers(client, ledger, device=devices[0] if cluster and devices else None, threads=threads)
+            device = devices[0] if cluster and devices else None
+            run_on_workers(client, ledger, device=device, threads=None if cluster else threads)
     return ledger.results
 
 

@@ -84,11 +84,7 @@ def clean_records(records: Records, worst: Records, looks: Mapping[str, Look]) -
 
 
 def headline_table(
-    records: Records,
-    worst: Records,
-    series: Sequence[Series],
-    clean: Mapping[str, Record],
-    looks: Mapping[str, Look],
+    records: Records, worst: Records, series: Sequence[Series], clean: Mapping[str, Record], looks: Mapping[str, Look]
 ) -> Table:
     """Each model under each attack, at the radii of the audit and of single measurements; else at those of curves."""
     single = [r for r in records.where(kind="attack", curve="") if r.correct]

@@ -93,12 +93,8 @@ def _abstention(found: Records, looks: Mapping[str, Look]) -> Table:
                 cells = (NOTHING if number is None else Cell(percent(number["mean"])) for number in numbers)
                 rows.append([Cell(look.title), Cell(condition(record)), Cell(percent(row["coverage"])), *cells])
     columns = ["model", "images", "clean images classified, %", *_ABSTAINING.values()]
-    return Table(
-        name="abstention",
-        caption=f"Abstention for attacked and other images. {images_of(found)}.",
-        columns=columns,
-        rows=rows,
-    )
+    caption = f"Abstention for attacked and other images. {images_of(found)}."
+    return Table(name="abstention", caption=caption, columns=columns, rows=rows)
 
 
 def _reliability(index: int, look: Look, by_condition: Mapping[str, Record]) -> Figure:
