@@ -32,5 +32,5 @@ def test_what_is_near_chance(accuracy: float, classes: int, near: bool) -> None:
 
 def test_the_note_names_both_numbers_and_what_helps() -> None:
     note = chance_note(0.36, 1 / 3, "the clean accuracy")
-    assert note is not None and "36.0 %" in note and "33.3 %" in note and "schedule.epochs" in note
+    assert note is not None and "36.0 %" in note and "33.3 %" in note and "schedule.epochs" in note and "(init)" in note
     assert chance_note(0.9, 1 / 3, "it") is None and chance_note(0.1, None, "it") is None
