@@ -140,28 +140,37 @@ def test_random_members_share_memory_too(exact: None) -> None:
 
 @needs_gpu
 def test_memory_does_not_grow_with_the_number_of_members() -> None:
-    """Ten members need less than twice the memory of one; of their own, they would need ten times as much."""
-    x = torch.rand(512, 3, 32, 32, device="cuda")
+    """Ten members need less than three times the memory of one; of their own, they would need ten times as much.
 
-    def reserved(count: int) -> int:
+    Nothing of a captured pass stays in use, so all ten leave less than one activation. Gaps between the blocks of the
+    pool may make it somewhat larger than that of one member.
+    """
+    x = torch.rand(512, 3, 32, 32, device="cuda")
+    activation = 4 * 512 * 64 * 30 * 30
+
+    def memory() -> tuple[int, int]:
+        gc.collect()
+        torch.cuda.empty_cache()
+        return torch.cuda.memory_reserved(), torch.cuda.memory_allocated()
+
+    def needed(count: int) -> tuple[int, int]:
         def make() -> nn.Module:
             head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
             return nn.Sequential(nn.Conv2d(3, 64, 3), nn.Tanh(), nn.Conv2d(64, 64, 3), nn.Tanh(), head)
 
         fast = accelerate(Modes([make() for _ in range(count)]).cuda().eval())
-        gc.collect()
-        torch.cuda.empty_cache()
-        before = torch.cuda.memory_reserved()
+        before = memory()
         for member in members(fast):
             for _ in range(CALLS):
                 leaf = x.clone().requires_grad_()
                 torch.autograd.grad(member.net(leaf).sum(), leaf)
-        gc.collect()
-        torch.cuda.empty_cache()
-        return torch.cuda.memory_reserved() - before
+        reserved, used = (now - then for now, then in zip(memory(), before, strict=True))
+        return reserved, used
 
-    reserved(1)  # libraries keep memory of their own from their first call on
-    assert reserved(10) < 2 * reserved(1)
+    needed(1)  # libraries keep memory of their own from their first call on
+    one, ten = needed(1), needed(10)
+    assert ten[0] < 3 * one[0]
+    assert ten[1] < one[1] + activation
 
 
 @needs_gpu
