@@ -1,5 +1,6 @@
 """Shared by the speed benchmarks: records of rows, timing, memory, arithmetic of a network, matrix rate."""
 
+import gc
 import json
 import platform
 import statistics
@@ -78,7 +79,8 @@ def median_and_spread(values: list[float], unit: float = 1) -> tuple[float, list
 
 
 def reset_peak_memory() -> None:
-    """Reset the peak memory of the GPU."""
+    """Free what earlier rows left, and reset the peak memory of the GPU."""
+    gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()

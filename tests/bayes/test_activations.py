@@ -93,11 +93,12 @@ def test_attacks_on_the_mean_are_the_same_with_any_budget(
 
 
 def test_the_budget_counts_every_network() -> None:
-    """Each of three keeps the output of tanh, [6, 9], and its matrix, [5, 9]; never the image."""
+    """Each of three keeps the output of tanh, [6, 9], and its matrix, [5, 9]; never the image, nor what is dropped."""
     passes = []
 
     def network(x: Tensor) -> Tensor:
         passes.append(len(x))
+        x.sin().exp()
         return (x @ torch.ones(5, 9, dtype=x.dtype)).tanh()
 
     def count(budget: int) -> int:
@@ -109,6 +110,33 @@ def test_the_budget_counts_every_network() -> None:
     needed = 3 * 8 * (6 * 9 + 5 * 9)
     assert count(needed) == 3
     assert count(needed - 1) == 5
+
+
+@pytest.mark.parametrize("budget", [0, 2**30])
+def test_outputs_without_a_backward_pass_leave_nothing(budget: int) -> None:
+    """tanh keeps its own output; so do passes within a pass, whose outputs are compared and dropped."""
+    alive: list[weakref.ref[Tensor]] = []
+    nets = [Watched(alive).requires_grad_(False) for _ in range(3)]
+
+    def checked(x: Tensor) -> Tensor:
+        assert nets[0](x).isfinite().all()
+        return nets[0](x)
+
+    outputs = outputs_of([checked, *nets[1:]], X.clone().requires_grad_(), budget)
+    assert sum(storage() is not None for storage in alive) == (3 if budget else 1)
+    del outputs
+    assert not any(storage() is not None for storage in alive)
+
+
+def test_second_derivatives() -> None:
+    nets, leaf = [nn.Linear(5, 4).double().requires_grad_(False) for _ in range(2)], X.clone().requires_grad_()
+
+    def curvature(outputs: list[Tensor]) -> Tensor:
+        (gradient,) = torch.autograd.grad(sum(output.tanh().exp().sum() for output in outputs), leaf, create_graph=True)
+        return torch.autograd.grad(gradient.square().sum(), leaf)[0]
+
+    found = curvature(outputs_of([lambda x: nets[0](x).tanh(), nets[1]], leaf))
+    torch.testing.assert_close(found, curvature([nets[0](leaf).tanh(), nets[1](leaf)]))
 
 
 def test_gradients_of_weights_are_not_lost() -> None:

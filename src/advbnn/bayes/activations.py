@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -24,21 +25,38 @@ def outputs_of(networks: Sequence[Network], x: Tensor, budget: int = ACTIVATIONS
     first, *others = networks
     if not others or not torch.is_grad_enabled() or not x.requires_grad or torch.compiler.is_compiling():
         return [network(x) for network in networks]
-    saved: dict[int, int] = {}
+    kept: WeakSet[_Saved] = WeakSet()  # not those of passes within the pass, such as checks, that are over
 
-    def pack(tensor: Tensor) -> tuple[Tensor, int]:
-        storage = tensor.untyped_storage()
-        saved[storage.data_ptr()] = storage.nbytes()
-        return tensor, tensor._version
+    def pack(tensor: Tensor) -> _Saved:
+        saved = _Saved(tensor)
+        kept.add(saved)
+        return saved
 
     try:
-        with torch.autograd.graph.saved_tensors_hooks(pack, _unpack):
+        with torch.autograd.graph.saved_tensors_hooks(pack, _Saved.unpack):
             output = first(x)
     except RuntimeError:  # torch.func allows no hooks; real errors come again
         return [network(x) for network in networks]
-    if len(networks) * sum(saved.values()) <= budget or _differentiates_more(output, x):
+    storages = [saved.tensor.untyped_storage() for saved in kept]
+    needed = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+    if len(networks) * needed <= budget or _differentiates_more(output, x):
         return [output, *(network(x) for network in others)]
     return [output, *(_Repeated.apply(x, network) for network in others)]
+
+
+class _Saved:
+    """A tensor that autograd keeps for a gradient.
+
+    It is detached: a layer that keeps its own output, as tanh does, would keep itself alive otherwise.
+    """
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor, self._version = tensor.detach(), tensor._version
+
+    def unpack(self) -> Tensor:
+        if self.tensor._version != self._version:  # autograd's own check, which hooks replace
+            raise RuntimeError("a tensor that the gradient needs was changed in place by the network")
+        return self.tensor
 
 
 class _Repeated(torch.autograd.Function):
@@ -72,10 +90,3 @@ def _differentiates_more(output: Any, x: Tensor) -> bool:
             return True
         nodes += [after for after, _ in node.next_functions if after is not None]
     return False
-
-
-def _unpack(packed: tuple[Tensor, int]) -> Tensor:
-    tensor, version = packed
-    if tensor._version != version:  # autograd's own check, which hooks replace
-        raise RuntimeError("a tensor that the gradient needs was changed in place by the network")
-    return tensor

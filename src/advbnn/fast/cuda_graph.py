@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -166,7 +167,7 @@ def _no_synchronisation() -> Iterator[None]:
 
 def _warm_up(forward: Forward, leaf: Tensor) -> Tensor:
     """Initialise libraries outside the capture; returns an example of the outputs."""
-    side, current = torch.cuda.Stream(leaf.device), torch.cuda.current_stream(leaf.device)
+    side, current = _side_stream(leaf.device), torch.cuda.current_stream(leaf.device)
     side.wait_stream(current)
     with torch.cuda.stream(side):
         for _ in range(_WARM_UP):
@@ -177,6 +178,12 @@ def _warm_up(forward: Forward, leaf: Tensor) -> Tensor:
     return outputs
 
 
+@cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    """One stream for all warming up: cuBLAS keeps a workspace of each thread for each stream, 32 MiB on Hopper."""
+    return torch.cuda.Stream(device)
+
+
 class GraphedStep:
     """A training step as a CUDA graph, with inputs and outputs in fixed memory."""
 
@@ -185,7 +192,7 @@ class GraphedStep:
     ) -> None:
         self.x, self.y = x.clone(memory_format=torch.preserve_format), y.clone()
         self.graph = torch.cuda.CUDAGraph()
-        side = torch.cuda.Stream(x.device)
+        side = _side_stream(x.device)
         side.wait_stream(torch.cuda.current_stream(x.device))
         # the shapes never change, so cuDNN may search for the fastest convolutions once
         allow_tf32: bool = torch.backends.cudnn.allow_tf32
