@@ -5,10 +5,14 @@
 
 Networks have random weights and the running statistics of the images, which are random too. Labels are the network's
 own predictions, and radii are those at which PGD-10 on the mean network leaves `--survivors` of the images, so that an
-audit meets survivors as it does on a trained network. `seconds` is the time of `advbnn.evaluation.audit` from start to
-end, without calibrating; `first_seconds` that of the first audit of the process, with `--repeats` above 1. In the
-breakdown a pass is one call of the network: `forward` without and `gradient` with the gradient of the input, and
-`image_passes` counts its images. With `--breakdown` each phase also waits for the device at its end, which takes time.
+audit meets survivors as it does on a trained network. The noise of random weights is such that a weight sample agrees
+with the mean network on `--agreement` of the images: the comparison of points and the test of the infinite ensemble
+cost what the undecided images cost, which are few on a trained network, and most of them where samples disagree.
+
+`seconds` is the time of `advbnn.evaluation.audit` from start to end, without calibrating; `first_seconds` that of the
+first audit of the process, with `--repeats` above 1. In the breakdown a pass is one call of the network: `forward`
+without and `gradient` with the gradient of the input, and `image_passes` counts its images. With `--breakdown` each
+phase also waits for the device at its end, which takes time.
 """
 
 import argparse
@@ -39,9 +43,10 @@ from advbnn.evaluation.audit import runner
 from advbnn.evaluation.audit.worst_case import Audit, audit
 from advbnn.fast.fast_passes import FastPasses
 from advbnn.modules import dtype_of
+from advbnn.randomness import seeded
 
-_NOISE = 0.03
-"""Posterior standard deviations, relative to the spread of the weights of their tensor."""
+_SAMPLES = 8
+"""Weight samples by which the noise is chosen."""
 
 
 @dataclass
@@ -187,6 +192,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=1000)
     parser.add_argument("--batch", type=int, default=250, help="images attacked at a time")
     parser.add_argument("--survivors", nargs="+", type=float, default=[0.8, 0.6, 0.4, 0.2], help="one radius for each")
+    parser.add_argument("--agreement", type=float, default=0.95, help="of weight samples with the mean network")
     parser.add_argument("--engine", default="auto")
     parser.add_argument("--precision", default="full")
     parser.add_argument("--gradients", nargs="+", default=["full"], help="the precision of attacks' gradients")
@@ -202,7 +208,11 @@ def main() -> None:
 
 def measure(level: str, random: bool, gradients: str, options: argparse.Namespace) -> dict[str, Any]:
     """One row."""
-    model, test, threats = prepared(options.network, random, options.images, options.survivors)
+    net, x, test = prepared(options.network, options.images)
+    y = test.targets.to(x.device)
+    shares = sorted(options.survivors, reverse=True)
+    threats = [Threat("linf", radius_of(net, x[:250], y[:250], share)) for share in shares]
+    model, noise = randomized(net, x[:250], y[:250], options.agreement) if random else (net, {})
     how: dict[str, Any] = {"batch_size": options.batch, "engine": options.engine, "precision": options.precision}
     how["gradients"] = gradients
     reset_peak_memory()
@@ -223,6 +233,7 @@ def measure(level: str, random: bool, gradients: str, options: argparse.Namespac
         "images": options.images,
         "batch": options.batch,
         "radii": [threat.eps for threat in threats],
+        **noise,
         "accuracies": accuracies(found),
         "engine": found.records[0].versions["engine"],
         "precision": found.records[0].precision,
@@ -244,10 +255,8 @@ def accuracies(found: Audit) -> dict[str, list[float]]:
     }
 
 
-def prepared(
-    network: str, random: bool, images: int, survivors: list[float]
-) -> tuple[nn.Module, data.ImageSet, list[Threat]]:
-    """A network, images that it classifies, and radii at which the given shares of them survive."""
+def prepared(network: str, images: int) -> tuple[nn.Module, Tensor, data.ImageSet]:
+    """A network, and images that it classifies."""
     device, side = best_device(), SIZES[network]
     torch.manual_seed(0)
     net = models.build(network, classes=10, image_size=side).to(device)
@@ -267,15 +276,28 @@ def prepared(
         last.weight *= scale
         last.bias *= scale
         y = torch.cat([net(part).argmax(1) for part in x.split(250)])
-    test = data.ImageSet(pixels, y.cpu(), tuple("0123456789"), "random")
-    threats = [Threat("linf", radius_of(net, x[:250], y[:250], share)) for share in sorted(survivors, reverse=True)]
-    if not random:
-        return net, test, threats
-    model = bayesianize(net).eval().to(device)
-    with torch.no_grad():
+    return net, x, data.ImageSet(pixels, y.cpu(), tuple("0123456789"), "random")
+
+
+@torch.no_grad()
+def randomized(net: nn.Module, x: Tensor, y: Tensor, share: float) -> tuple[nn.Module, dict[str, float]]:
+    """The network with random weights, whose samples agree with the labels of the mean on this share, by bisection.
+
+    The posterior standard deviations are `noise` times the spread of the weights of their tensor.
+    """
+    model = bayesianize(net).eval().to(x.device)
+
+    def agreement(noise: float) -> float:
         for _, mu, s in model.posterior():
-            s.fill_(math.log(max(_NOISE * mu.std(correction=0).item(), 1e-3)))
-    return model, test, threats
+            s.fill_(math.log(noise * max(mu.std(correction=0).item(), 0.03)))
+        with seeded(0, x.device):  # the same random numbers for every noise
+            return sum((model(x).argmax(1) == y).double().mean().item() for _ in range(_SAMPLES)) / _SAMPLES
+
+    low, high = 1e-5, 1.0
+    for _ in range(14):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if agreement(middle) > share else (low, middle)
+    return model, {"noise": low, "agreement": agreement(low)}
 
 
 def radius_of(net: nn.Module, x: Tensor, y: Tensor, share: float) -> float:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from advbnn.attacks import NES, PGD, SPSA, ZOO, GradientMaskingWarning, Square
+from advbnn.attacks import NES, PGD, SPSA, ZOO, GradientMaskingWarning, Square, blackbox
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.prediction import predict
 
@@ -146,3 +146,22 @@ def test_bad_settings_are_refused():
     for kind in ATTACKS:
         with pytest.raises(ValueError, match="eps"):
             kind(Threat("l2", torch.inf))
+
+
+@every_attack
+@every_threat
+def test_looking_rarely_which_examples_have_succeeded_changes_nothing(kind, threat, monkeypatch):
+    # as on a GPU, where the host would wait to see it; in float64, as a pass of fewer examples rounds differently
+    model, x = Linear(12, 1.0, torch.float64), torch.rand(9, 1, 3, 4, dtype=torch.float64)
+    model.lead = model.margin(x).detach().abs().median().item()
+    y = model(x).argmax(1)
+    results = []
+    for wait in (1, 8):
+        monkeypatch.setattr(blackbox, "_wait", lambda device, wait=wait: wait)
+        watched = Watched(model)
+        found = attack(kind, threat, queries=90, **({} if kind is Square else {"directions": 1})).run(watched, x, y, 0)
+        results.append((found, watched.rows))
+    (often, rows), (rarely, more) = results
+    torch.testing.assert_close(rarely.x_adv, often.x_adv)
+    assert rarely.queries.equal(often.queries) and often.queries.sum() == rows
+    assert len(often.queries.unique()) > 1 and more >= rows

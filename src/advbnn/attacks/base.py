@@ -209,6 +209,10 @@ class BestPoints:
         self.score = torch.where(better, score, self.score)
         return better
 
+    def keep(self, rows: Tensor) -> None:
+        """Only these examples, by index, stay."""
+        self.x, self.score = self.x[rows], self.score[rows]
+
 
 def like_rows(value: Tensor, x: Tensor) -> Tensor:
     """One number per example, [n], reshaped to broadcast over the batch `x`."""

@@ -1,6 +1,5 @@
 """What black-box attacks share: a query budget, and a search that each example leaves at its first success."""
 
-import itertools
 from abc import abstractmethod
 from dataclasses import dataclass
 
@@ -11,9 +10,6 @@ from advbnn.attacks.base import Attack, BestPoints
 from advbnn.attacks.oracle import Oracle
 from advbnn.errors import positive_whole
 from advbnn.randomness import seeded
-
-_REPORT_EVERY = 16
-"""Queries between two reports of the progress of a search."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +38,7 @@ class BlackBox(Attack):
     def _perturb(self, oracle: Oracle, x: Tensor, y: Tensor) -> Tensor:
         search = Search(self, oracle, x, y)
         self._search(search)
-        return search.best.x
+        return search.result
 
     @abstractmethod
     def _search(self, search: "Search") -> None:
@@ -52,37 +48,67 @@ class BlackBox(Attack):
 class Search:
     """The queries of a black-box attack on one chunk, counted, and the best points found.
 
-    `active` holds the indices of the examples that still search; only these are queried.
+    `active` holds the indices of the examples that still search; only these are queried. On a GPU the host waits to see
+    which have succeeded, so it looks rarely; until then those are queried in vain, which neither counts nor changes
+    their best points.
+
+    Attributes:
+        kept: where the active examples were among those before the last call of `affords`; None if all of them stay.
     """
 
+    kept: Tensor | None = None
+
     def __init__(self, attack: BlackBox, oracle: Oracle, x: Tensor, y: Tensor) -> None:
-        self.oracle, self.x, self.best = oracle, x, BestPoints(x)
+        self.oracle, self.x = oracle, x
         self.active = torch.arange(len(x), device=x.device)
-        self._attack, self._y = attack, y
-        self._left = torch.full((len(x),), attack.queries, device=x.device)
-        self._succeeded = torch.zeros_like(self._left, dtype=torch.bool)
-        self._turns = itertools.count()
+        self._attack, self._found = attack, x
+        exact = oracle.exact(attack.eot) and oracle.exact(attack.selection_samples)
+        self._wait = _wait(x.device) if exact else 1
+        self._spent, self._looked = 0, -self._wait  # queries that every active example has made, now and at the look
+        # of the active examples:
+        self._y, self._best = y, BestPoints(x)
+        self._extra = torch.zeros_like(self.active)  # queries that only some have made
+        self._counts = torch.ones_like(self.active)  # 0 after a success
         self.offer(x)
+
+    @property
+    def result(self) -> Tensor:
+        """The best point of every example."""
+        return self._found.index_copy(0, self.active, self._best.x)
 
     def affords(self, cost: int) -> bool:
         """Whether any example still searches and can afford `cost` queries; the others leave `active`."""
-        self.active = ((self._left >= cost) & ~self._succeeded).nonzero().squeeze(1)
-        # to report, the host waits for the device
-        if len(self.active) and next(self._turns) % max(1, _REPORT_EVERY // cost) == 0:
-            self.oracle.report(self._attack.queries - int(self._left[self.active].max()), self._attack.queries)
-        return len(self.active) > 0
+        room, self.kept = self._attack.queries - self._spent - cost, None
+        if room >= 0 and self._spent - self._looked >= self._wait:
+            self._looked = self._spent
+            kept = ((self._counts > 0) & (self._extra <= room)).nonzero().squeeze(1)
+            if len(kept) < len(self.active):
+                self._found, self.kept = self.result, kept
+                self._best.keep(kept)
+                self.active, self._y, self._extra = self.active[kept], self._y[kept], self._extra[kept]
+                self._counts = torch.ones_like(kept)
+        if room < 0 or not len(self.active):
+            return False
+        self.oracle.report(self._spent, self._attack.queries)
+        return True
 
     def offer(self, points: Tensor, chosen: Tensor | None = None) -> Tensor:
         """The objective at one point of each active example, or of those `chosen` by index; keeps the best points.
 
         It is evaluated on the selection samples.
         """
-        rows = self.active if chosen is None else self.active[chosen]
-        y, samples = self._y[rows], self._attack.selection_samples
-        found = self.oracle.selection_loss(points, y, self.oracle.selection_objective, samples, active=rows)
-        self.best.offer(points, self.oracle.score(found.prediction, y), rows)
-        self._succeeded[rows] |= self.oracle.succeeds(found.prediction, y, samples)
-        self._left[rows] -= 1
+        rows, y, counts, samples = self.active, self._y, self._counts, self._attack.selection_samples
+        if chosen is None:
+            self._spent += 1
+        else:
+            rows, y, counts = rows[chosen], y[chosen], counts[chosen]
+            self._extra[chosen] += 1
+        objective = self.oracle.selection_objective
+        found = self.oracle.selection_loss(points, y, objective, samples, active=rows, points=counts)
+        score = found.values if objective.loss == "margin" else self.oracle.score(found.prediction, y)
+        self._best.offer(points, score.masked_fill(counts == 0, -torch.inf), chosen)
+        counts = counts.masked_fill(self.oracle.succeeds(found.prediction, y, samples, score), 0)
+        self._counts = counts if chosen is None else self._counts.index_copy(0, chosen, counts)
         return found.values
 
     def compare(self, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
@@ -91,17 +117,23 @@ class Search:
         Where the mean is exact there may be several pairs, [pairs * active, ...], at two queries each.
         """
         if self.oracle.exact(self._attack.eot):
-            return self._loss(first), self._loss(second)
+            count = len(first) // len(self.active)
+            y, counts = self._y.repeat(count, *[1] * (self._y.ndim - 1)), self._counts * count
+            self._spent += 2 * count
+            return self._loss(first, y, counts), self._loss(second, y, counts)
         # from the current stream, so that a seeded attack stays reproducible
         seed = int(torch.randint(2**62, ()).item())
+        self._spent += 2
         with seeded(seed, first.device):
-            value = self._loss(first)
+            value = self._loss(first, self._y, self._counts)
         with seeded(seed, first.device):
-            return value, self._loss(second)
+            return value, self._loss(second, self._y, self._counts)
 
-    def _loss(self, points: Tensor) -> Tensor:
-        count = len(points) // len(self.active)
-        self._left[self.active] -= count
-        objective, eot, y = self._attack.objective, self._attack.eot, self._y[self.active]
-        y = y.repeat(count, *[1] * (y.ndim - 1))
-        return self.oracle.loss(points, y, objective, eot, self.active, count).values
+    def _loss(self, points: Tensor, y: Tensor, counts: Tensor) -> Tensor:
+        attack = self._attack
+        return self.oracle.loss(points, y, attack.objective, attack.eot, self.active, counts).values
+
+
+def _wait(device: torch.device) -> int:
+    """Queries after which the host looks again which examples have succeeded."""
+    return 8 if device.type == "cuda" else 1

@@ -1,7 +1,7 @@
 """NES, SPSA and ZOO: ascent along gradients that are estimated from queries by central differences."""
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from advbnn.attacks.adam import AdamMoments
-from advbnn.attacks.base import like_rows
 from advbnn.attacks.blackbox import BlackBox, Search
 from advbnn.attacks.threat import Ball
 from advbnn.errors import ArgumentError, positive_whole, within
@@ -59,22 +58,21 @@ class FiniteDifferences(BlackBox):
         together = search.oracle.together(len(search.active), self.eot)
         total, left = _zeros(point), self.directions
         while left > 0:
-            directions = [draw() for _ in range(min(together, left))]
+            directions = torch.stack([draw() for _ in range(min(together, left))])
             left -= len(directions)
-            for slope, direction in zip(self._slopes(search, point, directions), directions, strict=True):
-                total += slope * direction
+            for term in self._slopes(search, point, directions) * directions:
+                total += term
         return total
 
-    def _slopes(self, search: Search, point: Tensor, directions: Sequence[Tensor]) -> list[Tensor]:
-        """s of every example for each direction, 0 if it has stopped, shaped to be multiplied with a batch."""
-        at = point[search.active]
-        offsets = torch.cat([self.sigma * direction[search.active] for direction in directions])
-        at = at.repeat(len(directions), *[1] * (at.ndim - 1))
-        ends = ((at + o).clamp(*self.threat.bounds).to(at.dtype) for o in (offsets, -offsets))
+    def _slopes(self, search: Search, point: Tensor, directions: Tensor) -> Tensor:
+        """s of every example for each direction, 0 if it has stopped, shaped to be multiplied with the directions."""
+        count, at = len(directions), point[search.active]
+        offsets = self.sigma * directions[:, search.active]
+        ends = ((at + o).clamp(*self.threat.bounds).to(at.dtype).flatten(0, 1) for o in (offsets, -offsets))
         ahead, behind = search.compare(*ends)
-        slopes = torch.zeros(len(directions), len(point), device=point.device, dtype=directions[0].dtype)
-        slopes[:, search.active] = ((ahead - behind) / (2 * self.sigma)).to(slopes.dtype).view(len(directions), -1)
-        return [like_rows(slope, point) for slope in slopes]
+        slope = ((ahead - behind) / (2 * self.sigma)).to(directions.dtype).view(count, -1)
+        slopes = slope.new_zeros(count, len(point)).index_copy_(1, search.active, slope)
+        return slopes.view(count, -1, *[1] * (point.ndim - 1))
 
     def _step(self, search: Search, ball: Ball, point: Tensor, direction: Tensor) -> Tensor:
         """One projected step, and a query at the new point."""
@@ -153,7 +151,7 @@ class ZOO(FiniteDifferences):
             gradient, known = zeros.clone(), torch.zeros_like(zeros, dtype=torch.bool)
             for coordinate in chosen.T:
                 u = functional.one_hot(coordinate, size).to(zeros).view_as(zeros)
-                (slope,) = self._slopes(search, point, [u])
+                (slope,) = self._slopes(search, point, u[None])
                 gradient += slope * u
                 known |= u > 0
             point = self._step(search, ball, point, adam_direction(ball, point, *moments.update(gradient, known)))

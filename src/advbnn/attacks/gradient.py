@@ -7,7 +7,7 @@ loss of their mean if they are small.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -57,13 +57,14 @@ def mean_loss(outputs: Iterable[Tensor], y: Tensor, objective: Objective, weight
     The samples are equally probable, or have the probabilities `weights`.
     """
     mean = _Mean(log_scale=objective.classifies and objective.average != "logits")
-    values = torch.zeros(())
+    values: Any = 0.0
     for number, output in enumerate(outputs):
         weight = 1.0 if weights is None else weights[number]
         mean.add(output, weight)
         term = objective(output, y) if objective.average == "loss" else objective.of_sample(output, y)
-        values = values + weight * term
-    prediction, values = mean.result(), values / mean.total
+        term = term if weight == 1 else weight * term
+        values = values + term if number else term
+    prediction, values = mean.result(), values if mean.total == 1 else values / mean.total
     return LossValue(values if objective.average == "loss" else objective(prediction, y) + values, prediction)
 
 
@@ -129,12 +130,16 @@ class _Mean:
         self.total, self._log_scale, self._sum = 0.0, log_scale, torch.empty(0)
 
     def add(self, output: Tensor, weight: float = 1.0) -> None:
-        term = output.log_softmax(1) + math.log(weight) if self._log_scale else weight * output
+        term = output.log_softmax(1) if self._log_scale else output
+        if weight != 1:
+            term = term + math.log(weight) if self._log_scale else weight * term
         add = torch.logaddexp if self._log_scale else torch.add
         self._sum = term if self.total == 0 else add(self._sum, term)
         self.total += weight
 
     def result(self) -> Tensor:
+        if self.total == 1:
+            return self._sum
         return self._sum - math.log(self.total) if self._log_scale else self._sum / self.total
 
 

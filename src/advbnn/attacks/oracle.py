@@ -100,11 +100,12 @@ class Oracle:
         objective: Objective,
         samples: int = 1,
         active: Tensor | None = None,
-        points: int = 1,
+        points: int | Tensor = 1,
     ) -> LossValue:
         """The objective at `x`, averaged over fresh weight samples, without a gradient; arguments as above.
 
-        `x` may hold several `points` of each example, the examples in the same order every time.
+        `x` may hold several `points` of each example, the examples in the same order every time; as a tensor, how many
+        of them count as queries of each example.
         """
         networks, weights = self._passes(samples)
         self._count(points * len(networks), active)
@@ -140,6 +141,7 @@ class Oracle:
         samples: int,
         known: LossGradient | None = None,
         active: Tensor | None = None,
+        points: int | Tensor = 1,
     ) -> LossValue:
         """As `loss`, on the selection samples: the same for all candidates, and used for nothing else.
 
@@ -153,13 +155,13 @@ class Oracle:
         ):
             return LossValue(known.values, known.prediction)
         with seeded(self._selection_seed, x.device):
-            return self.loss(x, y, objective, samples, active)
+            return self.loss(x, y, objective, samples, active, points)
 
     def selection_score(self, x: Tensor, y: Tensor, samples: int, known: LossGradient | None = None) -> Tensor:
         """The `score` of the mean prediction over the selection samples, [n]."""
         return self.score(self.selection_loss(x, y, self.selection_objective, samples, known=known).prediction, y)
 
-    @property
+    @functools.cached_property
     def selection_objective(self) -> Objective:
         """The objective of the mean prediction: of the mean probability, in regression of the mean output."""
         return replace(self._objective, average="probability" if self._objective.classifies else "logits")
@@ -169,8 +171,8 @@ class Oracle:
         function = margin if self._objective.classifies else gaussian_nll
         return function(prediction, y, self._objective.targeted)
 
-    def succeeds(self, prediction: Tensor, y: Tensor, samples: int) -> Tensor:
-        """Whether a mean prediction is wrong, for a random network by two standard errors, [n].
+    def succeeds(self, prediction: Tensor, y: Tensor, samples: int, score: Tensor | None = None) -> Tensor:
+        """Whether a mean prediction, with this `score`, is wrong, for a random network by two standard errors, [n].
 
         The margin of one sample's probabilities lies in [-1, 1], so that the standard error of the mean margin m of
         S samples is at most sqrt((1 - m^2) / S). m exceeds two of these if m > 2 / sqrt(S + 4). In regression there
@@ -179,7 +181,7 @@ class Oracle:
         if not self._objective.classifies:
             return torch.zeros(len(y), dtype=torch.bool, device=y.device)
         if self.exact(samples):
-            return self.score(prediction, y) > 0
+            return (self.score(prediction, y) if score is None else score) > 0
         return self.score(prediction.exp(), y) > 2 / math.sqrt(samples + 4)
 
     def together(self, examples: int, eot: int) -> int:
@@ -264,8 +266,12 @@ class Oracle:
     def _member(self, member: Member) -> Network:
         return functools.partial(self._checked, member.net)
 
-    def _count(self, passes: int, active: Tensor | None) -> None:
-        self.queries[slice(None) if active is None else active] += passes
+    def _count(self, passes: int | Tensor, active: Tensor | None) -> None:
+        if active is None:
+            self.queries += passes
+        else:
+            each = passes if isinstance(passes, Tensor) else torch.full_like(active, passes)
+            self.queries.index_add_(0, active, each)
 
     def _watch(self, gradient: Tensor, active: Tensor | None) -> None:
         # NaN if any entry is NaN, 0 if all are 0: one small tensor to look at when the attack is over

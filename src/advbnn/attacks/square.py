@@ -63,31 +63,32 @@ class Square(BlackBox):
         points = pattern.start(oracle)
         if not search.affords(1):
             return
-        values = torch.full((len(points),), -torch.inf, dtype=torch.float64, device=points.device)
-        values[search.active] = search.offer(points.view(shape)[search.active]).double()
+        if search.kept is not None:
+            images, points = images[search.kept], points[search.kept]
+            pattern = self._pattern(images)
+        values = search.offer(points.view(-1, *shape[1:]))
         sampled = not (oracle.exact(self.eot) and oracle.exact(self.selection_samples))
         cost = 3 if sampled else 1
         # few proposals are accepted, so that a proposal to a random network costs about two queries
         proposals, done = (self.queries - 2) // min(cost, 2), 0
         while search.affords(cost):
-            rows = search.active
-            if len(rows) < len(pattern.ball.x):
-                pattern = self._pattern(images[rows])
+            if search.kept is not None:
+                images, points, values = (each[search.kept] for each in (images, points, values))
+                pattern = self._pattern(images)
             size = self.size(done / proposals, *images.shape[2:])
-            incumbents = points[rows]
-            candidates = pattern.propose(incumbents, size, oracle.rand(pattern.numbers)[rows])
+            candidates = pattern.propose(points, size, oracle.rand(pattern.numbers)[search.active])
             inputs = candidates.view(-1, *shape[1:])
             if sampled:
-                value, known = search.compare(inputs, incumbents.view_as(inputs))
+                value, known = search.compare(inputs, points.view_as(inputs))
                 better = value > known
                 accepted = better.nonzero().squeeze(1)
                 if len(accepted):
                     search.offer(inputs[accepted], accepted)
             else:
-                value, before = search.offer(inputs).double(), values[rows]
-                better = value > before
-                values[rows] = torch.where(better, value, before)
-            points[rows] = torch.where(like_rows(better, candidates), candidates, incumbents)
+                value = search.offer(inputs)
+                better = value > values
+                values = torch.where(better, value, values)
+            points = torch.where(like_rows(better, candidates), candidates, points)
             done += 1
 
     def _pattern(self, images: Tensor) -> "_Colours | _Bumps":
@@ -110,14 +111,14 @@ class _Colours:
 
     def propose(self, points: Tensor, size: tuple[int, int], u: Tensor) -> Tensor:
         """`points` with a square painted by the random numbers `u`."""
-        height, width = points.shape[2:]
-        rows, columns = _interval(u[:, 0], size[0], height), _interval(u[:, 1], size[1], width)
-        inside = (rows[:, :, None] & columns[:, None, :])[:, None]
+        last, rows, columns = _intervals(size, (points.shape[2], points.shape[3]), u.device)
+        top, left = torch.minimum((u[:, :2] * (last + 1)).long(), last).unbind(1)
+        inside = rows[top][:, None, :, None] & columns[left][:, None, None, :]
         dark = (u[:, 2:] < 0.5)[:, :, None, None]
         painted = torch.where(inside, torch.where(dark, self._low, self._high), points)
         # a square that has these colours already takes the opposite ones, to save the query
         same = (painted == points).flatten(1).all(1)[:, None, None, None]
-        return torch.where(inside & same, torch.where(dark, self._high, self._low), painted)
+        return torch.where(inside, torch.where(dark ^ same, self._low, self._high), points)
 
 
 class _Bumps:
@@ -212,10 +213,15 @@ def _place(u: Tensor, size: int, limit: int) -> Tensor:
     return (u * (limit - size + 1)).long().clamp_max(limit - size)[:, None]
 
 
-def _interval(u: Tensor, size: int, limit: int) -> Tensor:
-    """Mask of a random interval, [n, limit]."""
-    begin, position = _place(u, size, limit), torch.arange(limit, device=u.device)
-    return (position >= begin) & (position < begin + size)
+@functools.lru_cache(64)
+def _intervals(size: tuple[int, int], shape: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """The last starts of intervals of these sizes along rows and columns; masks of every interval, [starts, limit]."""
+    limits = [limit - side for side, limit in zip(size, shape, strict=True)]
+    masks = [
+        torch.ones(last + 1, limit, dtype=torch.bool).triu_().tril_(side - 1)
+        for last, side, limit in zip(limits, size, shape, strict=True)
+    ]
+    return torch.tensor(limits).to(device), masks[0].to(device), masks[1].to(device)
 
 
 def _window(u: Tensor, v: Tensor, size: tuple[int, int], height: int, width: int) -> Tensor:

@@ -44,6 +44,41 @@ def test_each_error_is_as_rare_as_stated(classes: int) -> None:
     assert not (verdict.correct & verdict.wrong).any()
 
 
+def coins(chance: float, samples: int, points: int = 1000, classes: int = 2) -> Tensor:
+    """Log probabilities of weight samples, [samples, points, classes]."""
+    with seeded(1):
+        x = torch.full((points, 1), chance)
+        return torch.stack([Coins(classes)(x) for _ in range(samples)])
+
+
+@pytest.mark.parametrize("samples", [7, 120, 400])
+def test_errors_are_as_rare_if_it_begins_with_samples_that_are_known(samples: int) -> None:
+    verdict = flip(0.5, false_correct=0.05, false_wrong=0.1, given=coins(0.5, samples))
+    assert 0 < verdict.correct.float().mean() <= 0.05
+    assert 0 < verdict.wrong.float().mean() <= 0.1
+    assert verdict.weight_samples.max() == 300
+    assert flip(0.7, given=coins(0.7, samples)).correct.float().mean() > 0.99
+
+
+@pytest.mark.parametrize("rule", ["probability", "vote"])
+def test_known_samples_need_no_pass_and_decide_as_others(rule: str) -> None:
+    x, y = torch.full((50, 1), 0.8), torch.zeros(50, dtype=torch.int64)
+    known = coins(0.8, 120, 50)
+    model = Coins()
+    verdict = sequential_test(model, x, y, seed=0, max_weight_samples=300, rule=rule, given=known)
+    taken = verdict.weight_samples
+    assert model.seen == (taken - 120).clamp_min(0).sum()
+    # one sample after the other decides at the same one
+    for point in range(3):
+        alone = [
+            sequential_test(
+                model, x[:1], y[:1], seed=0, max_weight_samples=m, rule=rule, given=known[:, point : point + 1]
+            )
+            for m in (int(taken[point]) - 1, 120)
+        ]
+        assert not alone[0].correct.any() and alone[1].weight_samples == taken[point]
+
+
 @pytest.mark.parametrize("chance", [0.7, 1.0])
 def test_decides_correctly(chance: float) -> None:
     assert flip(chance).correct.float().mean() > 0.99
@@ -144,6 +179,16 @@ def test_a_point_that_is_not_new_is_not_tested_again() -> None:
     check(found, [0.0, 0.0, 0.0], [False, True, False])
     assert found.certain.tolist() == [True, False, True]
     assert (found.weight_samples > before).tolist() == [False, True, False]
+
+
+def test_known_samples_are_those_of_the_new_points() -> None:
+    found = certain_set([0.5, 0.0, 0.5])  # the second image is wrong, and not tested again
+    known = torch.stack([coins(1.0, 100, 1), coins(1.0, 100, 1), coins(0.0, 100, 1)], 1)[..., 0, :]
+    model_free = torch.full((3, 1), 0.5)
+    found.test(model_free, torch.tensor([True, True, True]), known)
+    assert found.wrong.tolist() == [False, True, True]
+    found.test(model_free, torch.tensor([True, False, False]), coins(0.0, 100, 1))
+    assert found.wrong.tolist() == [True, True, True]
 
 
 def test_every_test_has_weight_samples_of_its_own() -> None:

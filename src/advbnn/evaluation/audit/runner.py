@@ -41,6 +41,9 @@ ERROR = 0.01
 _FEWEST_SAMPLES = 20
 """Weight samples that compare all points at least, however few the classifier has."""
 
+_MOST_GIVEN = 200
+"""Weight samples of a score that the test of the infinite ensemble begins with, about: all would need much memory."""
+
 _MOST_ENSEMBLES = 200
 """Ensembles that score a point at most; a record holds the accuracy of each."""
 
@@ -178,11 +181,11 @@ class AuditRunner:
             new = (chosen != before).flatten(1).any(1)
             rows = new.nonzero().squeeze(1)
             # the ensembles are the same at every radius, and so is what they say of a point that is not new
-            scored = self._score(chosen[rows], y[rows], seed) if len(rows) else correct[-1][:0]
+            scored, log_probs = self._score(chosen[rows], y[rows], seed) if len(rows) else (correct[-1][:0], None)
             correct.append(correct[-1].index_copy(0, rows, scored) if correct else scored)
             revived |= (worst.chance.amin(0) < SURVIVES) & (correct[-1].double().mean(1) > 1 - SURVIVES)
             if self.sampled and self.tested:
-                sure.test(chosen, new)
+                sure.test(chosen, new, log_probs)
             certain.append(sure.certain.clone() if self.sampled else correct[-1][:, 0])
             inconclusive.append(sure.inconclusive.clone())
         large_eps = clean > 0
@@ -263,10 +266,11 @@ class AuditRunner:
         log_probs = self.evaluation.log_probs(points, derive_seed(seed, "compare"), self.level.comparison_samples)
         return chance_correct(log_probs, y[rows], self.evaluation.samples, self.evaluation.rule)
 
-    def _score(self, points: Tensor, y: Tensor, seed: int) -> Tensor:
+    def _score(self, points: Tensor, y: Tensor, seed: int) -> tuple[Tensor, Tensor | None]:
         """Whether each of R ensembles, of weight samples that nothing was chosen by, is correct, [n, R].
 
-        The samples of a posterior with finite support are picked from its members, which run once.
+        And the log probabilities of some of these samples, for the test of the infinite ensemble. The samples of a
+        posterior with finite support are picked from its members, which run once.
         """
         if self.members:
             nets = [Attackable(one.net, self.model.returns_probabilities) for one in self.members]
@@ -275,9 +279,17 @@ class AuditRunner:
             generator.manual_seed(derive_seed(seed, "headline"))
             picks = weights.multinomial(self.ensembles * self.evaluation.samples, True, generator=generator)
             ensembles = [log_probs[picked] for picked in picks.view(self.ensembles, -1)]
-            return torch.stack([prediction_of(one, self.evaluation.rule).label == y for one in ensembles], 1)
+            return torch.stack([prediction_of(one, self.evaluation.rule).label == y for one in ensembles], 1), None
         seeds = [derive_seed(seed, "headline", number) for number in range(self.ensembles)]
-        return torch.stack([self.evaluation.classify(points, one).label == y for one in seeds], 1)
+        if not self.sampled:
+            return torch.stack([self.evaluation.classify(points, one).label == y for one in seeds], 1), None
+        right, kept = [], []
+        for number, one in enumerate(seeds):
+            log_probs = self.evaluation.log_probs(points, one)
+            right.append(prediction_of(log_probs, self.evaluation.rule).label == y)
+            if number * len(log_probs) < _MOST_GIVEN:
+                kept.append(log_probs)
+        return torch.stack(right, 1), torch.cat(kept)
 
     def _craft(self, name: str, attack: Perturbation, x: Tensor, y: Tensor, seed: int, batch: Batch) -> Tensor:
         """The points of an attack, stored in case the audit is interrupted before the batch is done."""

@@ -21,6 +21,9 @@ BOUNDED = ("probability", "vote")
 
 _LARGEST_STAKE = 0.9
 
+_GIVEN = 50
+"""Weight samples without a pass that are looked at together."""
+
 
 class Verdict(NamedTuple):
     """The decision at each of n points, and the weight samples it took; neither correct nor wrong is inconclusive."""
@@ -42,6 +45,7 @@ def sequential_test(
     false_correct: float = 0.01,
     false_wrong: float = 0.01,
     batch_size: int = 250,
+    given: Tensor | None = None,
 ) -> Verdict:
     """Whether argmax_c E p_c(x) is y, by a test that may stop after any weight sample (testing by betting).
 
@@ -54,7 +58,8 @@ def sequential_test(
     sum d_j / (1 + sum d_j^2) over the past weight samples, nearly maximise the growth of the wealth.
 
     Points without a decision after `max_weight_samples` are inconclusive. `seed` decides the weight samples, the same
-    for every point; nothing may have been selected on them.
+    for every point; nothing may have been selected on them. Log probabilities of such samples that are known already,
+    `given` as [samples, n, classes], come first and need no pass.
     """
     correct, wrong = (torch.zeros(len(x), dtype=torch.bool, device=x.device) for _ in range(2))
     weight_samples = torch.zeros(len(x), dtype=torch.int64, device=x.device)
@@ -66,14 +71,20 @@ def sequential_test(
         rows = (~(correct | wrong)).nonzero().squeeze(1)
         if len(rows) == 0:
             break
-        seeds = [derive_seed(seed, "decide", n) for n in range(number, min(number + count, max_weight_samples))]
-        probs = _probabilities(model, x[rows], batch_size, seeds)
+        if given is not None and number < len(given):
+            count = min(_GIVEN, len(given) - number)
+        block = range(number, min(number + count, max_weight_samples))
+        if given is not None and number < len(given):
+            probs = given[block.start : block.stop, rows].double().exp()
+        else:
+            seeds = [derive_seed(seed, "decide", n) for n in block]
+            probs = _probabilities(model, x[rows], batch_size, seeds)
         if rule == "vote":
             probs = functional.one_hot(probs.argmax(-1), probs.shape[-1]).to(probs)
         if known is None:
             known = probs.new_zeros(len(x), 4, probs.shape[-1])
         before = known[rows].unbind(1)
-        d = probs.gather(-1, y[rows].expand(len(seeds), -1)[..., None]) - probs
+        d = probs.gather(-1, y[rows].expand(len(block), -1)[..., None]) - probs
         total, squares = ((start + values.cumsum(0)) for start, values in zip(before, (d, d**2), strict=False))
         # chosen before each weight sample
         past, past_squares = (torch.cat([s[None], v[:-1]]) for s, v in zip(before, (total, squares), strict=False))
@@ -87,11 +98,11 @@ def sequential_test(
         says_correct = smallest >= log_correct
         decided = says_correct | (mean_wealth >= log_wrong)
         # the first weight sample that decides, or else the last one
-        last = torch.where(decided.any(0), decided.int().argmax(0), len(seeds) - 1)[None]
+        last = torch.where(decided.any(0), decided.int().argmax(0), len(block) - 1)[None]
         correct[rows] = says_correct.gather(0, last)[0]
         wrong[rows] = (decided & ~says_correct).gather(0, last)[0]
-        number += len(seeds)
-        weight_samples[rows] = number - len(seeds) + last[0] + 1
+        number = block.stop
+        weight_samples[rows] = block.start + last[0] + 1
         count = _block(number, x.device)
     return Verdict(correct, wrong, weight_samples)
 
@@ -162,13 +173,17 @@ class CertainSet:
         """Neither certain nor wrong, [n]."""
         return ~(self.certain | self.wrong)
 
-    def test(self, points: Tensor, new: Tensor) -> None:
-        """Test the points, [n, ...], of the images that are not wrong and have a `new` one, bool [n]."""
+    def test(self, points: Tensor, new: Tensor, given: Tensor | None = None) -> None:
+        """Test the points, [n, ...], of the images that are not wrong and have a `new` one, bool [n].
+
+        `given` are the log probabilities of weight samples at the new points, as for `sequential_test`. They may be the
+        same at every radius: the bound on the errors of an image is a sum over its tests, whether independent or not.
+        """
         rows = (new & ~self.wrong).nonzero().squeeze(1)
         self._tests += 1
-        # fresh weight samples for each test, independent of earlier decisions
         seed = derive_seed(self._seed, "certain", self._tests)
-        verdict = self._sequential_test(x=points[rows], y=self._y[rows], seed=seed)
+        given = None if given is None else given[:, ~self.wrong[new]]
+        verdict = self._sequential_test(x=points[rows], y=self._y[rows], seed=seed, given=given)
         self.certain[rows[~verdict.correct]] = False
         self.wrong[rows[verdict.wrong]] = True
         self.weight_samples.index_add_(0, rows, verdict.weight_samples)

@@ -103,9 +103,10 @@ class WorstPoints:
         disagree = (lowest > 1 / _RESAMPLES) & (lowest < 1)
         near = chance <= lowest + _BEHIND
         several = disagree & (near.sum(0) > 1)
-        for points, close, compared in zip(self.points, near, self.compared, strict=True):
-            rows = (several & compared.isnan() & close).nonzero().squeeze(1)
-            if len(rows):
-                compared[rows] = compare(points[rows], rows)
+        # all contenders together, as a pass of few points takes hardly less time; never more than the batch has images
+        for part in (several & self.compared.isnan() & near).nonzero().split(max(1, len(everyone))):
+            if len(part):
+                contender, rows = part.unbind(1)
+                self.compared[contender, rows] = compare(self.points[contender, rows], rows)
         chance = torch.where(several & near, self.compared, chance).masked_fill(~near, math.inf)
         return self.points[chance.argmin(0), everyone]
