@@ -34,6 +34,7 @@ from cheats import (
     Hashing,
     Jittered,
     Normalising,
+    Partly,
     Reseeding,
     Rounded,
     Scaled,
@@ -96,12 +97,13 @@ def test_a_well_trained_network_raises_no_flag(name: str) -> None:
     [
         (Scaled, {"gradients", "noise", "black_box", "large_eps"}, "APGD-CE"),
         (Rounded, {"gradients", "noise", "black_box", "large_eps"}, "APGD-CE"),
+        (Partly, {"gradients"}, "PGD-20, step 0.007"),
         (Jittered, {"single_sample"}, "PGD-20, step 0.007"),
         (lambda net: bayesianize(copy.deepcopy(net), init_std=0.2), {"single_sample"}, "PGD-20, step 0.007"),
         (Counting, {"hidden_randomness"}, "PGD-20, step 0.007"),
         (Hashing, {"gradients", "discontinuity"}, "clean"),
     ],
-    ids=["scaled", "rounded", "jittered", "weight-noise", "counting", "hashing"],
+    ids=["scaled", "rounded", "partly", "jittered", "weight-noise", "counting", "hashing"],
 )
 def test_a_cheat_is_flagged_and_its_worst_case_is_near_its_true_accuracy(
     make: Callable[[nn.Module], nn.Module], flags: set[str], claim: str
