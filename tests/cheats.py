@@ -32,6 +32,13 @@ class Rounded(Wrapped):
         return self.net((7 * x.detach()).round() / 7)
 
 
+class Wavering(Rounded):
+    """Rounds its input, and adds so much noise to the logits that no attack is sure to break an image."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + 6 * torch.randn(len(x), 10)
+
+
 class Partly(Wrapped):
     """Hides its gradient for about a fifth of the images."""
 

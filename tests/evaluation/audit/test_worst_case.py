@@ -41,6 +41,7 @@ from cheats import (
     Softened,
     Suspicious,
     Together,
+    Wavering,
 )
 from trained_nets import bnn, defended, digits, net
 
@@ -138,13 +139,21 @@ def test_black_boxes_try_a_sample_of_the_survivors_and_all_if_they_break_one() -
         honest, masked = tiny(net(), replace(THREAT, eps=0.01), rows=range(60)), tiny(Rounded(net()), rows=range(60))
     for name in ("Square", "NES"):
         tried = attacks_in(honest)[name]
-        assert (tried["n"], tried["first"], tried["first_broken"]) == ([12], [12], [0])
+        assert (tried["n"], tried["first"], tried["first_lowered"]) == ([12], [12], [0])
         # at most so many are broken, or 12 of 12 would not have held with a probability of 5 %
         assert (1 - tried["at_most"][0]) ** 12 == pytest.approx(0.05)
         assert tried["left_out"][0] + 12 == honest.records[0].correct[0]
     survivors, tried = attacks_in(masked)["noise"]["correct"][0], attacks_in(masked)["Square"]
     assert "left_out" not in tried and 12 < tried["n"][0] <= survivors
     assert tried["correct"][0] < tried["n"][0]
+
+
+def test_black_boxes_go_on_if_they_make_many_images_less_certain() -> None:
+    with patch("advbnn.evaluation.audit.attack_suite._FEWEST_FIRST", 12):
+        found = quick(Wavering(net()), Threat("linf", 0.1), samples=1)
+    tried = attacks_in(found)["Square"]
+    assert "left_out" not in tried and tried["n"][0] > 60
+    assert found.records[0].accuracy < under(found, "APGD-CE")
 
 
 def test_probabilities_are_attacked_as_their_logarithms() -> None:

@@ -122,7 +122,7 @@ class SuiteEntry:
             `"transfer"`; `"black box"`; or `"given"` by the user.
         on: the images that it attacks: `"all"`, or the `"survivors"` of all entries before it.
         first: with a share below 1, so many of the images of a batch, drawn from the survivors, are attacked first, and
-            the other survivors only if one of these is broken.
+            the other survivors only if their chances to be correct fall by one or more in all, as if one is broken.
     """
 
     name: str

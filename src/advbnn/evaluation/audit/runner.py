@@ -26,7 +26,7 @@ from advbnn.evaluation.audit.flags import Findings, all_flags
 from advbnn.evaluation.audit.history import look_back
 from advbnn.evaluation.audit.probes import probe
 from advbnn.evaluation.audit.sequential_test import BOUNDED, CertainSet
-from advbnn.evaluation.audit.worst_points import BREAKS, SURVIVES, WorstPoints, chance_correct
+from advbnn.evaluation.audit.worst_points import SURVIVES, WorstPoints, chance_correct
 from advbnn.evaluation.batchwise import Batch, gather
 from advbnn.evaluation.intervals import clopper_pearson
 from advbnn.evaluation.points import WORST
@@ -58,8 +58,8 @@ CERTAIN, INCONCLUSIVE = "certain", "inconclusive"
 
 _POINTS = "points"
 
-_LEFT_OUT, _HELD, _BROKEN = 1, 2, 3
-"""A survivor that an attack on a sample of them did not try first; one that it did, and that held or was broken."""
+_LEFT_OUT = -2.0
+"""A survivor that an attack on a sample of them did not try first, in place of what it lowers the chance by."""
 
 
 class AuditRunner:
@@ -211,12 +211,13 @@ class AuditRunner:
     ) -> tuple[Tensor, Tensor]:
         """The images that are correct under each attack of a radius: 1 or 0, -1 if not attacked, [n, entries].
 
-        And which survivors an attack tried first, if not all at once: see `_HELD`. The points are added to `kept` if
-        they are to be saved, with the clean image where an attack did not run.
+        And by how much an attack lowers the chance of the survivors that it tries first, if not all at once: see
+        `_LEFT_OUT`. The points are added to `kept` if they are to be saved, with the clean image where an attack did
+        not run.
         """
         entries = self.suites[radius]
         right = torch.full((len(x), len(entries)), -1, dtype=torch.int8, device=x.device)
-        turns, everyone = torch.zeros_like(right), torch.arange(len(x), device=x.device)
+        turns, everyone = torch.full_like(right, math.nan, dtype=torch.float64), torch.arange(len(x), device=x.device)
         for number, entry in enumerate(entries):
             rows = everyone if entry.on == ALL else worst.surviving
             found, place = x, f"radius {radius + 1} of {len(self.suites)}, attack {number + 1} of {len(entries)}"
@@ -224,15 +225,15 @@ class AuditRunner:
             for part, later in ((first, others), (others, others[:0])):
                 if not len(part):
                     break
-                before = worst.lowest[part]
+                before = worst.lowest, worst.most_dangerous
                 points = self._craft(f"{place}: {entry.name}", entry.attack, x[part], y[part], seed, batch)
                 right[part, number] = self._offer(points, y[part], part, seed, worst)
                 found = found.index_copy(0, part, points) if self._save else x
-                broken = before - worst.lowest[part] > BREAKS
-                if len(later):
-                    turns[later, number] = _LEFT_OUT
-                    turns[part, number] = torch.where(broken, _BROKEN, _HELD).to(turns.dtype)
-                if not broken.any():
+                if not len(later):
+                    break
+                turns[later, number] = _LEFT_OUT
+                turns[part, number] = self._lowered(before, points, y, part, seed, worst)
+                if turns[part, number].sum() < 1:
                     break
             kept += [found] if self._save else []
         return right, turns
@@ -265,6 +266,25 @@ class AuditRunner:
         """The chance that an ensemble is correct at points of the images `rows`, by weight samples for this alone."""
         log_probs = self.evaluation.log_probs(points, derive_seed(seed, "compare"), self.level.comparison_samples)
         return chance_correct(log_probs, y[rows], self.evaluation.samples, self.evaluation.rule)
+
+    def _lowered(
+        self, before: tuple[Tensor, Tensor], points: Tensor, y: Tensor, rows: Tensor, seed: int, worst: WorstPoints
+    ) -> Tensor:
+        """By how much new points of the images `rows` lower the chance to be correct at the most dangerous ones.
+
+        Of a random network by weight samples that chose neither, where the new point seems to be more dangerous.
+        """
+        chance, dangerous = before
+        lowered = chance[rows] - worst.lowest[rows]
+        if not self.sampled:
+            return lowered
+        seems = (lowered > 0).nonzero().squeeze(1)
+        lowered = torch.zeros_like(lowered)
+        if len(seems):
+            both = torch.cat([dangerous[rows[seems]], points[seems]])
+            old, new = self._compare(y, seed, both, rows[seems].repeat(2)).chunk(2)
+            lowered[seems] = old - new
+        return lowered
 
     def _score(self, points: Tensor, y: Tensor, seed: int) -> tuple[Tensor, Tensor | None]:
         """Whether each of R ensembles, of weight samples that nothing was chosen by, is correct, [n, R].
@@ -358,14 +378,18 @@ def _counts(right: Tensor) -> dict[str, Any]:
 def _sampled(right: Tensor, turns: Tensor) -> dict[str, Any]:
     """For an attack that tried only some survivors: how many there were, and what the sample says about the others.
 
-    `at_most` is the upper end, one-sided at 95 %, of the share of them that it would break. Empty if none was left out.
+    The chances of so many images, all together, it lowers by `first_lowered`: the number that it breaks, if the network
+    is not random. `at_most` is the upper end, one-sided at 95 %, of the mean over the survivors. Empty if none was
+    left out.
     """
     left_out = ((turns == _LEFT_OUT) & (right < 0)).sum(0)
     if not left_out.any():
         return {}
-    first, broken = (turns >= _HELD).sum(0).tolist(), (turns == _BROKEN).sum(0).tolist()
-    bounds = [clopper_pearson(k, n, 0.9)[1] if n else None for k, n in zip(broken, first, strict=True)]
-    return {"left_out": left_out.tolist(), "first": first, "first_broken": broken, "at_most": bounds}
+    tried = turns.isfinite() & (turns != _LEFT_OUT)
+    first, lowered = tried.sum(0).tolist(), torch.where(tried, turns, 0.0).sum(0).clamp_min(0).tolist()
+    # of all numbers between 0 and 1 with a given mean, zeros and ones vary most
+    bounds = [clopper_pearson(math.ceil(k), n, 0.9)[1] if n else None for k, n in zip(lowered, first, strict=True)]
+    return {"left_out": left_out.tolist(), "first": first, "first_lowered": lowered, "at_most": bounds}
 
 
 def _radius_to_grey(threat: Threat, pixels: int) -> Threat | None:

@@ -29,9 +29,6 @@ of a difference is hardly larger.
 SURVIVES = 0.05
 """Images that are correct with a smaller probability are broken: more attacks could not lower the result by more."""
 
-BREAKS = 0.5
-"""An attack breaks an image if it lowers the chance by more than this: always, if the network is not random."""
-
 
 def chance_correct(log_probs: Tensor, y: Tensor, size: int, rule: str = "probability") -> Tensor:
     """The estimated probability that an ensemble of `size` weight samples is correct at each of n points, [n].
@@ -78,6 +75,11 @@ class WorstPoints:
     def lowest(self) -> Tensor:
         """The chance that an ensemble is correct at the most dangerous point of each image, [n]."""
         return self.chance.amin(0)
+
+    @property
+    def most_dangerous(self) -> Tensor:
+        """The point of each image with this chance, [n, ...]."""
+        return self.points[self.chance.argmin(0), torch.arange(self.chance.shape[1], device=self.chance.device)]
 
     @property
     def surviving(self) -> Tensor:
