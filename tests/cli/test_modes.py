@@ -25,7 +25,9 @@ def test_a_run_of_modes(tmp_path: Path, advbnn: Callable[..., str], monkeypatch:
 
     # as if the process had been killed in the third mode
     shutil.rmtree(run / "modes" / "2"), (run / "model.safetensors").unlink()
-    assert "resume" in advbnn(*command, status=1)
+    assert "2 of 3 modes" in (said := advbnn(*command, status=1)) and "resume" in said
+    shown = advbnn("evaluate", run, "--attack", "clean", "--limit", 100, "--device", "cpu", "--out", "two.json")
+    assert "not finished" in shown and [r.model.label for r in Records.load("two.json")] == ["modes (2 of 3 modes)"]
     assert "finished: 3 modes" in advbnn(*command, "--resume")
     assert "is finished: 3 modes" in advbnn(*command)
 
@@ -47,5 +49,9 @@ def test_a_run_of_modes(tmp_path: Path, advbnn: Callable[..., str], monkeypatch:
     assert (clean.samples, clean.rule) == (1, "vote")
     attacked = Records.load(run / "records.json").where(kind="attack")
     assert all(record.samples == 3 for record in attacked)
-    advbnn("report", run, "--out", "report", "--images", 1, "--device", "cpu")
-    assert "Modes(3 x" in Path("report", "report.md").read_text()
+    one = run / "modes" / "0"
+    advbnn("evaluate", one, "--attack", "clean", "--attack", "pgd", "--steps", 3, "--seeds", 1, *few)
+    assert "modes and modes/modes/0" in advbnn("compare", run, one)
+    advbnn("report", run, one, "--out", "report", "--images", 1, "--device", "cpu")
+    report = Path("report", "report.md").read_text()
+    assert all(part in report for part in ("Modes(3 x", "(modes/modes/0)", "all 3 members", "all of 3 members"))

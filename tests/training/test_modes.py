@@ -16,7 +16,7 @@ from advbnn.bayes.prediction import predict
 from advbnn.data import ImageSet, Splits
 from advbnn.defenses.defense import Averaging, EarlyStopping, Swag
 from advbnn.defenses.schedules import Constant
-from advbnn.errors import ArgumentError, RunError
+from advbnn.errors import ArgumentError, CheckpointError, RunError
 from advbnn.training import modes as modes_module
 from advbnn.training.interrupts import Interrupted
 from advbnn.training.loading import load_trained
@@ -73,6 +73,18 @@ def test_modes_are_ordinary_trainings(digits: Splits[ImageSet], tmp_path: Path, 
     assert "3 modes" in (out / "log.txt").read_text()
     with pytest.raises(RunError, match="other settings"):
         train(digits, value, modes=2, seed=7, out=out)
+
+
+def test_a_damaged_mixture_is_written_again_from_its_modes(digits: Splits[ImageSet], tmp_path: Path) -> None:
+    value, out = quick("adv"), tmp_path / "run"
+    whole = train(digits, value, modes=2, out=out).model
+    content = bytearray((out / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (out / "model.safetensors").write_bytes(content)
+    with pytest.raises(CheckpointError, match="resume"):
+        load_trained(out)
+    assert same(train(digits, value, modes=2, out=out, resume=True).model, whole)
+    assert same(load_trained(out).model, whole)
 
 
 def test_the_modes_share_the_validation_set_and_load_their_last_epochs(

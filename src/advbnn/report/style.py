@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from advbnn.training.run_folder import CONFIG, FACTS
+from advbnn.training.run_folder import CONFIG, FACTS, run_label
 
 TITLES = {"none": "No defence", "rse": "RSE", "adv": "Adv. training", "bnn": "BNN", "adv_bnn": "Adv-BNN"}
 """The paper's five defences in its order; other models are named by their label."""
@@ -77,7 +77,7 @@ def defenses_in(folder: Path) -> dict[str, str]:
             # without a readable config the label is enough
             with suppress(UnicodeDecodeError, tomllib.TOMLDecodeError, KeyError):
                 defense = str(tomllib.loads((run / CONFIG).read_text(encoding="utf-8"))["defense"])
-                found |= {run.name: defense, f"{run.name}{_LAST}": defense}
+                found |= {(label := run_label(run)): defense, f"{label}{_LAST}": defense}
     return found
 
 

@@ -25,7 +25,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_model, save_model
 from torch import nn
 
-from advbnn.errors import CheckpointError
+from advbnn.errors import CheckpointError, FileError
 from advbnn.files import explain_file_errors, file_digest
 
 FORMAT = 2
@@ -160,11 +160,19 @@ def recover(folder: Path | str) -> Checkpoint | None:
 
 
 def load_weights(model: nn.Module, file: Path | str) -> None:
-    """Load the weights of a safetensors file into `model`."""
+    """Load the weights of a safetensors file into `model`; every name and shape must fit."""
     try:
-        load_model(model, str(file))
+        with explain_file_errors(file, "cannot be read", "give the path of a safetensors file"):
+            if Path(file).is_dir():
+                raise FileError(
+                    f"{file} is a folder; give a safetensors file, such as {Path(file) / 'model.safetensors'}"
+                )
+            load_model(model, str(file))
     except SafetensorError as error:
-        raise CheckpointError(f"{file} is damaged ({error}); restore it from a copy, or train again") from error
+        raise CheckpointError(
+            f"{file} is no safetensors file, or is damaged ({error}); restore it from a copy, or load a checkpoint of "
+            "PyTorch that you trust by model.load_state_dict(torch.load(file, weights_only=True))"
+        ) from error
     except RuntimeError as error:
         reason = textwrap.shorten(str(error), 200, placeholder=" ...")
         raise CheckpointError(

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from advbnn.bayes.sample_bank import SampleBank
 from advbnn.bayes.swag import SWAG
 from advbnn.data import Splits
 from advbnn.defenses.defense import Defense
-from advbnn.display.progress import ProgressBar
+from advbnn.display.progress import ProgressBar, duration
 from advbnn.errors import MOST, InUseError, RunError
 from advbnn.files import locked_folder
 from advbnn.machine.processes import ALONE, world
@@ -44,7 +44,17 @@ from advbnn.training.interrupts import Interrupted
 from advbnn.training.loading import Trained, load_trained, mean_noise
 from advbnn.training.loop import FitResult, fit, run_facts
 from advbnn.training.mode_plan import TRUNK, ModePlan
-from advbnn.training.run_folder import METRICS, MODEL, MODES, NOISE_STD, RunFolder, read_metrics, write_sum
+from advbnn.training.run_folder import (
+    METRICS,
+    MODEL,
+    MODES,
+    NOISE_STD,
+    RunFolder,
+    is_sound,
+    read_metrics,
+    stored_config,
+    write_sum,
+)
 from advbnn.training.state import TrainingState
 from advbnn.training.tasks import Task
 from advbnn.training.workers import device_list, run_tasks
@@ -207,7 +217,8 @@ def _train_all(run: ModesRun, out: Path, resume: bool, device: torch.device) -> 
         _say(run, None, f"{out} is finished: {plan.count} modes; nothing to do")
         return
     if opened is not None:
-        _say(run, opened, f"{plan.count} modes, {plan.how}, of {run.defense.name} in {out / MODES}")
+        begun = f"; {_state(out, plan)}" if any(map(run.finished, plan.names)) else ""
+        _say(run, opened, f"{plan.count} modes, {plan.how}, of {run.defense.name} in {out / MODES}{begun}")
     devices = _devices(device, processes.size)
     if processes.size > 1:
         for name in plan.trainings:
@@ -215,15 +226,26 @@ def _train_all(run: ModesRun, out: Path, resume: bool, device: torch.device) -> 
                 run.train(name, device)
     elif len(devices) > 1:
         _train_in_parallel(run, out, devices)
-    said: list[str] = []
+    said, began, before = list[str](), time.monotonic(), sum(map(run.finished, plan.trainings))
     while processes.size == 1 and not all(map(run.finished, plan.trainings)):
-        trained = [run.train_unless_taken(name, device) for name in plan.trainings]
-        if not any(trained) and not all(map(run.finished, plan.trainings)):
+        trained = False
+        for name in plan.trainings:
+            if run.train_unless_taken(name, device):
+                trained, left = True, [one for one in plan.trainings if not run.finished(one)]
+                # at the pace of all processes that train modes of this run
+                pace = (time.monotonic() - began) / (len(plan.trainings) - len(left) - before)
+                if left:
+                    _say(run, opened, f"{_state(out, plan)}, about {duration(pace * len(left))} left")
+        if not trained and not all(map(run.finished, plan.trainings)):
             said = _wait_for_others(run, said)
     if opened is not None:
         notes = _write_all(run, out)
         _say(run, opened, f"finished: {plan.count} modes in {out}{notes}")
     processes.any(False)  # until the file is there
+
+
+def _state(out: Path, plan: ModePlan) -> str:
+    return f"{sum((out / MODES / name / MODEL).exists() for name in plan.names)} of {plan.count} modes finished"
 
 
 def _wait_for_others(run: ModesRun, said: list[str]) -> list[str]:
@@ -251,9 +273,14 @@ def _opened(run: ModesRun, out: Path, resume: bool) -> RunFolder:
 class _ModesFolder(RunFolder):
     """The folder of all modes, which has no checkpoints of its own."""
 
-    @property
+    @cached_property
     def finished(self) -> bool:
-        return (self.path / MODEL).exists()
+        """Whether the file of all modes is there and sound; else it is written again."""
+        return (self.path / MODEL).exists() and is_sound(self.path, MODEL)
+
+    @property
+    def state(self) -> str:
+        return _state(self.path, stored_config(self.path).modes)
 
 
 def _train_in_parallel(run: ModesRun, out: Path, devices: list[str]) -> None:
@@ -279,14 +306,15 @@ def _train_task(device: str, file: Path, name: str) -> None:
 
 
 def _write_all(run: ModesRun, out: Path) -> str:
-    """Write all modes as one network; returns what their last metrics say on average."""
+    """Write all modes as one network; returns the means of their last metrics."""
     modes, noise_std = _combined([run.load(name) for name in run.plan.names])
     notes = {} if noise_std is None else {NOISE_STD: repr(noise_std)}
     with locked_folder(out, wait=True):
         save_weights(modes, out / MODEL, notes, partial(write_sum, out, MODEL))
     last = [read_metrics(out / MODES / name / METRICS)[-1] for name in run.plan.names]
     scores = [key for key in last[0] if key.endswith("_accuracy")]
-    return "".join(f", {key.partition('_')[0]} {100 * sum(m[key] for m in last) / len(last):.1f} %" for key in scores)
+    means = {key.partition("_")[0]: 100 * sum(m[key] for m in last) / len(last) for key in scores}
+    return f"; mean of the modes: {', '.join(f'{kind} {mean:.1f} %' for kind, mean in means.items())}" if means else ""
 
 
 @contextmanager
