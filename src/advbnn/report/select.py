@@ -58,9 +58,14 @@ def images_of(records: Sequence[Record]) -> str:
 
 
 def samples_of(records: Sequence[Record]) -> str:
-    """The numbers of weight samples and seeds: `"20 weight samples, 3 seeds"`."""
-    samples, seeds = _range([r.samples for r in records]), _range([len(r.seeds) for r in records])
-    return f"{samples} weight sample{'' if samples == '1' else 's'}, {seeds} seed{'' if seeds == '1' else 's'}"
+    """How classifiers average, and the number of seeds: `"20 weight samples, all of 3 members, 3 seeds"`."""
+    parts = []
+    if sampled := [r.samples for r in records if not r.exact]:
+        parts.append(f"{_range(sampled)} weight sample{'' if set(sampled) == {1} else 's'}")
+    if exact := [r.samples for r in records if r.exact]:
+        parts.append(f"all of {_range(exact)} member{'' if set(exact) == {1} else 's'}")
+    seeds = [len(r.seeds) for r in records]
+    return ", ".join([*parts, f"{_range(seeds)} seed{'' if set(seeds) == {1} else 's'}"])
 
 
 def check_one_data_set(records: Records) -> None:
