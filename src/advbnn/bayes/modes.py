@@ -43,14 +43,12 @@ class Modes(RandomNetwork):
 
     def __init__(self, networks: Iterable[nn.Module], weights: Sequence[float] | None = None) -> None:
         """`weights` are the probabilities of the modes, up to a common factor; equal when None."""
-        if not isinstance(networks, Iterable) or (
-            isinstance(networks, nn.Module) and type(networks) is not nn.ModuleList
-        ):
-            # the modes of a Sequential would be its layers
-            raise ArgumentTypeError(
-                f"networks must be a list of networks, got {type(networks).__name__}; use Modes([net])"
-            )
-        components: list[Any] = list(networks)
+        given: Any = networks
+        # a Sequential is iterable, too: its layers would be the modes
+        if isinstance(given, nn.Sequential) or not isinstance(given, Iterable):
+            came = type(given).__name__
+            raise ArgumentTypeError(f"networks must be a list of networks, got {came}; of a single one, Modes([net])")
+        components: list[Any] = list(given)
         if not components:
             raise ArgumentError("networks must hold at least one network, got none")
         for number, component in enumerate(components):
