@@ -117,6 +117,13 @@ def test_a_damaged_checkpoint_is_skipped_with_a_warning(tmp_path: Path, part: st
         assert weight(latest(tmp_path)) == 1
 
 
+def test_weights_have_the_permissions_of_other_files(tmp_path: Path) -> None:
+    (tmp_path / "other").touch()
+    checkpoint.save_weights(nn.Linear(2, 2), tmp_path / "model.safetensors", {}, lambda digest: None)
+    files = (tmp_path / "model.safetensors", *write(tmp_path, 1).folder.iterdir())
+    assert {file.stat().st_mode for file in files} == {(tmp_path / "other").stat().st_mode}
+
+
 def test_a_damaged_file_of_weights_is_named(tmp_path: Path) -> None:
     for content in (b"", b"no weights", b"\xff" * 100):
         (tmp_path / "model.safetensors").write_bytes(content)

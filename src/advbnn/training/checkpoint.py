@@ -79,7 +79,7 @@ def save(
         for leftover in folder.glob(f"{_WRITING}*"):
             shutil.rmtree(leftover)
         temporary.mkdir()
-        save_model(model, str(temporary / WEIGHTS), metadata=dict(notes or {}))
+        _write_weights(model, temporary / WEIGHTS, notes or {})
         content = io.BytesIO()  # torch hides the reason why it cannot write into a file
         torch.save(dict(training), content)
         (temporary / TRAINING).write_bytes(content.getbuffer())
@@ -136,7 +136,7 @@ def save_weights(model: nn.Module, file: Path, notes: Mapping[str, str], note_di
     """Write the weights of `model` as a safetensors file, whole or not at all; its SHA-256 is noted first."""
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        save_model(model, str(temporary), metadata=dict(notes))
+        _write_weights(model, temporary, notes)
         _sync(temporary)
         note_digest(file_digest(temporary))
         os.replace(temporary, file)
@@ -185,6 +185,13 @@ def notes_of(file: Path | str) -> dict[str, str]:
     """The notes in the header of a safetensors file."""
     with safe_open(str(file), "pt") as opened:
         return opened.metadata() or {}
+
+
+def _write_weights(model: nn.Module, file: Path, notes: Mapping[str, str]) -> None:
+    file.touch()
+    permissions = file.stat().st_mode
+    save_model(model, str(file), metadata=dict(notes))
+    file.chmod(permissions)  # safetensors leaves a file that nobody else can read, also on the machine of a colleague
 
 
 def _sync(path: Path) -> None:
