@@ -175,7 +175,7 @@ def test_ctrl_c_in_the_third_mode_resumes_bit_for_bit(
     value, plan, out = quick("adv_bnn", averaging=Averaging(decay=0.9)), PLANS[how], tmp_path / "run"
     whole = train(digits, value, modes=plan, seed=3)
     stopped_after(17 if how == "branches" else 23, monkeypatch)
-    with pytest.raises(Interrupted, match="resume"):
+    with pytest.raises(Interrupted, match="2 of 3 modes.*resume"):
         train(digits, value, modes=plan, seed=3, out=out)
     monkeypatch.undo()
     partly = load_trained(out)

@@ -219,6 +219,20 @@ def _train_all(run: ModesRun, out: Path, resume: bool, device: torch.device) -> 
     if opened is not None:
         begun = f"; {_state(out, plan)}" if any(map(run.finished, plan.names)) else ""
         _say(run, opened, f"{plan.count} modes, {plan.how}, of {run.defense.name} in {out / MODES}{begun}")
+    try:
+        _train_missing(run, out, opened, device)
+    except Interrupted as stop:
+        rest = f"{_state(out, plan)}, saved in {out}; continue with --resume (resume=True)"
+        raise Interrupted(f"stopped; {rest}", stop.signal) from None
+    if opened is not None:
+        notes = _write_all(run, out)
+        _say(run, opened, f"finished: {plan.count} modes in {out}{notes}")
+    processes.any(False)  # until the file is there
+
+
+def _train_missing(run: ModesRun, out: Path, opened: RunFolder | None, device: torch.device) -> None:
+    """Train the modes that are not finished, with other processes if there are some, and wait for theirs."""
+    processes, plan = world(), run.plan
     devices = _devices(device, processes.size)
     if processes.size > 1:
         for name in plan.trainings:
@@ -238,10 +252,6 @@ def _train_all(run: ModesRun, out: Path, resume: bool, device: torch.device) -> 
                     _say(run, opened, f"{_state(out, plan)}, about {duration(pace * len(left))} left")
         if not trained and not all(map(run.finished, plan.trainings)):
             said = _wait_for_others(run, said)
-    if opened is not None:
-        notes = _write_all(run, out)
-        _say(run, opened, f"finished: {plan.count} modes in {out}{notes}")
-    processes.any(False)  # until the file is there
 
 
 def _state(out: Path, plan: ModePlan) -> str:
@@ -286,15 +296,12 @@ class _ModesFolder(RunFolder):
 def _train_in_parallel(run: ModesRun, out: Path, devices: list[str]) -> None:
     """Train the modes that no other process trains, one at a time on each device."""
     threads, start_of = share_of_threads(len(devices)), run.plan.start_of
-    try:
-        with tempfile.TemporaryDirectory() as place:  # the data is too large for messages
-            file = Path(place) / "run"
-            file.write_bytes(pickle.dumps(run))
-            needs = {name: (run.title(before),) if (before := start_of(name)) else () for name in run.plan.trainings}
-            tasks = [Task(run.title(name), _train_task, (file, name), needed) for name, needed in needs.items()]
-            results = run_tasks(tasks, devices, threads=threads, log=lambda line: _say(run, None, line))
-    except Interrupted as stop:
-        raise Interrupted(f"stopped; saved in {out}; continue with --resume (resume=True)", stop.signal) from None
+    with tempfile.TemporaryDirectory() as place:  # the data is too large for messages
+        file = Path(place) / "run"
+        file.write_bytes(pickle.dumps(run))
+        needs = {name: (run.title(before),) if (before := start_of(name)) else () for name in run.plan.trainings}
+        tasks = [Task(run.title(name), _train_task, (file, name), needed) for name, needed in needs.items()]
+        results = run_tasks(tasks, devices, threads=threads, log=lambda line: _say(run, None, line))
     if results.failed:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in results.failed.items())
         raise RunError(f"{out} is not finished: {reasons}; remove the cause, and continue with --resume (resume=True)")
