@@ -3,7 +3,7 @@
 A deep ensemble is a mixture of plain networks, MultiSWAG one of `SWAG`s. Five checkpoints become modes in three lines:
 
     nets = [build() for _ in files]
-    for net, file in zip(nets, files): safetensors.torch.load_model(net, file)
+    for net, file in zip(nets, files): net.load_state_dict(torch.load(file, weights_only=True))
     modes = advbnn.Modes(nets)
 """
 
