@@ -37,7 +37,7 @@ def test_a_run_of_modes(tmp_path: Path, advbnn: Callable[..., str], monkeypatch:
     assert "digit.png" in advbnn("predict", run, "digit.png", "--device", "cpu")
     few = ("--limit", 100, "--device", "cpu")
     shown = advbnn("evaluate", run, "--attack", "clean", "--attack", "pgd", "--steps", 3, "--seeds", 1, *few)
-    assert "exact mean over its 3 members" in shown
+    assert "exact mean over its 3 members" in shown and "warning: pgd" in shown and "--eot 3" in shown
     shown = advbnn("audit", run, "--level", "quick", "--out", "audit.json", *few)
     assert "worst-case" in shown
     (worst,) = Records.load("audit.json").where(kind="worst_case")

@@ -9,10 +9,12 @@ from advbnn.attacks import registry
 from advbnn.attacks.base import Attack
 from advbnn.attacks.threat import Threat
 from advbnn.attacks.transfer import Transfer
+from advbnn.bayes.protocol import EXACT_UP_TO, members
 from advbnn.cli.groups import AttackOptions
 from advbnn.errors import ArgumentError
 from advbnn.evaluation.accuracy import CLEAN, Evaluation
 from advbnn.evaluation.records import Records
+from advbnn.machine.processes import world
 
 
 def make_attack(
@@ -42,6 +44,11 @@ def measured(
     model: nn.Module, evaluation: Evaluation, names: Sequence[str], radii: Sequence[float], effort: AttackOptions
 ) -> Records:
     """The accuracies of a model without an attack, if `names` has it, and under the attacks at all radii."""
+    count = len(members(model, at_most=EXACT_UP_TO))
+    weak = [name for name in names if name != CLEAN and "eot" in registry.ATTACKS[name].options]
+    if count > 1 and effort.eot == 1 and weak and world().leads:
+        what = f"{', '.join(weak)} attacks one of the {count} members per step"
+        typer.echo(f"warning: {what}; --eot {count} attacks their exact mean, which is stronger", err=True)
     # all are made before anything is measured, as some do not fit the network
     chosen = [
         (name, make_attack(name, model, Threat(effort.norm, radius), effort.steps, effort.eot))
