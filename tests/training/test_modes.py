@@ -75,6 +75,21 @@ def test_modes_are_ordinary_trainings(digits: Splits[ImageSet], tmp_path: Path, 
         train(digits, value, modes=2, seed=7, out=out)
 
 
+@pytest.mark.parametrize("how", ["independent", "snapshots"])
+def test_a_run_may_get_more_modes(digits: Splits[ImageSet], tmp_path: Path, how: str) -> None:
+    value, out, plans = quick("adv"), tmp_path / "run", [ModePlan(count=count, how=how) for count in (2, 3)]
+    train(digits, value, modes=plans[0], out=out)
+    with pytest.raises(RunError, match="2 modes.*resume"):
+        train(digits, value, modes=plans[1], out=out)
+    assert len(load_trained(out).model) == 2
+    more = train(digits, value, modes=plans[1], out=out, resume=True).model
+    assert same(more, train(digits, value, modes=plans[1]).model) and load_trained(out).config.modes == plans[1]
+    assert (out / "modes" / "0" / "log.txt").read_text().count("finished after") == 1
+    with pytest.raises(RunError, match="other settings"):
+        train(digits, quick("adv", batch_size=33), modes=4, out=out, resume=True)
+    assert load_trained(out).finished
+
+
 def test_a_damaged_mixture_is_written_again_from_its_modes(digits: Splits[ImageSet], tmp_path: Path) -> None:
     value, out = quick("adv"), tmp_path / "run"
     whole = train(digits, value, modes=2, out=out).model

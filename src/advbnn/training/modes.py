@@ -32,7 +32,7 @@ from advbnn.data import Splits
 from advbnn.defenses.defense import Defense
 from advbnn.display.progress import ProgressBar, duration
 from advbnn.errors import MOST, InUseError, RunError
-from advbnn.files import locked_folder
+from advbnn.files import locked_folder, write_atomically
 from advbnn.machine.processes import ALONE, world
 from advbnn.machine.threads import share_of_threads
 from advbnn.models import reset_parameters_
@@ -45,6 +45,7 @@ from advbnn.training.loading import Trained, load_trained, mean_noise
 from advbnn.training.loop import FitResult, fit, run_facts
 from advbnn.training.mode_plan import TRUNK, ModePlan
 from advbnn.training.run_folder import (
+    CONFIG,
     METRICS,
     MODEL,
     MODES,
@@ -291,6 +292,17 @@ class _ModesFolder(RunFolder):
     @property
     def state(self) -> str:
         return _state(self.path, stored_config(self.path).modes)
+
+    def _reopen(self, config: Config, resume: bool) -> None:
+        """A run may get more modes: those that it has do not depend on their number."""
+        before = stored_config(self.path)
+        more = replace(before, modes=replace(before.modes, count=config.modes.count))
+        if 1 < before.modes.count < config.modes.count and not more.difference(config):
+            if not resume:
+                raise RunError(f"{self.path} holds {before.modes.count} modes; add some with --resume or resume=True")
+            (self.path / MODEL).unlink(missing_ok=True)
+            write_atomically(self.path / CONFIG, config.to_toml().encode())
+        super()._reopen(config, resume)
 
 
 def _train_in_parallel(run: ModesRun, out: Path, devices: list[str]) -> None:
