@@ -22,6 +22,7 @@ from advbnn.training.interrupts import Interrupted
 from advbnn.training.loading import load_trained
 from advbnn.training.loop import fit
 from advbnn.training.mode_plan import ModePlan
+from advbnn.training.mode_run import ModesRun, claimed
 from advbnn.training.state import TrainingState
 from quick import quick, same, train
 from workers import modes_together, processes, run_all, train_modes, train_modes_until_killed
@@ -225,7 +226,7 @@ def test_processes_share_the_modes(
     value, out = quick("adv"), tmp_path / "run"
     result = train(digits, value, modes=3, out=out, progress=True)
     shown = capfd.readouterr().err
-    assert all(f"mode {number}/3: mode {number}/3, epoch 2/2" in shown for number in (1, 2, 3))
+    assert all(f"mode {number}/3: epoch 2/2" in shown for number in (1, 2, 3))
     assert all((out / "modes" / k / "log.txt").read_text().count("finished after") == 1 for k in "012")
     assert same(result.model, train(digits, value, modes=3).model)
 
@@ -238,14 +239,14 @@ def test_a_mode_that_another_process_trains_is_left_to_it(
         stopped_after(3, patched)
         train(digits, value, modes=3, out=out)
 
-    def killed(run: modes_module.ModesRun, said: list[str]) -> list[str]:
+    def killed(run: ModesRun, said: list[str]) -> list[str]:
         """The other process is killed while this one waits for it."""
         assert [run.finished(name) for name in run.plan.names] == [False, True, True]
         claim.close()
         return said
 
     monkeypatch.setattr(modes_module, "_wait_for_others", killed)
-    assert claim.enter_context(modes_module._claimed(out / "modes" / "claims" / "0"))
+    assert claim.enter_context(claimed(out / "modes" / "claims" / "0"))
     model = train(digits, value, modes=3, out=out, resume=True).model
     assert same(model, train(digits, value, modes=3).model)
 
@@ -258,7 +259,7 @@ def test_what_is_waited_for_is_said_once(
         stopped_after(3, patched)
         train(digits, quick("none"), modes=2, out=out)
     monkeypatch.setattr("advbnn.training.modes.time.sleep", lambda _: claim.close() if next(looks) == 3 else None)
-    claim.enter_context(modes_module._claimed(out / "modes" / "claims" / "0"))
+    claim.enter_context(claimed(out / "modes" / "claims" / "0"))
     train(digits, quick("none"), modes=2, out=out, resume=True, progress=True)
     assert capsys.readouterr().err.count("waiting for other processes") == 1
 
