@@ -27,9 +27,9 @@ def radius(record: Record) -> float:
 
 
 def radius_words(eps: float) -> str:
-    """`"8/255"` for what is a whole number of grey levels, up to six digits; else a number."""
-    levels = round(255 * eps)
-    return f"{levels}/255" if levels and abs(levels / 255 - eps) < 1e-6 else f"{eps:.4g}"
+    """`"8/255"` for what is a whole number of grey levels, up to six digits, and no round number; else a number."""
+    levels, short = round(255 * eps), f"{eps:.4g}"
+    return f"{levels}/255" if levels and abs(levels / 255 - eps) < 1e-6 and float(short) != eps else short
 
 
 def ball(record: Record) -> tuple[str, float]:
