@@ -204,7 +204,7 @@ def show(records: Sequence[Record], chance: float | None = None) -> None:
     output.print(table)
     first = records[0]
     samples = "the given number of" if first.curve == "ensemble" else first.samples
-    ensemble = f"averages {samples} weight samples, which no attack has seen"
+    ensemble = f"averages {samples} weight samples, which no attack has seen; one pass if it is not random"
     if first.exact:
         ensemble = f"is the exact mean over its {samples} members"
     output.print(
