@@ -45,10 +45,10 @@ def measured(
 ) -> Records:
     """The accuracies of a model without an attack, if `names` has it, and under the attacks at all radii."""
     count = len(members(model, at_most=EXACT_UP_TO))
-    weak = [name for name in names if name != CLEAN and "eot" in registry.ATTACKS[name].options]
-    if count > 1 and effort.eot == 1 and weak and world().leads:
-        what = f"{', '.join(weak)} attacks one of the {count} members per step"
-        typer.echo(f"warning: {what}; --eot {count} attacks their exact mean, which is stronger", err=True)
+    single = [name for name in names if name == "paper" or (name != CLEAN and "eot" in registry.ATTACKS[name].options)]
+    if count > 1 and effort.eot == 1 and single and world().leads:
+        what = f"{' and '.join(single)}: each step attacks one of the {count} members"
+        typer.echo(f"warning: {what}; --attack pgd --eot {count} attacks their exact mean, which is stronger", err=True)
     # all are made before anything is measured, as some do not fit the network
     chosen = [
         (name, make_attack(name, model, Threat(effort.norm, radius), effort.steps, effort.eot))
