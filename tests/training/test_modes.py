@@ -71,6 +71,7 @@ def test_modes_are_ordinary_trainings(digits: Splits[ImageSet], tmp_path: Path, 
     for number, mode in enumerate(expected):
         assert same(load_trained(out / "modes" / str(number)).model, mode)
     assert {line["mode"] for line in result.history} == set(plan.trainings)
+    assert "mode 2: " in repr(result) and "<th>mode</th>" in result._repr_html_()
     assert "3 modes" in (out / "log.txt").read_text()
     with pytest.raises(RunError, match="other settings"):
         train(digits, value, modes=2, seed=7, out=out)
