@@ -1,6 +1,6 @@
 """From the options `--attack`, `--steps` and `--eot` to attacks of the registry."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import typer
 from torch import nn
@@ -44,11 +44,6 @@ def measured(
     model: nn.Module, evaluation: Evaluation, names: Sequence[str], radii: Sequence[float], effort: AttackOptions
 ) -> Records:
     """The accuracies of a model without an attack, if `names` has it, and under the attacks at all radii."""
-    count = len(members(model, at_most=EXACT_UP_TO))
-    single = [name for name in names if name == "paper" or (name != CLEAN and "eot" in registry.ATTACKS[name].options)]
-    if count > 1 and effort.eot == 1 and single and world().leads:
-        what = f"{' and '.join(single)}: each step attacks one of the {count} members"
-        typer.echo(f"warning: {what}; --attack pgd --eot {count} attacks their exact mean, which is stronger", err=True)
     # all are made before anything is measured, as some do not fit the network
     chosen = [
         (name, make_attack(name, model, Threat(effort.norm, radius), effort.steps, effort.eot))
@@ -56,10 +51,21 @@ def measured(
         for name in names
         if name != CLEAN
     ]
+    warn_of_single_members(model, dict(chosen))
     records = evaluation.accuracy(CLEAN, None) if CLEAN in names else Records()
     for name, made in chosen:
         records += evaluation.accuracy(title(name, made), made)
     return records
+
+
+def warn_of_single_members(model: nn.Module, attacks: Mapping[str, Attack | Transfer]) -> None:
+    """A warning if attacks, by their names in the registry, take one member of a mixture per step."""
+    count = len(members(model, at_most=EXACT_UP_TO))
+    averaging = [name for name in attacks if name == "paper" or "eot" in registry.ATTACKS[name].options]
+    single = [name for name in averaging if getattr(attacks[name], "eot", 0) == 1]
+    if count > 1 and single and world().leads:
+        what = f"{' and '.join(single)}: each step attacks one of the {count} members"
+        typer.echo(f"warning: {what}; --attack pgd --eot {count} attacks their exact mean, which is stronger", err=True)
 
 
 def title(name: str, attack: Attack | Transfer) -> str:
