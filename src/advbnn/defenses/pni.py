@@ -44,8 +44,10 @@ class WeightNoise(nn.Module):
     """w + alpha * std(w) * N(0, 1), fresh in every forward pass, the same for the whole batch.
 
     std(w), over the whole tensor, gets no gradient. alpha is learned: one number, one per output channel, or one per
-    weight. Nothing keeps it from 0.
+    weight. Nothing keeps it from 0, but weight decay does not pull it there, as in the source.
     """
+
+    undecayed = ("alpha",)
 
     def __init__(self, weight: Tensor, sharing: str = "layer", init: float = 0.25) -> None:
         super().__init__()
