@@ -14,10 +14,9 @@ def test_it_multiplies_by_the_kept_draw() -> None:
 
 
 def test_the_input_is_normalised_first() -> None:
-    model = RandomWeightInput(channels=1, image_size=2, mean=0.4, std=0.2).wrap(nn.Flatten()).eval()
-    layer, x = model.random_weight, torch.rand(3, 1, 2, 2)
-    assert layer.lowest > 1  # so that every sigma is lifted to it
-    torch.testing.assert_close(model(x), ((x - 0.4) / 0.2 * (1 + layer.lowest * layer.eps)).flatten(1))
+    model = RandomWeightInput(channels=1, image_size=2, mean=0.4, std=0.2, lowest=3.0).wrap(nn.Flatten()).eval()
+    layer, x = model.net.random_weight, torch.rand(3, 1, 2, 2)
+    torch.testing.assert_close(model(x), ((x - 0.4) / 0.2 * (1 + 3 * layer.eps)).flatten(1))
     # weights that were trained without it are refused
     old = {name: tensor for name, tensor in model.state_dict().items() if not name.endswith(("mean", "std"))}
     with pytest.raises(RuntimeError, match="mean"):

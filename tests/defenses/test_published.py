@@ -81,6 +81,24 @@ def test_weights_load_into_a_new_network_and_learn(entry: Published) -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
+@pytest.mark.parametrize("name", ["ctrw", "pni", "rpf"])
+def test_noise_that_meets_the_input_is_on_the_normalised_input(name: str) -> None:
+    entry, net = PUBLISHED[name], models.build("resnet18")
+    plain = replace(entry.network, mean=0.0, std=1.0)
+    with seeded(0):
+        raw = plain.wrap(net).eval()
+    with seeded(0):
+        normalised = entry.network.wrap(net).eval()
+    normalised.net.load_state_dict(raw.state_dict())
+    resample(raw, 0), resample(normalised, 0)
+    x = torch.rand(2, 3, 32, 32)
+    expected = passes(raw, (x - entry.network.mean) / entry.network.std, 1)
+    torch.testing.assert_close(passes(normalised, x, 1), expected)
+    # weights that were trained without it do not load
+    with pytest.raises(RuntimeError, match="normalize"):
+        normalised.load_state_dict(raw.state_dict())
+
+
 @ALL
 def test_a_recipe_names_it_and_builds_it(entry: Published) -> None:
     recipe = defense(entry.name, "cifar10")

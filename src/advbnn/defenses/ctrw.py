@@ -1,6 +1,5 @@
 """Constrained trainable random weight (Ma et al., NeurIPS 2023): the input is multiplied by learned random weights."""
 
-import math
 from collections import OrderedDict
 from dataclasses import dataclass
 
@@ -9,61 +8,50 @@ from torch import Tensor, nn
 
 from advbnn.defenses.kept_draw import KeptDraw
 from advbnn.defenses.published import BETWEEN, PGD_20, AuthorsProtocol, Claim, Published
-from advbnn.defenses.surgery import has_layer
-from advbnn.errors import check_types, positive_whole, within
+from advbnn.defenses.surgery import CIFAR10, Normalised, has_layer
+from advbnn.errors import positive_whole, within
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomWeightInput:
+class RandomWeightInput(Normalised):
     """The network behind a `RandomWeight` on its normalised input (position 0 of the source).
 
-    `mean` and `std` normalise all channels; the source has numbers for each, within 6 % of these on CIFAR-10.
+    The source bounds the sum of all sigma by 2048 for 3 x 32 x 32 pixels; `lowest` is the bound of one.
     """
 
     kind = "ctrw"
     channels: int = 3
     image_size: int = 32
-    bound: int = 2048
-    mean: float = 0.473
-    std: float = 0.251
+    lowest: float = 2048 / 3072
 
     def __post_init__(self) -> None:
-        check_types(self)
-        for name in ("channels", "image_size", "bound"):
+        super().__post_init__()
+        for name in ("channels", "image_size"):
             positive_whole(name, getattr(self, name))
-        within("mean", self.mean, "[-1e6, 1e6]", "0 and std=1 leave the input as it is")
-        within("std", self.std, "(0, 1e6]", "1 and mean=0 leave the input as it is")
+        within("lowest", self.lowest, "[0, 1e6]", "it is a standard deviation")
 
     def wrap(self, net: nn.Module) -> nn.Module:
         if has_layer(net, RandomWeight):
             return net
-        shape = (self.channels, self.image_size, self.image_size)
-        weight = RandomWeight(shape, self.bound, self.mean, self.std).train(net.training)
-        return nn.Sequential(OrderedDict(random_weight=weight, net=net))
+        weight = RandomWeight((self.channels, self.image_size, self.image_size), self.lowest).train(net.training)
+        return self.normalised(nn.Sequential(OrderedDict(random_weight=weight, net=net)))
 
 
 class RandomWeight(KeptDraw):
-    """z * (mu + sigma * eps) with z = (x - mean) / std, eps ~ N(0, 1) of the shape of one image, one draw for a batch.
+    """x * (mu + sigma * eps), eps ~ N(0, 1) of the shape of one image, one draw for the whole batch.
 
-    Without the normalisation, the noise would be larger than the contrast of an image.
-
-    mu and sigma start at 1. Cross-entropy alone drives sigma to 0, so at each draw, where min sigma is below
-    b = bound / numel, (b - min sigma) is added to every sigma below b; only in training is that kept. The paper's upper
-    bound is not in the authors' code, and not here.
+    mu and sigma start at 1. Cross-entropy alone drives sigma to 0, so at each draw, where min sigma is below `lowest`,
+    (lowest - min sigma) is added to every sigma below; only in training is that kept. The paper's upper bound is not in
+    the authors' code, and not here.
     """
 
     eps: Tensor
-    mean: Tensor
-    std: Tensor
 
-    def __init__(self, shape: tuple[int, ...], bound: int = 2048, mean: float = 0.0, std: float = 1.0) -> None:
+    def __init__(self, shape: tuple[int, ...], lowest: float = 2048 / 3072) -> None:
         super().__init__()
-        self.lowest = bound / math.prod(shape)
+        self.lowest = lowest
         self.mu, self.sigma = (nn.Parameter(torch.ones(1, *shape)) for _ in range(2))
         self.register_buffer("eps", torch.zeros(1, *shape), persistent=False)
-        # stored with the weights, which were trained for them
-        self.register_buffer("mean", torch.tensor(mean))
-        self.register_buffer("std", torch.tensor(std))
         self.resample()
 
     def redraw(self) -> None:
@@ -73,7 +61,7 @@ class RandomWeight(KeptDraw):
 
     def forward(self, x: Tensor) -> Tensor:
         sigma = self.sigma if self.training else self._bounded()
-        return (x - self.mean) / self.std * (self.mu + sigma * self.eps)
+        return x * (self.mu + sigma * self.eps)
 
     def _bounded(self) -> Tensor:
         lift = (self.lowest - self.sigma.amin()).clamp_min(0)
@@ -86,7 +74,7 @@ PUBLISHED = Published(
     paper="Ma, Dong & Xu, Adversarial Robustness through Random Weight Sampling",
     venue="NeurIPS 2023",
     code="https://github.com/Xz-As/Constrained_Random_Adv",
-    network=RandomWeightInput(),
+    network=RandomWeightInput(**CIFAR10),
     random="weights that multiply the pixels of the input",
     redrawn=BETWEEN,
     protocol=AuthorsProtocol(PGD_20, BETWEEN),
