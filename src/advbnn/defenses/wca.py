@@ -9,7 +9,7 @@ from advbnn.attacks import PGD
 from advbnn.attacks.threat import Threat
 from advbnn.defenses.published import EVERY_PASS, AuthorsProtocol, Claim, Published
 from advbnn.defenses.surgery import has_layer, last_linear, replaced
-from advbnn.errors import positive_whole
+from advbnn.errors import positive_whole, within
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,25 +18,29 @@ class AlignedNoise:
 
     kind = "wca"
     width: int = 32
+    decay: float = 1e-4
 
     def __post_init__(self) -> None:
         positive_whole("width", self.width)
+        within("decay", self.decay, "[0, 1e6]", "it is the weight decay of the noise and of the classifier")
 
     def wrap(self, net: nn.Module) -> nn.Module:
         if has_layer(net, AlignedClassifier):
             return net
-        return replaced(net, nn.Linear, lambda _, layer: AlignedClassifier(layer, self.width), last_linear)
+        return replaced(net, nn.Linear, lambda _, layer: AlignedClassifier(layer, self.width, self.decay), last_linear)
 
 
 class AlignedClassifier(nn.Module):
     """W (relu(V h) + L eps) + b with eps ~ N(0, I), L lower triangular, one draw for the whole batch and pass.
 
-    `penalty` is -log tr(W L L^T W^T): the noise is aligned with the classifier's weights and does not vanish. L starts
-    from U(0, 1). All convolutions lie before the noise, so it hardly hides their gradients.
+    `penalty` is -log tr(W L L^T W^T): the noise is aligned with the classifier's weights and does not vanish. That has
+    no lower bound, so the source decays L, W and b, and nothing else: its Adam adds `decay` times them to their
+    gradient, which is that of the second term here, decay / 2 (|L|^2 + |W|^2 + |b|^2). L starts from U(0, 1). All convolutions lie before the noise, so it hardly hides their gradients.
     """
 
-    def __init__(self, classifier: nn.Linear, width: int = 32) -> None:
+    def __init__(self, classifier: nn.Linear, width: int = 32, decay: float = 1e-4) -> None:
         super().__init__()
+        self.decay = decay
         self.project = nn.Linear(classifier.in_features, width)
         self.classify = nn.Linear(width, classifier.out_features)
         self.factor = nn.Parameter(torch.rand(width, width).tril())
@@ -49,8 +53,11 @@ class AlignedClassifier(nn.Module):
         return outputs
 
     def penalty(self) -> Tensor:
-        """-log tr(W L L^T W^T), a term of the training objective."""
-        return -(self.classify.weight @ self.factor.tril()).square().sum().log()
+        """-log tr(W L L^T W^T) + decay / 2 (|L|^2 + |W|^2 + |b|^2), a term of the training objective."""
+        factor = self.factor.tril()
+        decayed = (factor, *self.classify.parameters())
+        size = torch.stack([tensor.square().sum() for tensor in decayed]).sum()
+        return -(self.classify.weight @ factor).square().sum().log() + self.decay / 2 * size
 
 
 PUBLISHED = Published(

@@ -53,9 +53,8 @@ def dumbbells_png(path: Path, rows: Sequence[Dumbbell]) -> None:
     """The same as a file."""
     height = _ROW * len(rows) + _TOP + _BOTTOM
     with file_canvas(path, columns=1, width=_WIDTH / 72, height=height / 72) as (figure, (axes,)):
-        figure.set_layout_engine(
-            "constrained", rect=(0, 0, 0.99, 1)
-        )  # bold text is wider than the layout takes it to be
+        # the layout takes bold text for narrower than it is
+        figure.set_layout_engine("constrained", rect=(0, 0, 0.99, 1))
         _draw(axes, rows)
 
 
