@@ -35,7 +35,9 @@ class AlignedClassifier(nn.Module):
 
     `penalty` is -log tr(W L L^T W^T): the noise is aligned with the classifier's weights and does not vanish. That has
     no lower bound, so the source decays L, W and b, and nothing else: its Adam adds `decay` times them to their
-    gradient, which is that of the second term here, decay / 2 (|L|^2 + |W|^2 + |b|^2). L starts from U(0, 1). All convolutions lie before the noise, so it hardly hides their gradients.
+    gradient, which is that of the second term here, decay / 2 (|L|^2 + |W|^2 + |b|^2).
+
+    L starts from U(0, 1). All convolutions lie before the noise, so it hardly hides their gradients.
     """
 
     def __init__(self, classifier: nn.Linear, width: int = 32, decay: float = 1e-4) -> None:
