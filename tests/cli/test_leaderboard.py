@@ -1,6 +1,7 @@
 """advbnn leaderboard: a submission from an empty folder, a measurement, and what is refused."""
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -148,6 +149,11 @@ def test_a_run_is_measured_with_its_baseline_and_resumes(advbnn: Callable[..., A
     assert entry.known_seed is not None and entry.mean_weights is not None
     assert entry.baseline == "digits-none" and entry.difference is not None and entry.difference.n == 12
     assert entry.cost is not None and entry.cost.epochs == 2 and entry.architecture == "mlp"
+    shutil.copytree(runs / "plain", runs / "adv_adam")  # a baseline of the leaderboard, by the name of its folder
+    given[given.index(runs / "plain")] = runs / "adv_adam"
+    advbnn("leaderboard", "measure", *given)
+    assert load_entry(runs / "digits-adv_bnn.json").baseline == "digits-adv_adam"
+    given[given.index(runs / "adv_adam")] = runs / "plain"
     (runs / "digits-adv_bnn.json").unlink()
     before = (runs / "robust" / "records.json").read_bytes()
     advbnn("leaderboard", "measure", *given)  # from its records

@@ -239,10 +239,14 @@ def _trained(subject: Subject) -> "tuple[str, Cost | None]":
 
 
 def _defence_of(subject: Subject) -> str:
-    """The name of the defence of a run."""
+    """The entry of a run: by the name of its folder, if that is one of the leaderboard, or by its defence."""
+    from advbnn.defenses.registry import PUBLISHED
     from advbnn.training.run_folder import stored_config
 
-    return "none" if subject.run is None else stored_config(subject.run).defense.name
+    if subject.run is None:
+        return "none"
+    folder = subject.run.resolve().name
+    return folder if folder in PUBLISHED else stored_config(subject.run).defense.name
 
 
 def _save(made: "Entry", folder: Path) -> None:
