@@ -126,6 +126,8 @@ def test_points_outside_the_ball_and_other_networks_are_refused(advbnn: Callable
     common = ["leaderboard", "rescore", "digits-noise.json", "--model", "noise.py:build", "--data", "digits"]
     assert "ball" in advbnn(*common, "--adversarial", "far.safetensors", status=1)
     assert "digest" in advbnn(*common, "--adversarial", "near.safetensors", status=1)
+    other = advbnn(*common, "--adversarial", "near.safetensors", "--samples", 7, status=1)
+    assert "--samples" in other and "leave" in other
 
 
 def test_a_description_with_a_wrong_field_is_refused(advbnn: Callable[..., Any], empty: Path) -> None:

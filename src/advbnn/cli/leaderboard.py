@@ -90,17 +90,17 @@ def rescore(
     from advbnn.leaderboard.from_records import lowered
 
     found = load(path)
-    for name in ("samples", "exact", "rule"):
-        if getattr(how, name) != getattr(AuditMeasurement, name):
-            raise ArgumentError(f"--{name}: the classifier is that of the entry; leave the option out")
     if found.worst_case is None or found.samples is None:
         raise ArgumentError(f"{path}: status {found.status!r} has no worst case to lower; audit its network first")
+    settings: dict[str, Any] = {"samples": found.samples, "exact": found.samples > 1, "rule": found.rule}
+    for name, value in settings.items():
+        if getattr(how, name) not in (getattr(AuditMeasurement, name), value):
+            raise ArgumentError(f"--{name}: the classifier is that of the entry, {name}={value}; leave the option out")
     with open_run(subject, how) as (opened, test, shared, leads):
         threat = Threat(found.threat.norm, _exact_radius(found.threat.eps))
         if shared["rows"] is None and found.worst_case.n < len(test):
             shared["rows"] = range(found.worst_case.n)
         shared["out"] = how.out  # other points would be another measurement of the same name
-        settings: dict[str, Any] = {"samples": found.samples, "exact": found.samples > 1, "rule": found.rule}
         record = rescore_points(opened.model, test, threat, adversarial, **shared | settings)
         if not leads:
             return
