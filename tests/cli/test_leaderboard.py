@@ -106,7 +106,8 @@ def test_a_submission_from_an_empty_folder(advbnn: Callable[..., Any], empty: Pa
     clean = advbnn("leaderboard", "rescore", *again, "--adversarial", "clean.safetensors")
     assert "not lower" in clean and (empty / "board" / "digits-noise.json").read_text() == before
     table = json.loads(before)
-    table["worst_case"] |= {"accuracy": 0.9, "interval": [0.7, 0.99]}  # an audit that had missed the points
+    for name in ("clean", "worst_case"):
+        table[name] |= {"accuracy": 0.9, "interval": [0.7, 0.99]}  # an audit that had missed the points
     table["attacks"] = []
     (empty / "board" / "digits-noise.json").write_text(json.dumps(table))
     assert "; lowered" in advbnn("leaderboard", "rescore", *again, "--adversarial", "points.safetensors")
@@ -125,6 +126,8 @@ def test_points_outside_the_ball_and_other_networks_are_refused(advbnn: Callable
     common = ["leaderboard", "rescore", "digits-noise.json", "--model", "noise.py:build", "--data", "digits"]
     assert "ball" in advbnn(*common, "--adversarial", "far.safetensors", status=1)
     assert "digest" in advbnn(*common, "--adversarial", "near.safetensors", status=1)
+    other = advbnn(*common, "--adversarial", "near.safetensors", "--samples", 7, status=1)
+    assert "--samples" in other and "leave" in other
 
 
 def test_a_description_with_a_wrong_field_is_refused(advbnn: Callable[..., Any], empty: Path) -> None:

@@ -48,7 +48,7 @@ MODES = Published(
     paper="This library: an ensemble of adversarially trained networks",
     random="which mode answers a pass; a prediction is the exact mean over all",
     redrawn=EVERY_PASS,
-    protocol=AuthorsProtocol(PGD_20, passes=5),
+    protocol=AuthorsProtocol(replace(PGD_20, eot=5), passes=5),
     samples=5,
     recipe="configs/cifar10-modes5.toml",
 )
