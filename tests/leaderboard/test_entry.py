@@ -127,15 +127,15 @@ def test_records_are_no_entry(tmp_path: Path) -> None:
         load_all(tmp_path)
 
 
-def test_the_claim_at_the_threat_is_the_highest_one() -> None:
+def test_the_claim_that_is_shown_is_the_first_at_the_threat() -> None:
     claims = [
-        Claim(attack="PGD", accuracy=0.6, where="README", eps=0.03),
-        Claim(attack="AutoAttack", accuracy=0.65, where="README", eps=8 / 255),
         Claim(attack="weak", accuracy=0.9, where="README", eps=0.01),
         Claim(attack="C&W", accuracy=0.95, where="README", norm="l2"),
+        Claim(attack="PGD", accuracy=0.6, where="README", eps=0.03),
+        Claim(attack="AutoAttack", accuracy=0.65, where="README", eps=8 / 255),
     ]
-    assert entry(worst=None, claims=tuple(claims)).claimed == claims[1]
-    assert entry(worst=None, claims=tuple(claims[2:])).claimed is None
+    assert entry(worst=None, claims=tuple(claims)).claimed == claims[2]
+    assert entry(worst=None, claims=tuple(claims[:2])).claimed is None
 
 
 def test_the_board_of_the_repository() -> None:

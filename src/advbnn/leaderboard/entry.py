@@ -216,10 +216,10 @@ class Entry:
 
     @property
     def claimed(self) -> Claim | None:
-        """The highest claim at this threat, which is the one that the source leads with; None without any."""
+        """The first claim at this threat; None without any. Entries begin with that of the variant they describe."""
         same = [claim for claim in self.claims if claim.norm == self.threat.norm and claim.eps is not None]
         near = [c for c in same if abs((c.eps or 0) - self.threat.eps) <= SAME_RADIUS * self.threat.eps]
-        return max(near, key=lambda claim: claim.accuracy, default=None)
+        return near[0] if near else None
 
     def _check_claimed(self) -> None:
         if not self.claims:

@@ -28,7 +28,7 @@ NUMBERS = range(1, 8)
 """The columns of `numbers`."""
 
 CAPTION = (
-    "Accuracy in % with its 95 % interval. Claimed: the highest number of the source at this threat. Its own protocol: "
+    "Accuracy in % with its 95 % interval. Claimed: what the source states at this threat. Its own protocol: "
     "the source's evaluation, run on our network. Worst case: all attacks of an audit. Baseline: the worst case of the "
     "same training without randomness; the difference has a paired interval. A dash is not measured."
 )
