@@ -70,13 +70,16 @@ def looks(labels: Iterable[str], defenses: Mapping[str, str] | None = None) -> d
 
 
 def defenses_in(folder: Path) -> dict[str, str]:
-    """The defence of a run folder and of those in its folder `runs`, by label."""
+    """The defence of a run folder and of those in its folder `runs`, by label; of several modes, with their number."""
     found: dict[str, str] = {}
     for run in (folder.resolve(), *sorted((folder / "runs").glob("*"))):
         if (run / CONFIG).is_file() and (run / FACTS).is_file():
             # without a readable config the label is enough
             with suppress(UnicodeDecodeError, tomllib.TOMLDecodeError, KeyError):
-                defense = str(tomllib.loads((run / CONFIG).read_text(encoding="utf-8"))["defense"])
+                settings = tomllib.loads((run / CONFIG).read_text(encoding="utf-8"))
+                defense = str(settings["defense"])
+                if isinstance(modes := settings.get("modes"), dict) and modes.get("count", 1) != 1:
+                    defense = f"{modes['count']} modes of {TITLES.get(defense, defense)}"
                 found |= {(label := run_label(run)): defense, f"{label}{_LAST}": defense}
     return found
 
