@@ -1,6 +1,6 @@
 """From the options `--attack`, `--steps` and `--eot` to attacks of the registry."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import typer
 from torch import nn
@@ -9,12 +9,10 @@ from advbnn.attacks import registry
 from advbnn.attacks.base import Attack
 from advbnn.attacks.threat import Threat
 from advbnn.attacks.transfer import Transfer
-from advbnn.bayes.protocol import EXACT_UP_TO, members
 from advbnn.cli.groups import AttackOptions
 from advbnn.errors import ArgumentError
 from advbnn.evaluation.accuracy import CLEAN, Evaluation
 from advbnn.evaluation.records import Records
-from advbnn.machine.processes import world
 
 
 def make_attack(
@@ -51,21 +49,10 @@ def measured(
         for name in names
         if name != CLEAN
     ]
-    warn_of_single_members(model, dict(chosen))
     records = evaluation.accuracy(CLEAN, None) if CLEAN in names else Records()
     for name, made in chosen:
         records += evaluation.accuracy(title(name, made), made)
     return records
-
-
-def warn_of_single_members(model: nn.Module, attacks: Mapping[str, Attack | Transfer]) -> None:
-    """A warning if attacks, by their names in the registry, take one member of a mixture per step."""
-    count = len(members(model, at_most=EXACT_UP_TO))
-    averaging = [name for name in attacks if name == "paper" or "eot" in registry.ATTACKS[name].options]
-    single = [name for name in averaging if getattr(attacks[name], "eot", 0) == 1]
-    if count > 1 and single and world().leads:
-        what = f"{' and '.join(single)}: each step attacks one of the {count} members"
-        typer.echo(f"warning: {what}; --attack pgd --eot {count} attacks their exact mean, which is stronger", err=True)
 
 
 def title(name: str, attack: Attack | Transfer) -> str:

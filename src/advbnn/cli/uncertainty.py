@@ -37,7 +37,7 @@ def uncertainty(
     Records that are in the file already are not computed again; `advbnn report` shows them.
     """
     from advbnn.attacks.threat import Threat
-    from advbnn.cli.attacks import make_attack, refuse_impossible, title, warn_of_single_members
+    from advbnn.cli.attacks import make_attack, refuse_impossible, title
     from advbnn.cli.common import open_run
     from advbnn.data import NAMES, check_source, load
     from advbnn.evaluation import uncertainty as measure
@@ -54,9 +54,8 @@ def uncertainty(
         chosen = []
         for radius in eps or [opened.radius(effort.norm)]:
             threat = Threat(effort.norm, radius)
-            made = {name: make_attack(name, opened.model, threat, effort.steps, effort.eot) for name in names}
-            chosen.append({title(name, one): one for name, one in made.items()})
-        warn_of_single_members(opened.model, made)
+            made = ((name, make_attack(name, opened.model, threat, effort.steps, effort.eot)) for name in names)
+            chosen.append({title(name, one): one for name, one in made})
         records = measure.uncertainty(opened.model, test, **shared)
         for attacks in chosen:
             records += measure.uncertainty(opened.model, test, attacks, **shared)
