@@ -29,7 +29,7 @@ def names_in_scope(model: nn.Module, scope: str | Choice = "all") -> list[str]:
 def _in_scope(model: nn.Module, scope: str | Choice) -> list[GaussianParameter]:
     parameters = gaussian_parameters(model)
     if any(isinstance(part, Modes) and len(part) > 1 and gaussian_parameters(part) for part in model.modules()):
-        remedy = "add kl_divergence(mode) of each modes.net by weight, which is an upper bound"
+        remedy = "the mean of kl_divergence(mode) for mode in modes.net, by weight, is an upper bound"
         raise ArgumentError(f"model holds a mixture, whose KL has no closed form; {remedy}")
     if not parameters:
         raise ArgumentError("model has no Bayesian part, so no KL; convert it with advbnn.bayesianize(net)")
