@@ -16,7 +16,7 @@ from advbnn.attacks.threat import Threat
 from advbnn.data.imageset import Examples, row_numbers
 from advbnn.display import notebook
 from advbnn.display.progress import duration
-from advbnn.errors import ArgumentError, ArgumentTypeError, unknown
+from advbnn.errors import ArgumentError, ArgumentTypeError, one_of
 from advbnn.evaluation.accuracy import Evaluation, Options, Perturbation, attack_settings
 from advbnn.evaluation.audit.attack_suite import LEVELS, ROLES
 from advbnn.evaluation.audit.flags import Flag
@@ -69,8 +69,7 @@ def audit(
             default, as every seed repeats the whole audit.
     """
     threats, sources, given = _by_radius(threat), dict(transfer_from or {}), dict(attacks or {})
-    if level not in LEVELS:
-        raise unknown("level", level, LEVELS)
+    one_of("level", level, LEVELS)
     for name, source in sources.items():
         if not isinstance(source, nn.Module):
             raise ArgumentTypeError(f"transfer_from must hold models by name; {name!r} is {type(source).__name__}")
