@@ -186,7 +186,7 @@ def show(records: Sequence[Record], chance: float | None = None) -> None:
     columns = {
         "model": [record.model.label for record in records],
         "attack": [record.name for record in records],
-        "radius": ["" if r.threat is None else f"{r.threat.norm} {r.threat.eps:.4g}" for r in records],
+        "radius": [record.ball_title for record in records],
         "varied": ["" if record.at is None else f"{record.curve} {record.at:g}" for record in records],
         "accuracy": [f"{record.accuracy:.2%}" for record in records],
         "95 % interval": [_range(*record.interval) for record in records],

@@ -88,6 +88,16 @@ class Plan:
         return self.data.n
 
     @property
+    def radius(self) -> float:
+        """The radius of the threat; 0 without one."""
+        return 0.0 if self.threat is None else self.threat.eps
+
+    @property
+    def ball_title(self) -> str:
+        """`"linf 0.035"`: norm and radius of the threat; empty without one."""
+        return "" if self.threat is None else f"{self.threat.norm} {self.threat.eps:.4g}"
+
+    @property
     def key(self) -> tuple[Any, ...]:
         """Identifies a record in a collection: label, kind, name, norm and radius, and position on a curve."""
         ball = None if self.threat is None else (self.threat.norm, self.threat.eps)
@@ -96,7 +106,7 @@ class Plan:
     @property
     def title(self) -> str:
         """The key in words."""
-        ball = "" if self.threat is None else f" ({self.threat.norm} {self.threat.eps:.4g})"
+        ball = f" ({self.ball_title})" if self.ball_title else ""
         place = f" at {self.curve} {self.at:g}" if self.curve and self.at is not None else ""
         return f"'{self.name}'{ball}{place} of {self.model.label}"
 
@@ -254,7 +264,7 @@ class Records(Sequence[Record]):
             (
                 r.model.label,
                 f"{r.name} ({r.kind})" if r.kind == "worst_case" else r.name,
-                "" if r.threat is None else f"{r.threat.norm} {r.threat.eps:.4g}",
+                r.ball_title,
                 r._result,
                 f"{r.n:,} of {r.data.name}",
                 r.samples,

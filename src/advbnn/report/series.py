@@ -11,7 +11,7 @@ from typing import Any
 from advbnn.evaluation.audit.attack_suite import fixed_step_title
 from advbnn.evaluation.records import Record, Records
 from advbnn.report.audited import audited_attacks
-from advbnn.report.select import ball, radius
+from advbnn.report.select import ball
 
 WORST = "worst case"
 
@@ -102,7 +102,7 @@ def reaches(record: Record) -> bool:
     settings = record.attack or {}
     if not fixed_step_title(settings):
         return True
-    return bool(settings.get("steps", 20) * settings["step_size"] >= 0.999 * radius(record))
+    return bool(settings.get("steps", 20) * settings["step_size"] >= 0.999 * record.radius)
 
 
 def _in(title: str, chosen: Sequence[Series]) -> bool:

@@ -5,6 +5,7 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -25,7 +26,7 @@ from advbnn.evaluation.audit.runner import AuditRunner
 from advbnn.evaluation.checks import check_attack
 from advbnn.evaluation.identity import ModelIdentity
 from advbnn.evaluation.points import Points, StoredPoints
-from advbnn.evaluation.records import Record, Records
+from advbnn.evaluation.records import Records
 from advbnn.machine.processes import world
 
 WORST_CASE = "worst_case"
@@ -154,7 +155,7 @@ class Audit:
     records: Records
 
     def __post_init__(self) -> None:
-        found = Records(sorted(self.records.where(kind=WORST_CASE), key=_radius))
+        found = Records(sorted(self.records.where(kind=WORST_CASE), key=attrgetter("radius")))
         if len({(record.model, record.name) for record in found}) != 1:
             listed = ", ".join(dict.fromkeys(f"{r.model.label} ({r.name})" for r in found)) or "none"
             raise ArgumentError(f"records must hold the audit of one model at one level, found: {listed}")
@@ -168,7 +169,7 @@ class Audit:
     @property
     def raised(self) -> tuple[Flag, ...]:
         """The raised flags, each with its evidence at the largest radius that raises it."""
-        flags = {flag.name: flag for record in self.records for flag in self.flags(_radius(record)) if flag.raised}
+        flags = {flag.name: flag for record in self.records for flag in self.flags(record.radius) if flag.raised}
         return tuple(flags.values())
 
     def __repr__(self) -> str:
@@ -184,7 +185,7 @@ class Audit:
         for entry in last.details["attacks"]:
             role = ROLES.get(entry["role"], entry["role"])
             rows.append((entry["name"], role, f"{sum(entry['correct']):,} of {sum(entry['n']):,}"))
-        tables.append(notebook.table(f"Attacks at radius {_radius(last):.4g}", ("attack", "kind", "correct"), rows))
+        tables.append(notebook.table(f"Attacks at radius {last.radius:.4g}", ("attack", "kind", "correct"), rows))
         flags = [(flag.title, flag.evidence) for flag in self.raised] or [("none", "")]
         return "".join([*tables, notebook.table("Raised flags", ("flag", "evidence"), flags)])
 
@@ -200,10 +201,6 @@ class Audit:
         lines += [*map(headline, self.records), *filter(None, map(known_seed, self.records)), next_level(first.name)]
         lines += [f"{flag.title}. {flag.evidence}" for flag in self.raised] or ["No flag is raised."]
         return "\n".join(lines)
-
-
-def _radius(record: Record) -> float:
-    return record.threat.eps if record.threat else 0.0
 
 
 def _by_radius(threat: Threat | Sequence[Threat]) -> list[Threat]:
