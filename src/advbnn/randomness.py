@@ -54,6 +54,12 @@ def seeded(seed: int | None, device: torch.device | str = "cpu") -> Iterator[Non
             generator.set_state(state)
 
 
+def pass_under(seed: int | None, network: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """The output of a pass whose random numbers follow `seed`."""
+    with seeded(seed, x.device):
+        return network(x)
+
+
 @contextmanager
 def seeded_globally(seed: int | None, device: torch.device | str = "cpu") -> Iterator[None]:
     """As `seeded`, for the global generators of NumPy and Python too: for code that is not ours."""

@@ -188,8 +188,13 @@ def check_pixels(name: str, inputs: Tensor) -> None:
         )
 
 
-def row_numbers(indices: Sequence[int] | Tensor, total: int, argument: str = "indices") -> Tensor:
-    """The indices, or the True rows of a mask, as int64 on the CPU; an error if one is not a row of `total`."""
+def row_numbers(indices: Sequence[int] | Tensor | None, total: int, argument: str = "indices") -> Tensor:
+    """The indices, or the True rows of a mask, as int64 on the CPU; an error if one is not a row of `total`.
+
+    All rows if there are no indices.
+    """
+    if indices is None:
+        return torch.arange(total)
     try:
         rows = torch.as_tensor(indices).cpu()
     except (TypeError, ValueError, RuntimeError):

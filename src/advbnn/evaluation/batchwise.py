@@ -93,8 +93,7 @@ def batchwise(
             read when the work is started again.
         description: shown with the progress and the time left; nothing is shown when None.
     """
-    chosen = torch.arange(len(data)) if rows is None else row_numbers(rows, len(data))
-    batches = list(chosen.split(batch_size))
+    batches = list(row_numbers(rows, len(data)).split(batch_size))
     team = world()
     own = range(team.rank, len(batches), team.size)
     parts = {number: part for number in own if (part := _read(_file(store, number))) is not None}

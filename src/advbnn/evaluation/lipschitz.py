@@ -78,7 +78,6 @@ def _work(evaluation: Evaluation, attack: Perturbation) -> Work:
     model, samples = evaluation.fast, evaluation.samples
 
     def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
-        x, y = evaluation.prepared(x, y)
         of_seeds = []
         for seed in evaluation.seed_list:
             x_adv, weights_seed = evaluation.craft(attack, x, y, seed, batch), scoring_seed(seed)

@@ -75,7 +75,6 @@ def _work(source: Evaluation, targets: Sequence[Evaluation], attack: Perturbatio
     """Attacks the source and evaluates every target."""
 
     def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
-        x, y = source.prepared(x, y)
         correct = []
         for seed in source.seed_list:
             x_adv = source.craft(attack, x, y, seed, batch)

@@ -64,8 +64,11 @@ def ood_detection(
     for name, others in foreign.items():
         plan = evaluation.planned(name, attack, kind="detection", against=DataIdentity.of(others))
 
+        def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
+            return _work(evaluation, attack, 1)(*evaluation.prepared(x, y), batch)
+
         def summary(results: Mapping[str, Tensor], others: Examples = others) -> Sequence[Mapping[str, Any]]:
-            found = batchwise(_work(evaluation, attack, 1), others, batch_size=evaluation.batch_size).tensors["scores"]
+            found = batchwise(work, others, batch_size=evaluation.batch_size).tensors["scores"]
             nowhere = torch.zeros_like(found[:, 0], dtype=torch.bool)  # is an answer right
             clean = results["scores"][:, 0], results["correct"][:, 0]
             abstention = [_abstention(share, *clean, found[:, 0], nowhere) for share in ABSTENTION]
@@ -93,7 +96,6 @@ def _work(evaluation: Evaluation, attack: Perturbation | None, plans: int) -> Wo
     """Per batch: `labels` [n], `correct` [n, plans, seeds], `probs`, `scores`, `clean` ... [n, ., seeds]."""
 
     def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
-        x, y = evaluation.prepared(x, y)
         of_seeds = []
         for seed in evaluation.seed_list:
             prediction = evaluation.classify(evaluation.craft(attack, x, y, seed, batch), seed)

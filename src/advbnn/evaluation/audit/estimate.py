@@ -7,8 +7,6 @@ from typing import Any
 import torch
 
 from advbnn.attacks import PGD, Threat
-from advbnn.data.augment import to_float
-from advbnn.data.imageset import row_numbers
 from advbnn.evaluation.accuracy import Evaluation
 from advbnn.evaluation.audit.attack_suite import ALL, Level, SuiteEntry
 from advbnn.evaluation.audit.worst_points import CONTENDERS
@@ -51,10 +49,7 @@ def audit_passes(
 
 def pass_seconds(evaluation: Evaluation, threat: Threat) -> tuple[float, float]:
     """Seconds of a pass with and without a gradient, per image, on one batch of the data."""
-    data, rows = evaluation.data, evaluation.rows
-    chosen = torch.arange(len(data)) if rows is None else row_numbers(rows, len(data))
-    stored, labels = next(iter(data.gather([chosen[: evaluation.batch_size]])))
-    x, y = evaluation.prepared(to_float(stored), labels)
+    x, y = evaluation.first(evaluation.batch_size)
     attack = PGD(threat, steps=2)
     gradient = _timed(lambda: attack(evaluation.fast, x, y, seed=0), x.device) / (2 * len(x))
     forward = _timed(lambda: evaluation.classify(x, 0), x.device) / (evaluation.samples * len(x))

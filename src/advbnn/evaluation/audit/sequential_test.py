@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from advbnn.modules import evaluating
-from advbnn.randomness import derive_seed, seeded
+from advbnn.randomness import derive_seed, pass_under
 
 BOUNDED = ("probability", "vote")
 """The rules whose infinite ensemble can be tested: a mean of logarithms has no bound to bet on."""
@@ -118,14 +118,9 @@ def _block(number: int, device: torch.device) -> int:
 def _probabilities(model: nn.Module, x: Tensor, batch_size: int, seeds: Sequence[int]) -> Tensor:
     """The probabilities at n points of the weight samples of these seeds, [seeds, n, classes]."""
     parts = x.split(batch_size)
-
-    def probs(part: Tensor, seed: int) -> Tensor:
-        with seeded(seed, x.device):
-            logits: Tensor = model(part)
-        return logits.softmax(1).double()
-
     with evaluating(model):
-        return torch.stack([torch.cat([probs(part, seed) for part in parts]) for seed in seeds])
+        logits = [torch.cat([pass_under(seed, model, part) for part in parts]) for seed in seeds]
+    return torch.stack(logits).softmax(-1).double()
 
 
 class CertainSet:

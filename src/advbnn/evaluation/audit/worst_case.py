@@ -9,7 +9,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Unpack
 
-import torch
 from torch import Tensor, nn
 
 from advbnn.attacks.identity import settings_of
@@ -86,10 +85,9 @@ def audit(
         files = {} if save_points is None else {one: points_file(save_points, one, threats) for one in threats}
 
         def save(found: Sequence[Mapping[str, Tensor]]) -> None:
+            rows, identity = row_numbers(evaluation.rows, len(data)), evaluation.plan.model
             for threat, sets in zip(threats, found, strict=True):
-                rows = torch.arange(len(data)) if evaluation.rows is None else row_numbers(evaluation.rows, len(data))
-                identity, command = evaluation.plan.model, options.get("command", "")
-                Points.made(sets, rows, data, threat, identity, command).save(files[threat])
+                Points.made(sets, rows, data, threat, identity, options.get("command", "")).save(files[threat])
 
         runner = AuditRunner(
             evaluation,
@@ -129,10 +127,8 @@ def points_file(path: Path | str, threat: Threat, threats: Sequence[Threat]) -> 
 def _stored_points(points: Points, evaluation: Evaluation, threats: Sequence[Threat]) -> dict[str, StoredPoints]:
     """The points as attacks at the smallest radius that contains them; larger balls contain them too."""
     data = evaluation.data
-    if evaluation.rows is not None:
-        chosen = set(row_numbers(evaluation.rows, len(data)).tolist())
-        if chosen.isdisjoint(points.rows.tolist()):
-            raise ArgumentError(f"{points.name} holds no point for the images of this audit; choose its rows (rows=)")
+    if set(row_numbers(evaluation.rows, len(data)).tolist()).isdisjoint(points.rows.tolist()):
+        raise ArgumentError(f"{points.name} holds no point for the images of this audit; choose its rows (rows=)")
     for number, threat in enumerate(threats):
         try:
             found = points.on(data, threat)
