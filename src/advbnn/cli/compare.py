@@ -1,7 +1,7 @@
 """advbnn compare: two models on the same images, with a paired interval."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -46,8 +46,7 @@ def compare(
 
     sides = _sides(subjects)
     names = attack or ["clean", "pgd"]
-    refuse_impossible([name for name in names if name != "clean"], **asdict(effort))
-    options.refuse_larger_than_images(effort.norm, eps or ())
+    refuse_impossible(names, effort, eps or ())
     with evaluation_processes(how.device) as (world, place):
         found = [] if attack else compare_records(*(_stored(side, how) for side in sides))
         if not found:
