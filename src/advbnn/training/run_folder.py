@@ -86,9 +86,6 @@ class RunFolder:
         copies = {COPY: self.facts, _SETTINGS: self._settings}
         self.checkpoint = checkpoint.save(self.path / CHECKPOINTS, facts={**facts, **copies}, **parts)
 
-    def metrics(self) -> list[dict[str, Any]]:
-        return read_metrics(self.path / METRICS)
-
     def publish(self, name: str = MODEL) -> None:
         """Copy the weights of the last checkpoint into the run folder, unless the file is there and sound."""
         if self.checkpoint is None:
@@ -169,16 +166,12 @@ class RunFolder:
     def _repair_metrics(self, step: int) -> None:
         """Drop damaged lines, and those that the run will write again."""
         file = self.path / METRICS
-        if not file.exists():
-            return
-        with explain_file_errors(file, "cannot be read", "check its permissions"):
-            lines = file.read_bytes().splitlines(keepends=True)
-        parsed = [(line, _metrics_of(line)) for line in lines]
+        parsed = [(line, _metrics_of(line)) for line in _lines(file)]
         kept = [line for line, found in parsed if found is not None and found["step"] <= step]
         # a last line that was cut off by a kill is not worth a note
         if damaged := sum(found is None and line.endswith(b"\n") for line, found in parsed):
-            self.notes.append(f"{METRICS}: damaged lines are left out, {damaged} of {len(lines)}")
-        if kept != lines:
+            self.notes.append(f"{METRICS}: damaged lines are left out, {damaged} of {len(parsed)}")
+        if len(kept) < len(parsed):
             write_atomically(file, b"".join(kept))
 
 
@@ -200,11 +193,14 @@ def read_facts(folder: Path) -> dict[str, Any]:
 
 def read_metrics(file: Path) -> list[dict[str, Any]]:
     """The lines of a metrics.jsonl, without damaged ones."""
+    return [found for line in _lines(file) if (found := _metrics_of(line)) is not None]
+
+
+def _lines(file: Path) -> list[bytes]:
     if not file.exists():
         return []
     with explain_file_errors(file, "cannot be read", "check its permissions"):
-        lines = file.read_bytes().splitlines(keepends=True)
-    return [found for line in lines if (found := _metrics_of(line)) is not None]
+        return file.read_bytes().splitlines(keepends=True)
 
 
 def write_sum(folder: Path, name: str, digest: str) -> None:
