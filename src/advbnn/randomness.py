@@ -88,6 +88,11 @@ def derive_seed(seed: int, purpose: str, index: int = 0) -> int:
     return int.from_bytes(key, "big") >> 1
 
 
+def fresh_seed() -> int:
+    """A seed from torch's default generator, so that what is seeded by it follows an outer seed."""
+    return int(torch.randint(2**62, ()))
+
+
 def crafting_seed(seed: int, batch: int) -> int:
     """The seed of an attack on a batch."""
     return derive_seed(seed, "craft", batch)
@@ -151,7 +156,7 @@ class Resampled(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The network's output under a fresh state."""
-        self.resample(int(torch.randint(2**62, ())))
+        self.resample(fresh_seed())
         return self.net(*args, **kwargs)
 
 
