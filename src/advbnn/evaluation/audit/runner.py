@@ -162,41 +162,38 @@ class AuditRunner:
             batch_size=self.evaluation.batch_size,
         )
         clean = self._offer(x, y, torch.arange(len(x), device=x.device), seed, worst)
-        certain, inconclusive, known_seed = [], [], [clean > 0]
-        right: list[Tensor] = []
-        turns: list[Tensor] = []  # which survivors were attacked first
-        correct: list[Tensor] = []
         kept: list[Tensor] = []  # the points of every attack, and the worst ones, of one radius after the other
+        of_radii: list[dict[str, Tensor]] = []
         chosen, revived = torch.full_like(x, math.nan), torch.zeros_like(y, dtype=torch.bool)
+        correct, known_seed = torch.empty(0), clean > 0
         for radius, _ in enumerate(self.suites):
-            of_radius = self._attack(radius, x, y, seed, batch, worst, kept)
-            right, turns = [*right, of_radius[0]], [*turns, of_radius[1]]
-            known_seed.append(self._know_seed(radius, x, y, seed, batch, known_seed[-1] & (right[-1] != 0).all(1)))
+            right, turns = self._attack(radius, x, y, seed, batch, worst, kept)
+            known_seed = self._know_seed(radius, x, y, seed, batch, known_seed & (right != 0).all(1))
             before, chosen = chosen, worst.choose(functools.partial(self._compare, y, seed))
             kept += [chosen] if self._save else []
             new = (chosen != before).flatten(1).any(1)
             rows = new.nonzero().squeeze(1)
             # the ensembles are the same at every radius, and so is what they say of a point that is not new
-            scored, log_probs = self._score(chosen[rows], y[rows], seed) if len(rows) else (correct[-1][:0], None)
-            correct.append(correct[-1].index_copy(0, rows, scored) if correct else scored)
-            revived |= (worst.chance.amin(0) < SURVIVES) & (correct[-1].double().mean(1) > 1 - SURVIVES)
+            scored, log_probs = self._score(chosen[rows], y[rows], seed) if len(rows) else (correct[:0], None)
+            correct = correct.index_copy(0, rows, scored) if of_radii else scored
+            revived |= (worst.lowest < SURVIVES) & (correct.double().mean(1) > 1 - SURVIVES)
             if self.sampled and self.tested:
                 sure.test(chosen, new, log_probs)
-            certain.append(sure.certain.clone() if self.sampled else correct[-1][:, 0])
-            inconclusive.append(sure.inconclusive.clone())
+            certain = sure.certain.clone() if self.sampled else correct[:, 0]
+            found = {"right": right, "turns": turns, "correct": correct, KNOWN_SEED: known_seed}
+            of_radii.append({**found, CERTAIN: certain, INCONCLUSIVE: sure.inconclusive.clone()})
         large_eps = clean > 0
         if self.sanity_attack is not None:
             points = self._craft("sanity attack", self.sanity_attack, x, y, seed, batch)
             large_eps = self.evaluation.classify(points, seed).label == y
+        of_attacks = ("right", "turns")  # which have a column for each attack of a radius
         return {
+            **{
+                name: (torch.cat if name in of_attacks else torch.stack)([one[name] for one in of_radii], 1)
+                for name in of_radii[0]
+            },
             "clean": clean,
-            "right": torch.cat(right, 1),
-            "turns": torch.cat(turns, 1),
             "large_eps": large_eps,
-            "correct": torch.stack(correct, 1),
-            KNOWN_SEED: torch.stack(known_seed[1:], 1),
-            CERTAIN: torch.stack(certain, 1),
-            INCONCLUSIVE: torch.stack(inconclusive, 1),
             "weight_samples": sure.weight_samples,
             "revived": revived,
             **({_POINTS: torch.stack(kept, 1)} if self._save else {}),
