@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import math
 import re
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
+from advbnn.attacks.identity import json_value
 from advbnn.attacks.threat import Threat
 from advbnn.display import notebook
 from advbnn.errors import ArgumentError, FileError, one_of
@@ -382,13 +382,7 @@ def _json(value: Any) -> Any:
     if isinstance(value, ModelIdentity | DataIdentity | Threat):
         # a field that came later, empty in all earlier records
         value = {name: inner for name, inner in asdict(value).items() if name != "source" or inner}
-    if isinstance(value, Mapping):
-        return {name: _json(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_json(inner) for inner in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)  # JSON has no infinity
-    return value
+    return json_value(value)
 
 
 def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
