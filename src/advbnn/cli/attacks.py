@@ -38,12 +38,11 @@ def refuse_impossible(names: Sequence[str], effort: AttackOptions, radii: Sequen
             raise typer.BadParameter(str(error), param_hint="'--attack'") from None
 
 
-def measured(
-    model: nn.Module, evaluation: Evaluation, names: Sequence[str], radii: Sequence[float], effort: AttackOptions
-) -> Records:
+def measured(evaluation: Evaluation, names: Sequence[str], radii: Sequence[float], effort: AttackOptions) -> Records:
     """The accuracies of a model without an attack, if `names` has it, and under the attacks at all radii."""
     # all are made before anything is measured, as some do not fit the network
-    chosen = [(name, make_attack(name, model, effort, radius)) for radius in radii for name in names if name != CLEAN]
+    model, attacks = evaluation.model, [name for name in names if name != CLEAN]
+    chosen = [(name, make_attack(name, model, effort, radius)) for radius in radii for name in attacks]
     records = evaluation.accuracy(CLEAN, None) if CLEAN in names else Records()
     for name, made in chosen:
         records += evaluation.accuracy(title(name, made), made)

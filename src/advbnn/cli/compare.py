@@ -104,11 +104,9 @@ def _measured(
     # both at the same radii: those of the model that has one
     known = [one for one in opened if one.threat is not None] or opened
     radii = eps or ([known[0].radius(effort.norm)] if {*names} - {CLEAN} else [])
-    options = [evaluation_options(subject, one, how) for subject, one in zip(subjects, opened, strict=True)]
-    return [
-        measured(one.model, Evaluation(one.model, test, **given), names, radii, effort)
-        for one, given in zip(opened, options, strict=True)
-    ]
+    pairs = zip(opened, subjects, strict=True)
+    evaluations = [Evaluation(one.model, test, **evaluation_options(subject, one, how)) for one, subject in pairs]
+    return [measured(evaluation, names, radii, effort) for evaluation in evaluations]
 
 
 def _show(found: "Sequence[Comparison]", format: str) -> None:

@@ -41,7 +41,7 @@ def evaluate(
                 raise ArgumentError(f"{one.name} does not say for which radius its points were made; give --eps")
         radii = eps or ([opened.radius(effort.norm)] if {*names} - {CLEAN} else [])
         evaluation = Evaluation(opened.model, test, **shared)
-        records = measured(opened.model, evaluation, names, radii, effort)
+        records = measured(evaluation, names, radii, effort)
         for one in given:
             for threat in [Threat(effort.norm, radius) for radius in eps or ()] or filter(None, [one.threat]):
                 for name, stored in one.on(test, threat).items():
