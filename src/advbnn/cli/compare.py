@@ -127,5 +127,4 @@ def _show(found: "Sequence[Comparison]", format: str) -> None:
         columns=["measurement", first, second, "difference", "images"],
         rows=rows,
     )
-    made = {"markdown": table.markdown, "csv": table.csv, "latex": table.latex}
-    typer.echo(made[format]() if format in made else "\n".join(map(str, found)))
+    typer.echo("\n".join(map(str, found)) if format == "text" else getattr(table, format)())

@@ -355,11 +355,7 @@ def check_same_settings(old: Plan | None, new: Plan, place: str, remedy: str = _
     differing = [name for name in dict.fromkeys([*before, *now]) if before.get(name) != now.get(name)]
     if not differing:
         return
-    listed = ", ".join(
-        f"{name} was {_shown(before[name]) if name in before else 'not set'} and is now "
-        f"{_shown(now[name]) if name in now else 'not set'}"
-        for name in differing
-    )
+    listed = ", ".join(f"{name} was {_shown(before, name)} and is now {_shown(now, name)}" for name in differing)
     what = f"{place} holds a finished record {new.title} that was made with other settings: {listed}"
     if differing == ["model.sha256"]:
         what = f"{place} holds a finished record {new.title} with other weights ({listed}): the network was trained "
@@ -367,8 +363,11 @@ def check_same_settings(old: Plan | None, new: Plan, place: str, remedy: str = _
     raise ArgumentError(f"{what}. {remedy}")
 
 
-def _shown(value: Any) -> str:
+def _shown(settings: Mapping[str, Any], name: str) -> str:
     """A setting in a message; of a SHA-256 the first eight digits."""
+    value = settings.get(name)
+    if name not in settings:
+        return "not set"
     return repr(value[:8]) if isinstance(value, str) and _SHA256.fullmatch(value) else repr(value)
 
 
