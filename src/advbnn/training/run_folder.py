@@ -24,7 +24,7 @@ from advbnn.errors import AdvbnnError, CheckpointError, ConfigError, FileError, 
 from advbnn.training import checkpoint
 from advbnn.training.checkpoint import WEIGHTS, Checkpoint
 from advbnn.training.config import CONFIG as CONFIG
-from advbnn.training.config import Config
+from advbnn.training.config import Config, first_difference
 from advbnn.training.provenance import other_arithmetic
 
 FACTS, METRICS, LOG, CHECKPOINTS = "run.json", "metrics.jsonl", "log.txt", "checkpoints"
@@ -102,8 +102,8 @@ class RunFolder:
         if difference := self._stored_config(config).difference(config):
             raise RunError(f"{self.path} holds a run with other settings: {difference}; choose another folder")
         facts, before = self.facts, self._stored_facts()
-        if before["data"] != facts["data"]:
-            raise RunError(f"{self.path} holds a run on other data: {_difference(before['data'], facts['data'])}")
+        if difference := first_difference(before["data"], facts["data"]):
+            raise RunError(f"{self.path} holds a run on other data: {difference}")
         old, new = (some["model"].get("structure", []) for some in (before, facts))
         if old != new:
             there, now = next(pair for pair in zip_longest(old, new, fillvalue="nothing") if pair[0] != pair[1])
@@ -246,12 +246,6 @@ def _holds_something_else(folder: Path) -> bool:
     except AdvbnnError:
         return True
     return False
-
-
-def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """The first differing value of two tables."""
-    name = next(name for name in (*before, *now) if before.get(name) != now.get(name))
-    return f"{name} = {before.get(name, 'not set')!r} there, {now.get(name, 'not set')!r} now"
 
 
 def stored_config(folder: Path) -> Config:
