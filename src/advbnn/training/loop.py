@@ -22,7 +22,7 @@ from advbnn.machine.threads import few_threads
 from advbnn.models.initial_weights import InitialWeights, load_initial
 from advbnn.randomness import seeded
 from advbnn.training import checkpoint
-from advbnn.training.arguments import as_splits, check_arguments, starts
+from advbnn.training.arguments import as_splits, starts
 from advbnn.training.callbacks import Augment, Callback, TensorBoard, check_callbacks
 from advbnn.training.checkpoint import Checkpoint
 from advbnn.training.config import Config
@@ -32,6 +32,7 @@ from advbnn.training.mode_plan import ModePlan, mode_plan
 from advbnn.training.provenance import provenance
 from advbnn.training.run_folder import CHECKPOINTS, RunFolder
 from advbnn.training.state import TrainingState
+from advbnn.training.suitability import check_arguments
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -22,7 +22,6 @@ from advbnn.fast.acceleration import accelerate
 from advbnn.machine.processes import World
 from advbnn.modules import evaluating
 from advbnn.randomness import derive_seed, seeded, seeded_globally
-from advbnn.training.arguments import check_last_batch, check_suitable
 from advbnn.training.averaging import WeightAverage, refresh_batchnorm
 from advbnn.training.callbacks import Augment
 from advbnn.training.checkpoint import Checkpoint
@@ -32,6 +31,7 @@ from advbnn.training.noise_share import PosteriorScale, posterior_scale
 from advbnn.training.objective import RobustLoss
 from advbnn.training.run_folder import NOISE_STD
 from advbnn.training.step import attacked, step_seed
+from advbnn.training.suitability import check_last_batch, check_suitable
 from advbnn.training.tally import Tally
 
 STATISTICS_BATCHES = 100
