@@ -97,6 +97,17 @@ def test_the_papers_attack():
     assert model.call == 20  # one weight sample per step, and no other pass
 
 
+def test_an_example_stops_at_the_first_point_that_is_misclassified():
+    class Threshold(torch.nn.Module):
+        def forward(self, x):
+            return torch.cat([x - 0.5, 0.5 - x], 1)
+
+    x, y = torch.tensor([[0.55], [0.65], [0.95]], dtype=torch.float64), torch.zeros(3, dtype=torch.int64)
+    attack = still(Threat("linf", 0.3), steps=6, step_size=0.1, pick="first")
+    expected = torch.tensor([[0.45], [0.45], [0.65]], dtype=torch.float64)  # after 1, 2 and all steps
+    torch.testing.assert_close(attack(Threshold(), x, y), expected)
+
+
 def test_the_default_step_size():
     assert attacks.PGD(Threat("linf", 0.1), steps=50).first_step == pytest.approx(0.005)
     assert attacks.PGD(Threat("linf", 0.1), relative_step_size=0.25).first_step == pytest.approx(0.025)
@@ -107,7 +118,8 @@ def test_bad_options_are_refused():
     for options, message in (
         ({"steps": 0}, "steps .*0"),
         ({"schedule": "cosin"}, "schedule='cosin' .*'cosine'"),
-        ({"pick": "first"}, "pick='first' .*'last'"),
+        ({"pick": "worst"}, "pick='worst' .*'first'"),
+        ({"pick": "first", "loss": "nll"}, "pick='first' .*'best'"),
         ({"step_size": 0.1, "relative_step_size": 0.2}, "not both"),
         ({"step_size": -0.1}, "step_size .*-0.1"),
         ({"momentum": -1}, "momentum .*-1"),

@@ -1,6 +1,7 @@
 """advbnn leaderboard: a submission from an empty folder, a measurement, and what is refused."""
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -105,7 +106,8 @@ def test_a_submission_from_an_empty_folder(advbnn: Callable[..., Any], empty: Pa
     clean = advbnn("leaderboard", "rescore", *again, "--adversarial", "clean.safetensors")
     assert "not lower" in clean and (empty / "board" / "digits-noise.json").read_text() == before
     table = json.loads(before)
-    table["worst_case"] |= {"accuracy": 0.9, "interval": [0.7, 0.99]}  # an audit that had missed the points
+    for name in ("clean", "worst_case"):
+        table[name] |= {"accuracy": 0.9, "interval": [0.7, 0.99]}  # an audit that had missed the points
     table["attacks"] = []
     (empty / "board" / "digits-noise.json").write_text(json.dumps(table))
     assert "; lowered" in advbnn("leaderboard", "rescore", *again, "--adversarial", "points.safetensors")
@@ -124,6 +126,8 @@ def test_points_outside_the_ball_and_other_networks_are_refused(advbnn: Callable
     common = ["leaderboard", "rescore", "digits-noise.json", "--model", "noise.py:build", "--data", "digits"]
     assert "ball" in advbnn(*common, "--adversarial", "far.safetensors", status=1)
     assert "digest" in advbnn(*common, "--adversarial", "near.safetensors", status=1)
+    other = advbnn(*common, "--adversarial", "near.safetensors", "--samples", 7, status=1)
+    assert "--samples" in other and "leave" in other
 
 
 def test_a_description_with_a_wrong_field_is_refused(advbnn: Callable[..., Any], empty: Path) -> None:
@@ -147,6 +151,11 @@ def test_a_run_is_measured_with_its_baseline_and_resumes(advbnn: Callable[..., A
     assert entry.known_seed is not None and entry.mean_weights is not None
     assert entry.baseline == "digits-none" and entry.difference is not None and entry.difference.n == 12
     assert entry.cost is not None and entry.cost.epochs == 2 and entry.architecture == "mlp"
+    shutil.copytree(runs / "plain", runs / "adv_adam")  # a baseline of the leaderboard, by the name of its folder
+    given[given.index(runs / "plain")] = runs / "adv_adam"
+    advbnn("leaderboard", "measure", *given)
+    assert load_entry(runs / "digits-adv_bnn.json").baseline == "digits-adv_adam"
+    given[given.index(runs / "adv_adam")] = runs / "plain"
     (runs / "digits-adv_bnn.json").unlink()
     before = (runs / "robust" / "records.json").read_bytes()
     advbnn("leaderboard", "measure", *given)  # from its records

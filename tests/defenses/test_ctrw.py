@@ -1,6 +1,8 @@
+import pytest
 import torch
+from torch import nn
 
-from advbnn.defenses.ctrw import RandomWeight
+from advbnn.defenses.ctrw import RandomWeight, RandomWeightInput
 
 
 def test_it_multiplies_by_the_kept_draw() -> None:
@@ -9,6 +11,16 @@ def test_it_multiplies_by_the_kept_draw() -> None:
         layer.mu.fill_(0.5)
         layer.sigma.fill_(2.0)
     torch.testing.assert_close(layer(x), x * (0.5 + 2 * layer.eps))
+
+
+def test_the_input_is_normalised_first() -> None:
+    model = RandomWeightInput(channels=1, image_size=2, mean=0.4, std=0.2, lowest=3.0).wrap(nn.Flatten()).eval()
+    layer, x = model.net.random_weight, torch.rand(3, 1, 2, 2)
+    torch.testing.assert_close(model(x), ((x - 0.4) / 0.2 * (1 + 3 * layer.eps)).flatten(1))
+    # weights that were trained without it are refused
+    old = {name: tensor for name, tensor in model.state_dict().items() if not name.endswith(("mean", "std"))}
+    with pytest.raises(RuntimeError, match="mean"):
+        model.load_state_dict(old)
 
 
 def test_small_sigmas_are_lifted_at_each_draw_and_others_are_not() -> None:

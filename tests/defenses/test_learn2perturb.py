@@ -24,6 +24,15 @@ def test_the_penalty_makes_the_scale_grow() -> None:
     torch.testing.assert_close(noise.sigma.grad, torch.full((1, 2, 2), -1e-4 * 0.5 / 0.25**0.5))
 
 
+def test_a_scale_that_fell_below_the_floor_comes_back() -> None:
+    noise = FeatureNoise((1, 2, 2), init=0.25, lowest=0.01, gamma=1e-4)
+    with torch.no_grad():
+        noise.sigma.fill_(-0.1)
+    noise.penalty().backward()
+    torch.testing.assert_close(noise.penalty(), torch.tensor(-1e-4 * 4 * 0.1))  # that of the floor
+    assert (noise.sigma.grad < 0).all()
+
+
 def test_images_of_another_size_are_refused() -> None:
     with pytest.raises(ValueError, match="image_size=32 must"):
         PerturbedFeatures().wrap(models.build("small_cnn", image_size=8, channels=1))

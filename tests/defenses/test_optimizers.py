@@ -5,7 +5,14 @@ import torch
 from torch import nn
 
 from advbnn.bayes.sgld import PSGLD, SGLD
-from advbnn.defenses.optimizers import AdamOptimizer, LangevinSampler, SGDOptimizer, set_learning_rate
+from advbnn.defenses.optimizers import (
+    AdamOptimizer,
+    LangevinSampler,
+    SGDOptimizer,
+    parameter_groups,
+    set_learning_rate,
+)
+from advbnn.defenses.profiles import defense
 
 
 @pytest.mark.parametrize(
@@ -48,3 +55,34 @@ def test_bad_settings_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             make()
+
+
+class Noise(nn.Module):
+    undecayed = ("scale",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.weight = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+
+
+def test_weight_decay_leaves_the_scales_of_noise_alone() -> None:
+    model = nn.Sequential(Noise(), nn.Linear(2, 2))
+    optimizer = SGDOptimizer(lr=0.1, weight_decay=0.5).build(parameter_groups(model), 10)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    assert torch.equal(model[0].scale, torch.ones(2))
+    torch.testing.assert_close(model[0].weight, torch.full((2,), 0.95))
+
+
+@pytest.mark.parametrize(("name", "free"), [("pni", "alpha"), ("learn2perturb", "sigma")])
+def test_the_learned_noise_of_published_defences_does_not_decay(name: str, free: str) -> None:
+    model = defense(name, "digits").build(classes=10, shape=(1, 8, 8))
+    (group,) = [group for group in parameter_groups(model) if group.get("weight_decay") == 0]
+    names = {id(parameter): path for path, parameter in model.named_parameters()}
+    assert {names[id(parameter)].rpartition(".")[2] for parameter in group["params"]} == {free}
+
+
+def test_without_such_noise_there_is_one_group() -> None:
+    model = nn.Linear(2, 2)
+    assert parameter_groups(model) == list(model.parameters())

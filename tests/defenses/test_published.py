@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 from advbnn import models
 from advbnn.attacks import PGD
+from advbnn.attacks.base import GradientMaskingWarning
 from advbnn.attacks.threat import Threat
+from advbnn.bayes.modes import Modes
 from advbnn.defenses.profiles import defense
 from advbnn.defenses.published import BETWEEN, EVERY_PASS, AuthorsProtocol, Published
 from advbnn.defenses.registry import ONE_NETWORK, PUBLISHED
@@ -79,6 +81,24 @@ def test_weights_load_into_a_new_network_and_learn(entry: Published) -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
+@pytest.mark.parametrize("name", ["ctrw", "pni", "rpf"])
+def test_noise_that_meets_the_input_is_on_the_normalised_input(name: str) -> None:
+    entry, net = PUBLISHED[name], models.build("resnet18")
+    plain = replace(entry.network, mean=0.0, std=1.0)
+    with seeded(0):
+        raw = plain.wrap(net).eval()
+    with seeded(0):
+        normalised = entry.network.wrap(net).eval()
+    normalised.net.load_state_dict(raw.state_dict())
+    resample(raw, 0), resample(normalised, 0)
+    x = torch.rand(2, 3, 32, 32)
+    expected = passes(raw, (x - entry.network.mean) / entry.network.std, 1)
+    torch.testing.assert_close(passes(normalised, x, 1), expected)
+    # weights that were trained without it do not load
+    with pytest.raises(RuntimeError, match="normalize"):
+        normalised.load_state_dict(raw.state_dict())
+
+
 @ALL
 def test_a_recipe_names_it_and_builds_it(entry: Published) -> None:
     recipe = defense(entry.name, "cifar10")
@@ -126,3 +146,55 @@ def test_a_kept_draw_is_attacked_and_another_one_scored() -> None:
     wrong_label = torch.ones(8, dtype=torch.int64)
     # every prediction is wrong, and moving away from it makes the image right
     assert fresh.correct(Coin(), x, wrong_label, 0).all() or fresh.correct(Coin(), x, wrong_label, 1).all()
+
+
+class Saturated(nn.Module):
+    """Without a gradient of its own; an attack that is given the soft form finds the way."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x > 0.5).to(x.dtype) + 0 * x
+
+    def straight_through(self, x: Tensor) -> Tensor:
+        return x
+
+
+def test_the_gradients_of_a_protocol_are_those_of_the_source() -> None:
+    readout = nn.Sequential(nn.Flatten(), Saturated(), nn.Linear(1, 2))
+    with torch.no_grad():
+        readout[2].weight.copy_(torch.tensor([[4.0], [0.0]]))
+        readout[2].bias.copy_(torch.tensor([-2.0, 0.0]))
+    x, y = torch.full((4, 1, 1, 1), 0.6), torch.zeros(4, dtype=torch.int64)
+    attack = PGD(Threat("linf", 0.2), steps=5, step_size=0.1, random_start=False)
+    with pytest.warns(GradientMaskingWarning):
+        assert AuthorsProtocol(attack).correct(readout, x, y, 0).all()
+    assert (readout(attack(readout, x, y, 0)).argmax(1) == 1).all()  # by the soft form
+
+
+def test_a_mixture_is_asked_anew_for_each_image_or_averaged_exactly() -> None:
+    def says(first: float) -> nn.Module:
+        net = nn.Sequential(nn.Flatten(), nn.Linear(1, 2)).eval()
+        with torch.no_grad():
+            net[1].weight.copy_(torch.tensor([[1e-3], [0.0]]))
+            net[1].bias.copy_(torch.tensor([first, 0.0]))
+        return net
+
+    mixture, n = Modes([says(2.0), says(-20.0)], weights=(0.9, 0.1)), 2000
+    x, y = torch.rand(n, 1, 1, 1), torch.zeros(n, dtype=torch.int64)
+    attack = PGD(Threat("linf", 0.1), steps=1, step_size=0.1)
+    once = AuthorsProtocol(attack).correct(mixture, x, y, 0).double().mean().item()
+    assert abs(once - 0.9) < 5 * (0.9 * 0.1 / n) ** 0.5
+    # 0.9 sigmoid(2) + 0.1 sigmoid(-20) = 0.79 for the first class
+    assert AuthorsProtocol(attack, passes=2).correct(mixture, x, y, 0).all()
+
+
+def test_protocols_are_those_of_the_sources() -> None:
+    protocols = {name: entry.protocol for name, entry in PUBLISHED.items()}
+    kept = {name for name, protocol in protocols.items() if protocol.redrawn == BETWEEN}
+    assert kept == {"rna", "rpf", "ctrw", "double_win", "dcs"}
+    assert [name for name, protocol in protocols.items() if protocol.predicted_labels] == ["ig_bnn"]
+    # the fast gradient sign method starts at the image, as do the attacks of BAT and of this paper's authors
+    starts_at_the_image = {name for name, protocol in protocols.items() if not protocol.attack.random_start}
+    assert starts_at_the_image == {"sap", "bat", "adv_bnn", "rse"}
+    assert [name for name, protocol in protocols.items() if protocol.attack.pick == "first"] == ["double_win"]
+    averaged = {name: protocol.attack.eot for name, protocol in protocols.items() if protocol.attack.eot > 1}
+    assert averaged == {"sap": 100, "wca": 50, "bat": 2, "modes": 5}

@@ -6,7 +6,16 @@ from typing import Any
 import pytest
 
 from advbnn.defenses.registry import PUBLISHED
-from advbnn.leaderboard.entry import Claim, check_baselines, load, load_all, save, to_json
+from advbnn.leaderboard.entry import (
+    Claim,
+    Difference,
+    check_baselines,
+    load,
+    load_all,
+    load_with_baseline,
+    save,
+    to_json,
+)
 from advbnn.leaderboard.from_records import claimed_entry
 from advbnn.leaderboard.page import markdown
 from made_up_entries import board, entry
@@ -41,6 +50,7 @@ def test_an_entry_is_read_as_it_was_written(made: Any, tmp_path: Path) -> None:
         (("id",), "../x", "id: expected"),
         (("schema",), 2, "schema: expected 1"),
         (("attacks", 0, "interval"), [0.0, 0.2], "attacks"),
+        (("clean",), {"accuracy": 0.1, "interval": [0.05, 0.15], "n": 1000}, "worst_case.interval.*clean"),
     ],
 )
 def test_a_wrong_value_is_refused_by_the_name_of_its_field(
@@ -83,20 +93,49 @@ def test_the_worst_case_must_fit_its_attacks() -> None:
 def test_a_baseline_must_be_there_and_comparable() -> None:
     with pytest.raises(ValueError, match="baseline='cifar10-none'"):
         check_baselines([entry(baseline="cifar10-none")], "board")
-    other = entry("digits-adv", dataset="digits")
+    other = entry("digits-adv", dataset="digits", kind="no randomness")
     with pytest.raises(ValueError, match="other data"):
         check_baselines([entry(baseline="digits-adv"), other], "board")
+    with pytest.raises(ValueError, match="baseline.*'no randomness'"):
+        check_baselines([entry(baseline="cifar10-rpf"), entry("cifar10-rpf")], "board")
 
 
-def test_the_claim_at_the_threat_is_the_highest_one() -> None:
+def test_a_difference_is_that_of_the_two_worst_cases() -> None:
+    base = entry("cifar10-adv", kind="no randomness")
+    assert base.worst_case is not None
+    lower = replace(base.worst_case, accuracy=base.worst_case.accuracy - 0.01, interval=(0.0, 1.0))
+    made = entry("cifar10-x", baseline=base.id, difference=Difference(difference=0.0, interval=(-0.1, 0.1), n=1000))
+    check_baselines([made, base], "board")
+    with pytest.raises(ValueError, match=r"cifar10-x: difference: expected \+0.01.*again"):
+        check_baselines([made, replace(base, worst_case=lower)], "board")
+    with pytest.raises(ValueError, match="difference.*level.*again"):
+        check_baselines([made, replace(base, worst_case=replace(base.worst_case, level="quick"))], "board")
+
+
+def test_a_file_is_checked_with_the_baseline_beside_it(tmp_path: Path) -> None:
+    base, made = entry("cifar10-adv", kind="no randomness"), entry("cifar10-x", baseline="cifar10-adv")
+    save(made, tmp_path / "cifar10-x.json")
+    with pytest.raises(ValueError, match=r"baseline.*cifar10-adv.json"):
+        load_with_baseline(tmp_path / "cifar10-x.json")
+    save(base, tmp_path / "cifar10-adv.json")
+    assert load_with_baseline(tmp_path / "cifar10-x.json") == made
+
+
+def test_records_are_no_entry(tmp_path: Path) -> None:
+    (tmp_path / "plain.json").write_text('{"records": []}')
+    with pytest.raises(ValueError, match="plain.json holds records.*leaderboard entry"):
+        load_all(tmp_path)
+
+
+def test_the_claim_that_is_shown_is_the_first_at_the_threat() -> None:
     claims = [
-        Claim(attack="PGD", accuracy=0.6, where="README", eps=0.03),
-        Claim(attack="AutoAttack", accuracy=0.65, where="README", eps=8 / 255),
         Claim(attack="weak", accuracy=0.9, where="README", eps=0.01),
         Claim(attack="C&W", accuracy=0.95, where="README", norm="l2"),
+        Claim(attack="PGD", accuracy=0.6, where="README", eps=0.03),
+        Claim(attack="AutoAttack", accuracy=0.65, where="README", eps=8 / 255),
     ]
-    assert entry(worst=None, claims=tuple(claims)).claimed == claims[1]
-    assert entry(worst=None, claims=tuple(claims[2:])).claimed is None
+    assert entry(worst=None, claims=tuple(claims)).claimed == claims[2]
+    assert entry(worst=None, claims=tuple(claims[:2])).claimed is None
 
 
 def test_the_board_of_the_repository() -> None:

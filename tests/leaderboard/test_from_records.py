@@ -58,6 +58,8 @@ def test_a_baseline_at_another_level_and_several_audits_are_refused() -> None:
     audit = worst("rpf", 0.4)
     with pytest.raises(ValueError, match="level 'quick'"):
         entry_of(Records([audit]), ABOUT, baseline=worst("adv", 0.5, level="quick"))
+    with pytest.raises(ValueError, match="baseline is the same network"):
+        entry_of(Records([audit]), ABOUT, baseline=audit)
     with pytest.raises(ValueError, match="one audit.*label"):
         entry_of(Records([audit, worst("adv", 0.5)]), ABOUT)
     with pytest.raises(ValueError, match="one audit"):
@@ -73,6 +75,12 @@ def test_points_only_lower() -> None:
         return replace(worst("rpf", right, n=n), **given)
 
     assert lowered(entry, scored(0.45)) is entry
+    # less than one image of 100: another score of the same points
+    assert entry.worst_case is not None
+    luck = replace(entry, worst_case=replace(entry.worst_case, accuracy=0.409))
+    assert lowered(luck, scored(0.4)) is luck
+    one_image = replace(entry, worst_case=replace(entry.worst_case, accuracy=0.41))
+    assert lowered(one_image, scored(0.4)) is not one_image
     after = lowered(entry, scored(0.3))
     assert after.worst_case is not None and after.worst_case.accuracy == 0.3
     assert after.difference is None and "abababab" in after.notes[-1]
@@ -86,4 +94,4 @@ def test_points_only_lower() -> None:
 def test_a_claim_of_others_makes_no_entry() -> None:
     assert all(claim.quoted for claim in PUBLISHED["wca"].claims)
     assert about_published(PUBLISHED["wca"], "cifar10", "resnet18").claims == ()
-    assert claimed_entry(PUBLISHED["ctrw"]).claims[0].accuracy == 0.687
+    assert claimed_entry(PUBLISHED["ctrw"]).claims[0].accuracy == 0.739

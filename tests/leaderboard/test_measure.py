@@ -9,7 +9,7 @@ from advbnn.attacks.threat import Threat
 from advbnn.data import from_tensors
 from advbnn.defenses.published import BETWEEN, EVERY_PASS, AuthorsProtocol
 from advbnn.evaluation.accuracy import Evaluation
-from advbnn.leaderboard.measure import autoattack_rand, own_protocol, plateau
+from advbnn.leaderboard.measure import autoattack_between_draws, autoattack_rand, own_protocol, plateau
 
 THREAT = Threat("linf", 0.2)
 ATTACK = PGD(Threat("linf", 8 / 255), steps=4, step_size=2 / 255, random_start=False)
@@ -73,3 +73,21 @@ def test_autoattack_runs_as_its_package_does() -> None:
         few = Evaluation(Linear(), data, samples=1, exact=False, seeds=1)
     counted, fresh = autoattack_rand(few, THREAT)
     assert counted.accuracy == fresh.accuracy == 0.0 and "AutoAttack rand" in counted.name
+
+
+@pytest.mark.peers
+def test_autoattack_on_one_draw_scored_on_another_measures_transfer() -> None:
+    pytest.importorskip("pyautoattack")
+
+    class Kept10(Kept):
+        def forward(self, x: Tensor) -> Tensor:  # AutoAttack needs four classes
+            logits = super().forward(x)
+            return torch.cat([logits, logits - 9], 1)
+
+    data = from_tensors(torch.full((30, 1, 2, 2), 0.6), torch.zeros(30, dtype=torch.int64), classes=4, name="grey")
+    with pytest.warns(UserWarning):  # few images
+        few = Evaluation(Kept10(), data, samples=1, exact=False, seeds=1, batch_size=1)
+    (found,) = autoattack_between_draws(few, THREAT)
+    # wrong only where both draws are the same pixel, 1 of 4, for each of 30 images
+    assert abs(found.accuracy - 3 / 4) < 4 * (3 / 16 / 30) ** 0.5
+    assert plateau(few, THREAT, steps=10, eot=(20,))[0].accuracy == 0.0

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from advbnn.leaderboard.entry import Difference
 from advbnn.leaderboard.page import html, write_board
-from advbnn.leaderboard.tables import numbers, ranked, table, to_csv
-from made_up_entries import board
+from advbnn.leaderboard.tables import BETTER, SAME, WORSE, numbers, ranked, table, to_csv, verdict
+from made_up_entries import board, entry
 from report.test_browser import CHROMIUM, OPTIONS
 
 pytest.importorskip("matplotlib")
@@ -29,11 +30,11 @@ def test_every_number_has_evidence_on_the_page(folder: Path) -> None:
     page = (folder / "index.html").read_text()
     targets, links = set(re.findall(r'id="([^"]+)"', page)), re.findall(r'href="#([^"]+)"', page)
     assert links and set(links) <= targets
-    by_id = {entry.id: entry for entry in board()}
-    for entry in board():
-        for cell in numbers(entry, by_id):
+    by_id = {made.id: made for made in board()}
+    for made in board():
+        for cell in numbers(made, by_id):
             assert not cell.anchor or f'href="#{cell.anchor}"' in page
-        assert json.loads((folder / "entries" / f"{entry.id}.json").read_text())["id"] == entry.id
+        assert json.loads((folder / "entries" / f"{made.id}.json").read_text())["id"] == made.id
 
 
 def test_text_of_entries_is_not_html() -> None:
@@ -49,6 +50,21 @@ def test_the_most_robust_come_first_and_claims_last() -> None:
     assert [row["id"] for row in rows] == order
     assert float(rows[2]["difference"]) == -0.1 and rows[3]["worst_case"] == ""
     assert "+4.0 [+2.0, +6.0]" in table(board()).markdown()
+
+
+def test_the_page_begins_with_what_keeps_an_advantage(folder: Path) -> None:
+    page = (folder / "index.html").read_text()
+    assert page.count('<dl class="verdicts">') == 1
+    listed = re.search(r'<dl class="verdicts">(.*?)</dl>', page, re.DOTALL)
+    assert listed is not None
+    found = re.findall(r">([^<>]*): (\d+)</dt>\s*<dd>(.*?)</dd>", listed[1], re.DOTALL)
+    assert [(word, int(count), re.findall('href="#([^"]+)"', names)) for word, count, names in found] == [
+        (BETTER, 1, ["cifar10-wins-difference"]),
+        (SAME, 0, []),
+        (WORSE, 1, ["cifar10-loses-difference"]),
+    ]
+    unsure = Difference(difference=0.01, interval=(-0.01, 0.03), n=1000)
+    assert verdict(entry(baseline="cifar10-adv", difference=unsure)) == SAME and verdict(entry()) == ""
 
 
 def test_figures_are_files_of_their_own(folder: Path) -> None:
@@ -76,6 +92,8 @@ async function look(width) {
   found.filtered = shown(); found.count = page.querySelector(".count").textContent;
   kind.value = ""; kind.dispatchEvent(new frame.contentWindow.Event("change"));
   const norm = page.querySelector("select[name=norm]");
+  found.drawings = [...page.querySelectorAll("figure.board svg")].filter((one) => one.getBoundingClientRect().width > 0)
+    .map((one) => one.parentElement.className);
   norm.value = "l2"; norm.dispatchEvent(new frame.contentWindow.Event("change"));
   found.l2 = shown(); found.figures = [...page.querySelectorAll("figure.board")].filter((one) => !one.hidden).length;
   found.overflowing = [...page.querySelectorAll("body *")].filter((element) => !element.closest(".scroll, pre, .skip")
@@ -112,5 +130,6 @@ def test_a_browser_sorts_filters_and_opens_evidence(folder: Path, tmp_path: Path
         assert found["sorted"] == 1
         assert found["filtered"] == ["#cifar10-adv"] and found["count"].startswith("1 of 5")
         assert found["l2"] == ["#digits-other"] and found["figures"] == 0
+        assert found["drawings"] == ["narrow" if width < 640 else "wide"]
         assert found["width"] <= width and not found["overflowing"]
         assert not found["requests"] and found["unnamed"] == 0

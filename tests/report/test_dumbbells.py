@@ -7,20 +7,24 @@ pytest.importorskip("matplotlib")
 from advbnn.report.dumbbells import LOOKS, Dumbbell, dumbbells_png, dumbbells_svg
 
 ROWS = [
-    Dumbbell(name="kept $5", claimed=60.0, audited=58.0, interval=(55.0, 61.0), baseline=50.0),
+    Dumbbell(
+        name="kept $5", claimed=60.0, audited=58.0, interval=(55.0, 61.0), baseline=50.0, difference="+8.0", clear=True
+    ),
     Dumbbell(name="lost", claimed=80.0, audited=20.0, interval=(18.0, 22.0), baseline=50.0),
     Dumbbell(name="unknown", claimed=85.0),
     Dumbbell(name="no claim", protocol=70.0, audited=0.0, interval=(0.0, 0.4)),
 ]
 
 
-def test_one_line_per_defence_in_colours_of_the_page() -> None:
-    drawing = dumbbells_svg("figure", ROWS)
+@pytest.mark.parametrize("narrow", [False, True])
+def test_one_line_per_defence_in_colours_of_the_page(narrow: bool) -> None:
+    drawing = dumbbells_svg("figure", ROWS, narrow)
     for row in ROWS:
         assert row.name in drawing
     assert drawing.count("not audited yet") == 1
     assert all(f"var({look.variable}" in drawing for look in LOOKS)
-    assert 'id="figure-' in drawing and dumbbells_svg("figure", ROWS) == drawing
+    assert "+8.0" in drawing
+    assert 'id="figure-' in drawing and dumbbells_svg("figure", ROWS, narrow) == drawing
 
 
 def test_the_same_as_a_file(tmp_path: Path) -> None:

@@ -288,3 +288,17 @@ def test_a_kept_draw_lasts_for_the_attack_and_another_for_the_update() -> None:
     unpenalised[0].penalty = None
     eager(unpenalised, Defense(attack=ATTACK))(x, y, SEED)
     assert (reference[0].scale - unpenalised[0].scale).item() == pytest.approx(0.1 * 0.2, rel=1e-3)
+
+
+def test_a_draw_may_be_kept_for_attack_and_update() -> None:
+    (x, y), results = batch(), []
+    for make in (eager, fast):
+        layer = Gain([0.3, 0.7])
+        layer.also_for_update = True
+        model = nn.Sequential(layer, network()).train()
+        results.append((make(model, Defense(attack=ATTACK))(x, y, SEED), model))
+        assert layer.kept.item() == pytest.approx(0.3)
+        assert all(kept == pytest.approx(0.3) for kept in layer.seen)
+    (theirs, reference), (ours, model) = results
+    torch.testing.assert_close(ours.nll, theirs.nll, rtol=1e-4, atol=1e-5)
+    close(model, reference)

@@ -17,7 +17,7 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
     "linear": lambda progress: 1 - progress,
     "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,
 }
-PICKS = ("last", "best")
+PICKS = ("last", "best", "first")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,8 @@ class PGD(Attack):
         restarts: independent runs; each example keeps the best.
         schedule: a_t: `"constant"`, or decaying to 0 as a `"linear"` or `"cosine"` function.
         momentum: weight of the past direction; each gradient is first scaled to mean absolute value 1.
-        pick: return the `"last"` point of a run, or the `"best"` of x and all iterates.
+        pick: return the `"last"` point of a run, the `"best"` of x and all iterates, or the `"first"` that is
+            misclassified by the samples of a step: the example then moves no further, as in some published evaluations.
     """
 
     steps: int = 20
@@ -58,6 +59,8 @@ class PGD(Attack):
             if getattr(self, name) is not None:
                 within(name, getattr(self, name), "(0, 1e30]")
         within("momentum", self.momentum, "[0, 1e6]")
+        if self.pick == "first" and not self.objective.classifies:
+            raise ArgumentError(f"pick='first' needs classes, which loss={self.loss!r} does not have; use pick='best'")
         within("step_size", self.first_step, "[0, 1e30]", "an infinite eps needs a step_size")
 
     @property
@@ -70,7 +73,7 @@ class PGD(Attack):
 
     def _perturb(self, oracle: Oracle, x: Tensor, y: Tensor) -> Tensor:
         ball = self.threat.around(x)
-        if self.restarts == 1 and self.pick == "last":
+        if self.restarts == 1 and self.pick != "best":
             return self._ascend(oracle, ball, y)
         best = BestPoints(x)
         if self.pick == "best":
@@ -91,7 +94,10 @@ class PGD(Attack):
             if self.momentum:
                 gradient = past = self.momentum * past + _normalised(gradient)
             size = self.first_step * SCHEDULES[self.schedule](step / self.steps)
-            x_adv = ball.project(torch.add(x_adv, self._direction(ball, gradient, x_adv), alpha=size))
+            moved = ball.project(torch.add(x_adv, self._direction(ball, gradient, x_adv), alpha=size))
+            if self.pick == "first":
+                moved = torch.where(like_rows(oracle.score(found.prediction, y) > 0, moved), x_adv, moved)
+            x_adv = moved
             oracle.report(run * self.steps + step + 1, self.restarts * self.steps)
         return x_adv
 

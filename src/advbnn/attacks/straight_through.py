@@ -31,10 +31,15 @@ def with_gradient_of(soft: Tensor, hard: Tensor) -> Tensor:
     return hard.detach() + (soft - soft.detach())
 
 
+def straight_through_parts(model: nn.Module) -> list[nn.Module]:
+    """The parts that offer a method `straight_through`."""
+    return [part for part in model.modules() if callable(getattr(part, "straight_through", None))]
+
+
 @contextmanager
 def straight_through(model: nn.Module) -> Iterator[None]:
     """Within the block, gradients of the parts that offer `straight_through` are those of that method."""
-    parts = [part for part in model.modules() if callable(getattr(part, "straight_through", None))]
+    parts = straight_through_parts(model)
     hooks = [part.register_forward_pre_hook(_remember) for part in parts]
     hooks += [part.register_forward_hook(_own) for part in parts]
     try:

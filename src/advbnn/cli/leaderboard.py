@@ -27,10 +27,10 @@ Level = Annotated[str, options.named(AUDIT_LEVELS, "The level of the audit: {nam
 
 def check(entries: Annotated[list[Path], typer.Argument(help="Entries (JSON), or a folder of them.")]) -> None:
     """Check entries of the leaderboard: every field, and that their numbers agree with each other."""
-    from advbnn.leaderboard.entry import load, load_all
+    from advbnn.leaderboard.entry import load_all, load_with_baseline
 
     for path in entries:
-        found = load_all(path) if path.is_dir() else [load(path)]
+        found = load_all(path) if path.is_dir() else [load_with_baseline(path)]
         for entry in found:
             worst = "" if entry.worst_case is None else f", worst case {100 * entry.worst_case.accuracy:.1f} %"
             typer.echo(f"{entry.id}: valid, {entry.status}{worst}")
@@ -92,19 +92,22 @@ def rescore(
     found = load(path)
     if found.worst_case is None or found.samples is None:
         raise ArgumentError(f"{path}: status {found.status!r} has no worst case to lower; audit its network first")
+    settings: dict[str, Any] = {"samples": found.samples, "exact": found.samples > 1, "rule": found.rule}
+    for name, value in settings.items():
+        if getattr(how, name) not in (getattr(AuditMeasurement, name), value):
+            raise ArgumentError(f"--{name}: the classifier is that of the entry, {name}={value}; leave the option out")
     with open_run(subject, how) as (opened, test, shared, leads):
         threat = Threat(found.threat.norm, _exact_radius(found.threat.eps))
         if shared["rows"] is None and found.worst_case.n < len(test):
             shared["rows"] = range(found.worst_case.n)
         shared["out"] = how.out  # other points would be another measurement of the same name
-        settings: dict[str, Any] = {"samples": found.samples, "exact": found.samples > 1, "rule": found.rule}
         record = rescore_points(opened.model, test, threat, adversarial, **shared | settings)
         if not leads:
             return
         after = lowered(found, record)
         before = f"worst case {100 * found.worst_case.accuracy:.1f} %, with these points {100 * record.accuracy:.1f} %"
         if after is found:
-            typer.echo(f"{found.id}: {before}; not lower, the entry stays as it is")
+            typer.echo(f"{found.id}: {before}; not lower by one image, the entry stays as it is")
         else:
             typer.echo(f"{found.id}: {before}; lowered")
             _save(after, path.parent)
@@ -236,10 +239,14 @@ def _trained(subject: Subject) -> "tuple[str, Cost | None]":
 
 
 def _defence_of(subject: Subject) -> str:
-    """The name of the defence of a run."""
+    """The entry of a run: by the name of its folder, if that is one of the leaderboard, or by its defence."""
+    from advbnn.defenses.registry import PUBLISHED
     from advbnn.training.run_folder import stored_config
 
-    return "none" if subject.run is None else stored_config(subject.run).defense.name
+    if subject.run is None:
+        return "none"
+    folder = subject.run.resolve().name
+    return folder if folder in PUBLISHED else stored_config(subject.run).defense.name
 
 
 def _save(made: "Entry", folder: Path) -> None:

@@ -32,7 +32,8 @@ PUBLISHED = Published(
     code="https://github.com/hsndbk4/ARC",
     random="which of two networks answers",
     redrawn=EVERY_PASS,
-    protocol=AuthorsProtocol(PGD(Threat("linf", 8 / 255), steps=20, step_size=2 / 255, eot=2)),
+    # the loss is averaged over both networks
+    protocol=AuthorsProtocol(PGD(Threat("linf", 8 / 255), steps=20, step_size=2 / 255, random_start=False, eot=2)),
     claims=(
         Claim("PGD-20 on the mean loss", 61.6, None, "ResNet-18", "by Dbouk & Shanbhag, image in their repository"),
         Claim("ARC", 47.4, None, "ResNet-18", "by Dbouk & Shanbhag, image in their repository"),

@@ -1,7 +1,7 @@
 """Double-Win Quant (Fu et al., ICML 2021): weights and activations quantised to a random number of bits."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -35,9 +35,10 @@ class RandomPrecisionNet(KeptDraw):
 
     Quantised are all convolutions but the first and those of kernel size 1 (the shortcuts); the classifier is not.
     BatchNorm has its own scale, shift and statistics for every number of bits. There are most - fewest + 1 networks:
-    `at(bits)` fixes one of them.
+    `at(bits)` fixes one of them. A training step attacks and updates the same one.
     """
 
+    also_for_update = True
     bits: Tensor
 
     def __init__(self, net: nn.Module, fewest: int = 4, most: int = 16) -> None:
@@ -157,10 +158,10 @@ PUBLISHED = Published(
     network=RandomPrecision(),
     random="the number of bits of all weights and activations, 4 to 16",
     redrawn=BETWEEN,
-    protocol=AuthorsProtocol(PGD_20, BETWEEN),
+    protocol=AuthorsProtocol(replace(PGD_20, pick="first"), BETWEEN),
     claims=(
         Claim("PGD-20", 65.2, 82.2, "PreActResNet-18", "image in the repository, RPI + RPT"),
         Claim("AutoAttack", 54.6, 82.2, "PreActResNet-18", "image in the repository, RPI + RPT"),
     ),
-    differences=("training draws anew between attack and update; the source keeps the bits for both",),
+    differences=("ResNet-18 and PGD-10 in training; the source has PreActResNet-18 and PGD-7",),
 )

@@ -20,6 +20,8 @@ class KeptDraw(nn.Module, ABC):
     """
 
     draws_into_buffers = True
+    also_for_update = False
+    """Whether the update of a training step keeps the draw of its attack, instead of drawing anew."""
 
     def resample(self, seed: int | None = None) -> None:
         """Draw anew, from `seed`, or from torch's default generator when it is None."""

@@ -53,9 +53,12 @@ class PerturbedFeatures:
 class FeatureNoise(nn.Module):
     """h + max(sigma, lowest) * N(0, 1), sigma of the shape of one feature map, one draw for the whole batch and pass.
 
-    `penalty` is -gamma * sum sqrt(sigma): it makes sigma grow, against the loss. The source divides gamma by a harmonic
-    number that grows with the epochs and takes a step of its own for it; here it is a term of the objective.
+    `penalty` is -gamma * sum sqrt(sigma): it makes sigma grow, against the loss, also where sigma has come below
+    `lowest`. The source divides gamma by a harmonic number that grows with the epochs and takes a step of its own for
+    it; here it is a term of the objective. As there, sigma has no weight decay.
     """
+
+    undecayed = ("sigma",)
 
     def __init__(self, shape: tuple[int, ...], init: float = 0.25, lowest: float = 0.01, gamma: float = 1e-4) -> None:
         super().__init__()
@@ -68,7 +71,8 @@ class FeatureNoise(nn.Module):
 
     def penalty(self) -> Tensor:
         """-gamma * sum sqrt(sigma), a term of the training objective."""
-        return -self.gamma * self.sigma.clamp_min(self.lowest).sqrt().sum()
+        floor = (self.lowest - self.sigma.detach()).clamp_min(0)  # not clamped: a sigma below would stay there
+        return -self.gamma * (self.sigma + floor).sqrt().sum()
 
 
 @torch.no_grad()

@@ -82,5 +82,8 @@ PUBLISHED = Published(
         Claim("AutoAttack", 82.6, 92.3, "WRN-34-10", "benchmark lists that quote the paper", eps=0.031, quoted=True),
         Claim("APGD-CE and DLR of AutoAttack rand", 76.1, 86.6, "WRN-34-5", "log in the repository", eps=0.031),
     ),
-    differences=("the source evaluates with AutoAttack alone; PGD-20 is ours", "WRN-34 there"),
+    differences=(
+        "the protocol is that of the source's training script; its numbers are by AutoAttack on fresh passes",
+        "WRN-34 there",
+    ),
 )

@@ -2,13 +2,15 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from advbnn.bayes.sgld import PSGLD, SGLD
 from advbnn.errors import ArgumentError, check_types, positive_whole, shown, within
+
+Parameters = Iterable[nn.Parameter] | Iterable[dict[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +39,7 @@ class SGDOptimizer(_Optimizer):
         if self.nesterov and not self.momentum:
             raise ArgumentError("nesterov needs a momentum above 0, such as 0.9, got 0; set it or leave nesterov out")
 
-    def build(self, parameters: Iterable[nn.Parameter], examples: int) -> torch.optim.Optimizer:
+    def build(self, parameters: Parameters, examples: int) -> torch.optim.Optimizer:
         return torch.optim.SGD(
             parameters, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay, nesterov=self.nesterov
         )
@@ -58,7 +60,7 @@ class AdamOptimizer(_Optimizer):
         for beta in self.betas:
             within("betas", beta, "[0, 1)")
 
-    def build(self, parameters: Iterable[nn.Parameter], examples: int) -> torch.optim.Optimizer:
+    def build(self, parameters: Parameters, examples: int) -> torch.optim.Optimizer:
         return torch.optim.AdamW(parameters, lr=self.lr, betas=self.betas, weight_decay=self.weight_decay)
 
 
@@ -89,10 +91,24 @@ class LangevinSampler(_Optimizer):
         for name in ("burn_in", "every"):
             positive_whole(name, getattr(self, name), most=1_000_000_000)
 
-    def build(self, parameters: Iterable[nn.Parameter], examples: int) -> torch.optim.Optimizer:
+    def build(self, parameters: Parameters, examples: int) -> torch.optim.Optimizer:
         if self.preconditioned:
             return PSGLD(parameters, self.lr, data_size=examples, burn_in=self.burn_in, temperature=self.temperature)
         return SGLD(parameters, self.lr, data_size=examples, temperature=self.temperature)
+
+
+def parameter_groups(model: nn.Module) -> Parameters:
+    """The learned parameters for `build`; without weight decay those that a module names in `undecayed`.
+
+    Such are learned scales of noise: nothing but the loss may switch the noise off.
+    """
+    free = {id(getattr(part, name)) for part in model.modules() for name in getattr(part, "undecayed", ())}
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if not free:
+        return parameters
+    decayed, others = ([p for p in parameters if (id(p) in free) == is_free] for is_free in (False, True))
+    groups: list[dict[str, Any]] = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
+    return groups
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:

@@ -16,7 +16,7 @@ ADV_BNN = Published(
     protocol=AuthorsProtocol(paper_pgd(0.035), passes=20),
     claims=(Claim("PGD-20", 45.4, 79.7, "VGG16", "table 1 of the paper, radius 0.035", eps=0.035),),
     samples=20,
-    recipe="configs/cifar10-adv_bnn.toml",
+    recipe="configs/cifar10-resnet18-adv_bnn.toml",
 )
 
 RSE = Published(
@@ -48,7 +48,7 @@ MODES = Published(
     paper="This library: an ensemble of adversarially trained networks",
     random="which mode answers a pass; a prediction is the exact mean over all",
     redrawn=EVERY_PASS,
-    protocol=AuthorsProtocol(PGD_20, passes=5),
+    protocol=AuthorsProtocol(replace(PGD_20, eot=5), passes=5),
     samples=5,
     recipe="configs/cifar10-modes5.toml",
 )
@@ -63,6 +63,13 @@ ADV = Published(
     redrawn=NEVER,
     protocol=AuthorsProtocol(PGD_20, NEVER),
     recipe="configs/cifar10-resnet18-adv.toml",
+)
+
+ADV_ADAM = replace(
+    ADV,
+    name="adv_adam",
+    title="Adversarial training with Adam",
+    recipe="configs/cifar10-resnet18-adv_adam.toml",
 )
 
 NONE = replace(

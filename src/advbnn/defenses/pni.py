@@ -9,14 +9,14 @@ from torch.nn.utils import parametrize
 from advbnn.attacks import PGD
 from advbnn.attacks.threat import Threat
 from advbnn.defenses.published import EVERY_PASS, AuthorsProtocol, Claim, Published
-from advbnn.defenses.surgery import has_layer, last_linear, layers_of, replaced
+from advbnn.defenses.surgery import CIFAR10, Normalised, has_layer, last_linear, layers_of, replaced
 from advbnn.errors import check_types, one_of, within
 
 SHARING = ("layer", "channel", "element")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParametricNoise:
+class ParametricNoise(Normalised):
     """Noise on the weights of every convolution and of the classifier; see `WeightNoise`."""
 
     kind = "pni"
@@ -24,6 +24,7 @@ class ParametricNoise:
     init: float = 0.25
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_types(self)
         within("init", self.init, "[0, 1e6]")
         one_of("sharing", self.sharing, SHARING)
@@ -32,7 +33,9 @@ class ParametricNoise:
         if has_layer(net, WeightNoise):
             return net
         noisy = replaced(net, nn.Conv2d, self._noisy)
-        return replaced(noisy, nn.Linear, self._noisy, last_linear) if layers_of(noisy, nn.Linear) else noisy
+        if layers_of(noisy, nn.Linear):
+            noisy = replaced(noisy, nn.Linear, self._noisy, last_linear)
+        return self.normalised(noisy)
 
     def _noisy(self, _: str, layer: nn.Conv2d | nn.Linear) -> nn.Module:
         noise = WeightNoise(layer.weight, self.sharing, self.init)
@@ -44,8 +47,10 @@ class WeightNoise(nn.Module):
     """w + alpha * std(w) * N(0, 1), fresh in every forward pass, the same for the whole batch.
 
     std(w), over the whole tensor, gets no gradient. alpha is learned: one number, one per output channel, or one per
-    weight. Nothing keeps it from 0.
+    weight. Nothing keeps it from 0, but weight decay does not pull it there, as in the source.
     """
+
+    undecayed = ("alpha",)
 
     def __init__(self, weight: Tensor, sharing: str = "layer", init: float = 0.25) -> None:
         super().__init__()
@@ -65,7 +70,7 @@ PUBLISHED = Published(
     "Robustness against Adversarial Attack",
     venue="CVPR 2019",
     code="https://github.com/elliothe/CVPR_2019_PNI",
-    network=ParametricNoise(),
+    network=ParametricNoise(**CIFAR10),
     random="Gaussian noise on all weights, of a learned scale",
     redrawn=EVERY_PASS,
     protocol=AuthorsProtocol(PGD(Threat("linf", 0.031), steps=7, step_size=0.01, random_start=True)),

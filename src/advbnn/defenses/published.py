@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from advbnn.attacks import PGD
 from advbnn.attacks.threat import Threat
+from advbnn.bayes.protocol import members
 from advbnn.modules import evaluating, without_parameter_gradients
-from advbnn.randomness import derive_seed, resample, seeded
+from advbnn.randomness import derive_seed, resample, seeded, with_fresh_state
 
 EVERY_PASS, BETWEEN, NEVER = "every forward pass", "between attack and score", "never"
 
@@ -48,7 +49,8 @@ class AuthorsProtocol:
             attack, another for the score, so that transfer between draws is measured.
         predicted_labels: the attack moves away from the prediction instead of the label. A wrong prediction is then
             attacked towards being right.
-        passes: forward passes whose mean probability is the prediction.
+        passes: forward passes whose mean probability is the prediction; of a finite mixture, its exact mean. One pass
+            of a mixture chooses a member for each image.
     """
 
     attack: PGD
@@ -60,8 +62,9 @@ class AuthorsProtocol:
         """Whether the prediction is right for each image, [n]."""
         with evaluating(model), without_parameter_gradients(model):
             resample(model, derive_seed(seed, "attacked draw"))
-            # hidden, so that the attack does not draw anew what the source keeps
-            seen = OneDraw(model) if self.redrawn == BETWEEN else model
+            fresh = with_fresh_state(model) if self.redrawn == EVERY_PASS else model
+            # hidden, so that the attack neither draws anew what the source keeps nor helps its gradients
+            seen = fresh if members(model) else Hidden(fresh)
             labels = y
             if self.predicted_labels:
                 with torch.no_grad(), seeded(derive_seed(seed, "labels"), x.device):
@@ -70,8 +73,19 @@ class AuthorsProtocol:
             if self.redrawn != NEVER:
                 resample(model, derive_seed(seed, "scored draw"))
             with torch.no_grad(), seeded(derive_seed(seed, "score"), x.device):
-                probs = [OneDraw(model)(x_adv).softmax(1) for _ in range(self.passes)]
-        return torch.stack(probs).mean(0).argmax(1) == y
+                return self._prediction(model, x_adv) == y
+
+    def _prediction(self, model: nn.Module, x: Tensor) -> Tensor:
+        mixture = members(model)
+        networks = [member.net for member in mixture] or [model] * self.passes
+        probs = torch.stack([network(x).softmax(1) for network in networks])
+        if not mixture:
+            return probs.mean(0).argmax(1)
+        weights = torch.tensor([member.weight for member in mixture], dtype=probs.dtype, device=x.device)
+        if self.passes > 1:
+            return torch.einsum("k,knc->nc", weights, probs).argmax(1)
+        chosen = weights.multinomial(len(x), replacement=True)
+        return probs.argmax(2).gather(0, chosen[None])[0]
 
 
 @dataclass(frozen=True)
@@ -108,8 +122,9 @@ class Published:
     recipe: str = ""
 
 
-class OneDraw(nn.Module):
-    """A model whose modules cannot be found, so that nothing draws its kept randomness anew or changes its mode."""
+class Hidden(nn.Module):
+    """A model whose modules cannot be found: nothing draws its kept randomness anew, changes its mode, or gives it
+    straight-through gradients."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

@@ -10,6 +10,9 @@ from advbnn.defenses.published import EVERY_PASS, PGD_20, AuthorsProtocol, Publi
 from advbnn.defenses.surgery import has_layer
 from advbnn.errors import positive_whole
 
+GREY = 0.5
+"""The colour around the image."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ResizeAndPad:
@@ -31,11 +34,11 @@ class ResizeAndPad:
 
 
 class RandomResizePad(nn.Module):
-    """Enlarge by 1 to `grow` pixels (nearest), pad with zeros to `room` pixels more than before at a random place, flip
+    """Enlarge by 1 to `grow` pixels (nearest), pad with grey to `room` pixels more than before at a random place, flip
     with probability 1/2.
 
     Fresh in every pass, the same for the whole batch. The source enlarges 299 to 310-330 pixels within 331; for 32
-    pixels the same share is 33-35 within 36.
+    pixels the same share is 33-35 within 36. It pads with 0 where pixels are in [-1, 1]: with 0.5 here.
     """
 
     def __init__(self, grow: int = 3, room: int = 4) -> None:
@@ -47,7 +50,7 @@ class RandomResizePad(nn.Module):
         more = torch.randint(1, self.grow + 1, (), device=x.device)
         chance = torch.rand(3, device=x.device)
         rows, columns = ((chance[:2] * (self.room - more + 1)).long()).unbind()
-        x = _enlarged(_enlarged(x, 2, more, rows, self.room), 3, more, columns, self.room)
+        x = _enlarged(_enlarged(x - GREY, 2, more, rows, self.room), 3, more, columns, self.room) + GREY
         return torch.where(chance[2] < 0.5, x.flip(3), x)
 
 

@@ -9,26 +9,28 @@ from torch.nn import functional
 
 from advbnn.defenses.kept_draw import KeptDraw
 from advbnn.defenses.published import BETWEEN, PGD_20, AuthorsProtocol, Published
-from advbnn.defenses.surgery import has_layer, replaced
+from advbnn.defenses.surgery import CIFAR10, Normalised, has_layer, replaced
 from advbnn.errors import ArgumentError, within
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomProjection:
+class RandomProjection(Normalised):
     """The first convolution with `1 - learned` of its filters random; see `RandomProjectionConv2d`."""
 
     kind = "rpf"
     learned: float = 0.25
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         within("learned", self.learned, "(0, 1)", "it is a fraction of the filters")
 
     def wrap(self, net: nn.Module) -> nn.Module:
         if has_layer(net, RandomProjectionConv2d):
             return net
-        return replaced(
+        made = replaced(
             net, nn.Conv2d, lambda _, conv: RandomProjectionConv2d(conv, self.learned), lambda found: found[:1]
         )
+        return self.normalised(made)
 
 
 class RandomProjectionConv2d(KeptDraw):
@@ -70,7 +72,7 @@ PUBLISHED = Published(
     paper="Dong & Xu, Adversarial Robustness via Random Projection Filters",
     venue="CVPR 2023",
     code="https://github.com/UniSerj/Random-Projection-Filters",
-    network=RandomProjection(),
+    network=RandomProjection(**CIFAR10),
     random="three quarters of the filters of the first convolution",
     redrawn=BETWEEN,
     protocol=AuthorsProtocol(PGD_20, BETWEEN),

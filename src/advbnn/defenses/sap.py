@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from advbnn.attacks import PGD
+from advbnn.attacks import FGSM
 from advbnn.attacks.threat import Threat
 from advbnn.defenses.published import EVERY_PASS, AuthorsProtocol, Published
 from advbnn.defenses.surgery import has_layer, replaced
@@ -61,7 +61,7 @@ PUBLISHED = Published(
     shared=False,
     trained=False,
     samples=100,
-    protocol=AuthorsProtocol(PGD(Threat("linf", 8 / 255), steps=1, step_size=8 / 255, eot=100), passes=100),
+    protocol=AuthorsProtocol(FGSM(Threat("linf", 8 / 255), eot=100), passes=100),
     differences=(
         "activations are kept independently, with the probabilities of the source",
         "the repository states no accuracy; those of the paper could not be confirmed",

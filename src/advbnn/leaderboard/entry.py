@@ -216,10 +216,10 @@ class Entry:
 
     @property
     def claimed(self) -> Claim | None:
-        """The highest claim at this threat, which is the one that the source leads with; None without any."""
+        """The first claim at this threat; None without any. Entries begin with that of the variant they describe."""
         same = [claim for claim in self.claims if claim.norm == self.threat.norm and claim.eps is not None]
         near = [c for c in same if abs((c.eps or 0) - self.threat.eps) <= SAME_RADIUS * self.threat.eps]
-        return max(near, key=lambda claim: claim.accuracy, default=None)
+        return near[0] if near else None
 
     def _check_claimed(self) -> None:
         if not self.claims:
@@ -236,12 +236,13 @@ class Entry:
             raise ArgumentError(f"weights_sha256: expected 64 hexadecimal digits, got {shown(self.weights_sha256)}")
         if self.worst_case is None or self.clean is None:
             return
-        for attack in self.attacks:
-            low, high = self.worst_case.interval[0], attack.interval[1]
-            if attack.on == "all" and low > high:  # one draw of a random network may be below the mean over many
+        others = {f"attack {attack.name!r}": attack for attack in self.attacks if attack.on == "all"}
+        for name, other in {"clean accuracy": self.clean, **others}.items():
+            low, high = self.worst_case.interval[0], other.interval[1]
+            if low > high:  # one draw of a random network may be below the mean over many
                 raise ArgumentError(
                     f"worst_case.interval: begins at {low:.4g}, expected at most {high:.4g}, the upper end of the "
-                    f"attack {attack.name!r}; audit again with its points"
+                    f"{name}; audit again with its points"
                 )
         if self.difference is not None and not self.baseline:
             raise ArgumentError("baseline: expected the id of an entry, as there is a difference; add it")
@@ -251,6 +252,9 @@ def load(path: Path | str) -> Entry:
     """The entry of a file; an error names the file and the field."""
     path = Path(path)
     table = read_json(path)
+    if isinstance(table, dict) and "records" in table and "id" not in table:
+        remedy = "make one with advbnn leaderboard entry, and keep entries in a folder of their own"
+        raise ArgumentError(f"{path} holds records of measurements and is no entry; {remedy}")
     try:
         entry = read(Entry, table)
     except ArgumentError as error:
@@ -270,19 +274,47 @@ def load_all(folder: Path | str) -> list[Entry]:
     return entries
 
 
+def load_with_baseline(path: Path | str) -> Entry:
+    """The entry of a file, checked against its baseline, which must lie beside it."""
+    entry = load(path)
+    if entry.baseline:
+        beside = Path(path).with_name(f"{entry.baseline}.json")
+        if not beside.is_file():
+            raise ArgumentError(f"{path}: baseline: expected its entry beside it, {beside}, found none; make it, too")
+        check_baselines([entry, load(beside)], path)
+    return entry
+
+
 def check_baselines(entries: Iterable[Entry], place: Path | str) -> None:
-    """Refuses a baseline that is missing, or of other data or another threat."""
+    """Refuses a baseline that is missing, random, or of other data or another threat, and a difference from another."""
     by_id = {entry.id: entry for entry in entries}
     for entry in by_id.values():
         if entry.baseline and entry.baseline not in by_id:
             raise ArgumentError(f"{place}: {entry.id}: {unknown('baseline', entry.baseline, by_id)}")
         if entry.baseline:
-            base = by_id[entry.baseline]
-            if (base.dataset, base.threat) != (entry.dataset, entry.threat):
-                raise ArgumentError(
-                    f"{place}: {entry.id}: baseline {base.id} has other data or another threat; choose one with "
-                    f"{entry.dataset}, {entry.threat.norm} {entry.threat.eps:.4g}"
-                )
+            try:
+                _check_baseline(entry, by_id[entry.baseline])
+            except ArgumentError as error:
+                raise ArgumentError(f"{place}: {entry.id}: {error}") from None
+
+
+def _check_baseline(entry: Entry, base: Entry) -> None:
+    if base.kind != KINDS[2]:
+        raise ArgumentError(f"baseline: expected an entry of kind {KINDS[2]!r}, got {base.id} of kind {base.kind!r}")
+    if (base.dataset, base.threat) != (entry.dataset, entry.threat):
+        threat = f"{entry.dataset}, {entry.threat.norm} {entry.threat.eps:.4g}"
+        raise ArgumentError(f"baseline: {base.id} has other data or another threat; choose one with {threat}")
+    if entry.difference is None:
+        return
+    worst, other, remedy = entry.worst_case, base.worst_case, "make the entry again with the records of both audits"
+    if worst is None or other is None or (worst.level, worst.n) != (other.level, other.n):
+        raise ArgumentError(f"difference: {base.id} was not audited at this level on so many images; {remedy}")
+    expected = worst.accuracy - other.accuracy
+    if abs(entry.difference.difference - expected) > 1e-5:  # of numbers with six digits
+        came = f"{entry.difference.difference:+.6f}"
+        raise ArgumentError(
+            f"difference: expected {expected:+.6f} to the worst case of {base.id}, got {came}; {remedy}"
+        )
 
 
 def to_json(entry: Entry) -> str:

@@ -165,7 +165,8 @@ def entry_of(
 def lowered(entry: board.Entry, record: Record) -> board.Entry:
     """The entry with the worst case at given points (see `rescore`), where that is lower; else the entry itself.
 
-    The difference to the baseline is dropped, as the points were not given to the baseline.
+    Lower is by one image or more: the score of the same points of a random network varies by less. The difference to
+    the baseline is dropped, as the points were not given to the baseline.
     """
     if entry.worst_case is None:
         raise ArgumentError(f"{entry.id}: status {entry.status!r} has no worst case to lower; audit its network first")
@@ -180,11 +181,12 @@ def lowered(entry: board.Entry, record: Record) -> board.Entry:
     if record.n < entry.worst_case.n:
         images = f"{record.n:,} images, the entry on {entry.worst_case.n:,}"
         raise ArgumentError(f"{entry.id}: the points were scored on {images}; score them on as many (--limit)")
-    if record.accuracy >= entry.worst_case.accuracy:
+    if (entry.worst_case.accuracy - record.accuracy) * record.n < 1 - 1e-3:  # accuracies have six digits
         return entry
     worst = board.WorstCase(**_numbers(record), level=board.POINTS)
     files = ", ".join(digest[:8] for digest in (record.attack or {}).get("files", ()))
-    notes = (*entry.notes, f"worst case lowered from {entry.worst_case.accuracy:.4g} by given points (sha256 {files})")
+    how = f"worst case lowered from {entry.worst_case.accuracy:.4g} by given points (sha256 {files})"
+    notes = (*entry.notes, f"{how}: {record.command}" if record.command else how)
     return replace(entry, worst_case=worst, attacks=(*entry.attacks, _attacked(record)), difference=None, notes=notes)
 
 
@@ -243,6 +245,8 @@ def _difference(worst: Record, baseline: Record) -> board.Difference:
     found = comparison(worst, baseline)
     if found is None:
         raise ArgumentError("the baseline was measured on other images; measure both on the same")
+    if worst.model.sha256 == baseline.model.sha256:
+        raise ArgumentError("the baseline is the same network; give the records of the one without randomness")
     if worst.name != baseline.name or worst.threat != baseline.threat:
         raise ArgumentError(
             f"the baseline was audited at level {baseline.name!r} and {baseline.threat}, this network at "

@@ -1,6 +1,7 @@
 """The measurements of a defence for the leaderboard, each a record: a stopped measurement resumes."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any, Unpack
@@ -13,7 +14,7 @@ from advbnn.attacks.identity import settings_of
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.protocol import posterior_mean
 from advbnn.data.imageset import Examples
-from advbnn.defenses.published import NEVER, AuthorsProtocol, Published
+from advbnn.defenses.published import BETWEEN, NEVER, AuthorsProtocol, Hidden, Published
 from advbnn.errors import ArgumentError, one_of
 from advbnn.evaluation.accuracy import CLEAN, Evaluation, Options
 from advbnn.evaluation.audit.attack_suite import LEVELS
@@ -24,7 +25,7 @@ from advbnn.leaderboard.entry import SAME_RADIUS
 from advbnn.leaderboard.from_records import EOT, FIXED, FLAT, MEAN, PROTOCOL
 from advbnn.modules import evaluating, without_parameter_gradients
 from advbnn.names import LEADERBOARD_STEPS
-from advbnn.randomness import crafting_seed, derive_seed, seeded_globally
+from advbnn.randomness import crafting_seed, derive_seed, resample, seeded_globally
 
 EOT_SAMPLES = (1, 10, 20, 50)
 _NORMS = {"linf": "Linf", "l2": "L2", "l1": "L1"}
@@ -52,8 +53,9 @@ def measure(
         steps: of PGD over EOT samples.
         only: `"clean"`, the clean accuracy; `"protocol"`, the authors' own; `"audit"`, with its flags; `"eot"`, PGD
             over EOT samples until the curve is flat; `"seed"`, the attack that knows the random numbers, where the
-            audit has none; `"mean"`, the mean network; `"autoattack"`, AutoAttack `rand` if pyautoattack is installed.
-            Where nothing is random, the audit is enough for the last four.
+            audit has none; `"mean"`, the mean network; `"autoattack"`, AutoAttack `rand` if pyautoattack is installed,
+            and for a draw that is kept AutoAttack as its sources run it. Where nothing is random, the audit is enough
+            for the last four.
         options: see `Options`; `out` makes it resumable.
     """
     for name in only:
@@ -81,6 +83,8 @@ def measure(
         found += alone.accuracy(f"PGD-{steps}", PGD(threat, steps=steps))
     if "autoattack" in only and random and find_spec("pyautoattack") is not None:
         found += autoattack_rand(evaluation, threat)
+        if published.redrawn == BETWEEN:
+            found += autoattack_between_draws(evaluation, threat)
     return found
 
 
@@ -123,32 +127,75 @@ def autoattack_rand(evaluation: Evaluation, threat: Threat) -> Records:
     Two accuracies: as the package counts, by the pass in which an attack succeeded; and by one fresh pass at the points
     that it returns. For an image that survives it returns the clean one, so the second is no bound on anything.
     """
+
+    def correct(x: Tensor, y: Tensor, seed: int) -> list[Tensor]:
+        model = evaluation.fast  # which draws a fresh state at every pass, as the network itself would not
+        x_adv, labels = _autoattack(model, x, y, threat, "rand", seed)
+        return [labels == y, model(x_adv).argmax(1) == y]
+
+    scores = {"as it counts": "the pass of the attack", "its points on a fresh pass": "one fresh pass"}
+    return _counted(evaluation, threat, "rand", scores, correct)
+
+
+def autoattack_between_draws(evaluation: Evaluation, threat: Threat) -> Records:
+    """AutoAttack `standard` as the sources of defences that keep their draw run it: on one draw, scored on another.
+
+    An image that survives on the attacked draw comes back clean, and clean it is scored on the other.
+    """
+    model = evaluation.model
+
+    def correct(x: Tensor, y: Tensor, seed: int) -> list[Tensor]:
+        resample(model, derive_seed(seed, "attacked draw"))
+        x_adv, _ = _autoattack(Hidden(model), x, y, threat, "standard", seed)
+        resample(model, derive_seed(seed, "scored draw"))
+        return [model(x_adv).argmax(1) == y]
+
+    return _counted(evaluation, threat, "standard", {"on one draw, scored on another": "another draw"}, correct)
+
+
+def _autoattack(
+    model: nn.Module, x: Tensor, y: Tensor, threat: Threat, version: str, seed: int
+) -> tuple[Tensor, Tensor]:
+    """The points and labels that pyautoattack returns."""
     from pyautoattack import AutoAttack  # type: ignore[import-not-found, import-untyped, unused-ignore]
+
+    settings: dict[str, Any] = {"norm": _NORMS[threat.norm], "eps": threat.eps, "version": version}
+    with torch.enable_grad():
+        attack = AutoAttack(model, seed=seed % 2**31, device=x.device, **settings)
+        x_adv, labels = attack.run_standard_evaluation(x, y, batch_size=len(x))
+    return x_adv, labels
+
+
+def _counted(
+    evaluation: Evaluation,
+    threat: Threat,
+    version: str,
+    scores: dict[str, str],
+    correct: Callable[[Tensor, Tensor, int], list[Tensor]],
+) -> Records:
+    """A record for each of the accuracies of `correct`, with the names and explanations of `scores`."""
 
     def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
         x, y = evaluation.prepared(x, y)
-        right = []
+        networks, right = (evaluation.model, evaluation.fast), []
         for seed in evaluation.seed_list:
             crafting = crafting_seed(seed, batch.number)
-            model = evaluation.fast  # which draws a fresh state at every pass, as the network itself would not
-            with evaluating(model), without_parameter_gradients(model), seeded_globally(crafting, x.device):
-                settings: dict[str, Any] = {"norm": _NORMS[threat.norm], "eps": threat.eps, "version": "rand"}
-                attack = AutoAttack(model, seed=crafting % 2**31, device=x.device, **settings)
-                x_adv, labels = attack.run_standard_evaluation(x, y, batch_size=len(x))
-                with torch.no_grad():
-                    right.append(torch.stack([labels == y, model(x_adv).argmax(1) == y], 1))
+            with ExitStack() as stack, seeded_globally(crafting, x.device), torch.no_grad():
+                for network in networks:
+                    stack.enter_context(evaluating(network))
+                    stack.enter_context(without_parameter_gradients(network))
+                right.append(torch.stack(correct(x, y, crafting), 1))
         return {"correct": torch.stack(right, 2)}
 
-    counted = {"as it counts": "the pass of the attack", "its points on a fresh pass": "one fresh pass"}
     plans = [
         replace(
             evaluation.plan,
             kind="attack",
-            name=f"AutoAttack rand, {title}",
-            attack={"name": "pyautoattack.AutoAttack", "version": "rand", "scored by": scored},
+            name=f"AutoAttack {version}, {title}",
+            attack={"name": "pyautoattack.AutoAttack", "version": version, "scored by": scored},
             threat=threat,
             samples=1,
         )
-        for title, scored in counted.items()
+        for title, scored in scores.items()
     ]
     return evaluation.measure(plans, work)

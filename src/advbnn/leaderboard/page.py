@@ -10,7 +10,21 @@ from pathlib import Path
 
 from advbnn.files import write_atomically
 from advbnn.leaderboard.entry import Accuracy, Entry, to_json
-from advbnn.leaderboard.tables import CAPTION, COLUMNS, NUMBERS, dumbbells, numbers, ranked, table, threat_words, to_csv
+from advbnn.leaderboard.tables import (
+    BETTER,
+    CAPTION,
+    COLUMNS,
+    NUMBERS,
+    SAME,
+    WORSE,
+    dumbbells,
+    numbers,
+    ranked,
+    table,
+    threat_words,
+    to_csv,
+    verdict,
+)
 from advbnn.report.dumbbells import LOOKS, Dumbbell, dumbbells_png, dumbbells_svg
 from advbnn.report.elements import percent, percent_range
 from advbnn.report.render import filled
@@ -49,7 +63,10 @@ def html(entries: Sequence[Entry]) -> str:
         columns=COLUMNS,
         number_columns=NUMBERS,
         caption=CAPTION,
-        figures={name: (group, dumbbells_svg(name, dumbbells(group))) for name, group in figures.items()},
+        figures={name: (group, *_drawings(name, group)) for name, group in figures.items()},
+        verdict=verdict,
+        verdicts=(BETTER, SAME, WORSE),
+        judged=lambda group, word: [entry for entry in group if verdict(entry) == word],
         alt=_alt,
         numbers=lambda entry: numbers(entry, by_id),
         threat=threat_words,
@@ -74,6 +91,12 @@ def _figures(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
     return found
 
 
+def _drawings(name: str, entries: Sequence[Entry]) -> tuple[str, str]:
+    """The figure for wide and for narrow screens."""
+    rows = dumbbells(entries)
+    return dumbbells_svg(name, rows), dumbbells_svg(f"{name}-narrow", rows, narrow=True)
+
+
 def _alt(entries: Sequence[Entry]) -> str:
     """The figure in words."""
 
@@ -81,7 +104,8 @@ def _alt(entries: Sequence[Entry]) -> str:
         claim = "no claim" if row.claimed is None else f"claimed {row.claimed:.1f} %"
         protocol = "" if row.protocol is None else f", {row.protocol:.1f} % by its own protocol"
         worst = "not audited yet" if row.audited is None else f"worst case {row.audited:.1f} %"
-        return f"{row.name}: {claim}{protocol}, {worst}"
+        difference = row.difference and f", difference to the baseline {row.difference}"
+        return f"{row.name}: {claim}{protocol}, {worst}{difference}"
 
     return "; ".join(map(words, dumbbells(entries)))
 

@@ -28,7 +28,7 @@ NUMBERS = range(1, 8)
 """The columns of `numbers`."""
 
 CAPTION = (
-    "Accuracy in % with its 95 % interval. Claimed: the highest number of the source at this threat. Its own protocol: "
+    "Accuracy in % with its 95 % interval. Claimed: what the source states at this threat. Its own protocol: "
     "the source's evaluation, run on our network. Worst case: all attacks of an audit. Baseline: the worst case of the "
     "same training without randomness; the difference has a paired interval. A dash is not measured."
 )
@@ -72,6 +72,17 @@ def numbers(entry: Entry, by_id: Mapping[str, Entry]) -> list[Number]:
     ]
 
 
+BETTER, SAME, WORSE = "better than its baseline", "no difference shown", "worse than its baseline"
+
+
+def verdict(entry: Entry) -> str:
+    """What the paired interval of the difference says; empty without a difference."""
+    if entry.difference is None:
+        return ""
+    low, high = entry.difference.interval
+    return BETTER if low > 0 else WORSE if high < 0 else SAME
+
+
 def threat_words(entry: Entry) -> str:
     """Such as "linf 8/255"."""
     return f"{entry.threat.norm} {radius_words(entry.threat.eps)}"
@@ -109,6 +120,7 @@ def dumbbells(entries: Sequence[Entry]) -> list[Dumbbell]:
         base = by_id[entry.baseline].worst_case if entry.baseline in by_id else None
         if claim is None and worst is None:
             continue
+        difference = _difference(entry)
         found.append(
             Dumbbell(
                 name=entry.name,
@@ -117,6 +129,8 @@ def dumbbells(entries: Sequence[Entry]) -> list[Dumbbell]:
                 audited=None if worst is None else 100 * worst.accuracy,
                 interval=None if worst is None else (100 * worst.interval[0], 100 * worst.interval[1]),
                 baseline=None if base is None else 100 * base.accuracy,
+                difference="" if entry.difference is None else f"{difference.text} {difference.note}",
+                clear=verdict(entry) in (BETTER, WORSE),
             )
         )
     return found

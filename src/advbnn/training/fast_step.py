@@ -174,7 +174,7 @@ class FastStep:
         self.weights.refresh()
         self.attack_weights.refresh()
         inputs, stream = self._attacked(x, y, passes)
-        self._redraw()
+        self._redraw(for_update=True)
         teacher = None if form.teacher is None else self._outputs_of(form.teacher, inputs[-len(x) :])
         update = partial(self._gradients, inputs, y, teacher, stream, passes)
         kept = self._climb(update) if form.perturbed else []
@@ -192,10 +192,11 @@ class FastStep:
         return torch.stack([total, nll, kl, score])
 
     @torch.no_grad()
-    def _redraw(self) -> None:
+    def _redraw(self, for_update: bool = False) -> None:
         """One draw of kept randomness for the whole attack, another for the update; see `attacked`."""
         for part in self._kept_draws:
-            part.redraw()
+            if not (for_update and part.also_for_update):
+                part.redraw()
 
     def _attacked(self, x: Tensor, y: Tensor, passes: Passes) -> tuple[Tensor, int]:
         """The inputs of the update, and its first noise stream."""

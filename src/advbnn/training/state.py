@@ -15,7 +15,7 @@ from advbnn.bayes.swag import SWAG
 from advbnn.data import Batches, CutMix, Examples, Splits, named_augmentation
 from advbnn.data.streams import Stream, StreamBatches
 from advbnn.defenses.defense import Defense
-from advbnn.defenses.optimizers import LangevinSampler, set_learning_rate
+from advbnn.defenses.optimizers import LangevinSampler, parameter_groups, set_learning_rate
 from advbnn.defenses.schedules import kl_factor
 from advbnn.errors import ArgumentError, ArgumentTypeError, DivergedError, shown
 from advbnn.fast.acceleration import accelerate
@@ -266,8 +266,7 @@ class TrainingState:
         return [part for part in (self.average, self.best) if part is not None]
 
     def _fresh_optimizer(self) -> torch.optim.Optimizer:
-        parameters = [p for p in self.loss.parameters() if p.requires_grad]
-        return self.defense.optimizer.build(parameters, len(self.data.train))
+        return self.defense.optimizer.build(parameter_groups(self.loss), len(self.data.train))
 
     def _teacher(self) -> WeightAverage | None:
         averaging, average = self.defense.averaging, self.average

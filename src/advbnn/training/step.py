@@ -14,11 +14,12 @@ from torch.nn import functional
 from advbnn.attacks import PGD
 from advbnn.attacks.base import Attack
 from advbnn.attacks.oracle import Oracle
+from advbnn.attacks.straight_through import straight_through_parts
 from advbnn.bayes.likelihoods import Categorical, Likelihood
 from advbnn.defenses.defense import Defense
-from advbnn.defenses.published import OneDraw
+from advbnn.defenses.published import Hidden
 from advbnn.modules import evaluating, without_parameter_gradients
-from advbnn.randomness import derive_seed, resample, seeded
+from advbnn.randomness import derive_seed, offers_resample, resample, seeded
 from advbnn.training.averaging import WeightAverage, restored
 from advbnn.training.awp import perturbed
 from advbnn.training.objective import Loss, RobustLoss
@@ -92,7 +93,9 @@ class EagerStep:
                 outputs = teacher.outputs(self.loss.learned, self.loss.model, x_adv)
             consistency = (outputs, self.defense.averaging.consistency)
         update_seed = derive_seed(seed, "update")
-        resample(self.loss.model, derive_seed(seed, "updated draw"))
+        same_draw = any(getattr(part, "also_for_update", False) for part in self.loss.model.modules())
+        if self.defense.attack is None or not same_draw:
+            resample(self.loss.model, derive_seed(seed, "updated draw"))
         self.optimizer.zero_grad()  # an interrupted step, or the caller, may have left gradients
 
         def ascent_loss() -> Tensor:  # with the noise of the update
@@ -133,8 +136,8 @@ def attacked(model: nn.Module, defense: Defense, x: Tensor, y: Tensor, seed: int
     attack, objective = defense.attack, defense.objective
     if attack is None:
         return x
-    keeps_draw = resample(model, derive_seed(seed, "kept draw"))
-    with _in_attack_mode(model, defense.attack_mode, keeps_draw) as seen:
+    resample(model, derive_seed(seed, "kept draw"))
+    with _in_attack_mode(model, defense.attack_mode) as seen:
         if objective.trades is not None:
             with torch.no_grad(), evaluating(seen), seeded(derive_seed(seed, "trades"), x.device):
                 outputs = seen(x)
@@ -154,20 +157,21 @@ def _cross_entropy(probabilities: Tensor, outputs: Tensor) -> Tensor:
 
 
 @contextmanager
-def _in_attack_mode(model: nn.Module, mode: str, keeps_draw: bool) -> Iterator[nn.Module]:
+def _in_attack_mode(model: nn.Module, mode: str) -> Iterator[nn.Module]:
     """The model for the attack; in mode "train" it uses batch statistics, and its buffers are restored afterwards.
 
-    Randomness that the network keeps is drawn once for all steps, as the defences that work so are trained.
+    Randomness that the network keeps is drawn once for all steps, and gradients are those of the network itself: the
+    published defences are trained so.
     """
     if mode == "eval":
-        if not keeps_draw:
+        if not offers_resample(model) and not straight_through_parts(model):
             yield model
             return
         with evaluating(model), without_parameter_gradients(model):
-            yield OneDraw(model)
+            yield Hidden(model)
         return
     with restored(model.buffers()), without_parameter_gradients(model):
-        yield OneDraw(model)
+        yield Hidden(model)
 
 
 class _TermLogits(nn.Module):
