@@ -53,8 +53,7 @@ class TorchattacksAttack(Adapted):
 
     def _run(self, model: nn.Module, x: Tensor, y: Tensor, seed: int | None) -> Tensor:
         with _attacking(self.inner, model, x, seed):
-            found: Tensor = self.inner(x, y)
-        return found
+            return self.inner(x, y)
 
 
 class FoolboxAttack(Adapted):
@@ -64,8 +63,7 @@ class FoolboxAttack(Adapted):
         from foolbox.models.pytorch import PyTorchModel
 
         wrapped = PyTorchModel(model, bounds=self.threat.bounds, device=x.device)
-        found: Tensor = self.inner(wrapped, x, y, epsilons=self.threat.eps)[1]
-        return found
+        return self.inner(wrapped, x, y, epsilons=self.threat.eps)[1]
 
 
 def from_torchattacks(attack: Any, threat: Threat) -> TorchattacksAttack:
@@ -164,5 +162,4 @@ class _ModeKept(nn.Module):
         return self
 
     def forward(self, x: Tensor) -> Tensor:
-        outputs: Tensor = self.model(x)
-        return outputs
+        return self.model(x)

@@ -8,7 +8,7 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-from advbnn.errors import ArgumentError, ArgumentTypeError, shown, unknown, within
+from advbnn.errors import ArgumentError, ArgumentTypeError, one_of, shown, within
 from advbnn.names import NORMS
 
 _ORDERS = {"linf": math.inf, "l2": 2.0, "l1": 1.0}
@@ -32,8 +32,7 @@ class Threat:
     bounds: tuple[float, float] = (0.0, 1.0)
 
     def __post_init__(self) -> None:
-        if self.norm not in NORMS:
-            raise unknown("norm", self.norm, NORMS)
+        one_of("norm", self.norm, NORMS)
         if not _is_number(self.eps):
             remedy = "use float(eps), 8/255 without quotes"
             raise ArgumentTypeError(f"eps must be a number, got {shown(self.eps)}; {remedy}")
@@ -62,8 +61,7 @@ class Threat:
 
     def distance(self, x_adv: Tensor, x: Tensor) -> Tensor:
         """The norm of each example's perturbation, measured in float64, [n]."""
-        lengths: Tensor = torch.linalg.vector_norm(_rows(x_adv.double() - x.double()), _ORDERS[self.norm], dim=1)
-        return lengths
+        return torch.linalg.vector_norm(_rows(x_adv.double() - x.double()), _ORDERS[self.norm], dim=1)
 
 
 class Ball:
@@ -149,8 +147,7 @@ class Ball:
         return _not_beyond((x + delta).to(self.x.dtype), self.x, delta.abs()).clamp_(self.low, self.high)
 
     def _length(self, rows: Tensor) -> Tensor:
-        lengths: Tensor = torch.linalg.vector_norm(rows, _ORDERS[self.threat.norm], dim=1, keepdim=True)
-        return lengths
+        return torch.linalg.vector_norm(rows, _ORDERS[self.threat.norm], dim=1, keepdim=True)
 
 
 def _project_l1(delta: Tensor, room: Tensor, radius: float) -> Tensor:

@@ -53,8 +53,7 @@ class _Product(VariationalLayer):
     def forward(self, x: Tensor) -> Tensor:
         """The layer's output for fresh noise."""
         if self.estimator == "weight" or self.frozen_sample is not None:
-            output: Tensor = super().forward(x)
-            return output
+            return super().forward(x)
         location: Tensor = self.run({name: mu for name, mu, _ in self.posterior()}, x)
         std = {name: s.exp() for name, _, s in self.posterior()}
         return self._local(x, location, std) if self.estimator == "local" else self._flipout(x, location, std)

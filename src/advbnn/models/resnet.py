@@ -36,8 +36,7 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.relu1(self.norm1(self.conv1(x)))
-        result: Tensor = self.relu2(self.norm2(self.conv2(out)) + self.shortcut(x))
-        return result
+        return self.relu2(self.norm2(self.conv2(out)) + self.shortcut(x))
 
 
 class PreActResidual(nn.Module):
@@ -55,8 +54,7 @@ class PreActResidual(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         active = self.relu1(self.norm1(x))
         shortcut = x if self.shortcut is None else self.shortcut(active)
-        out: Tensor = self.conv2(self.relu2(self.norm2(self.conv1(active))))
-        return out + shortcut
+        return self.conv2(self.relu2(self.norm2(self.conv1(active)))) + shortcut
 
 
 def _blocks(block: type[Residual] | type[PreActResidual]) -> list[nn.Module]:
