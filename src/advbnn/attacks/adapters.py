@@ -53,7 +53,8 @@ class TorchattacksAttack(Adapted):
 
     def _run(self, model: nn.Module, x: Tensor, y: Tensor, seed: int | None) -> Tensor:
         with _attacking(self.inner, model, x, seed):
-            return self.inner(x, y)
+            found: Tensor = self.inner(x, y)
+        return found
 
 
 class FoolboxAttack(Adapted):
@@ -63,7 +64,8 @@ class FoolboxAttack(Adapted):
         from foolbox.models.pytorch import PyTorchModel
 
         wrapped = PyTorchModel(model, bounds=self.threat.bounds, device=x.device)
-        return self.inner(wrapped, x, y, epsilons=self.threat.eps)[1]
+        found: Tensor = self.inner(wrapped, x, y, epsilons=self.threat.eps)[1]
+        return found
 
 
 def from_torchattacks(attack: Any, threat: Threat) -> TorchattacksAttack:
@@ -162,4 +164,5 @@ class _ModeKept(nn.Module):
         return self
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.model(x)
+        outputs: Tensor = self.model(x)
+        return outputs

@@ -100,7 +100,8 @@ class FAB(Attack):
         near, far = (torch.linalg.vector_norm(step, order, dim=1, keepdim=True) for step in (ahead, from_x))
         share = (near / (near + far).clamp_min(torch.finfo(wide).tiny)).clamp_max(_TOWARDS_X)
         moved = (1 - share) * (at + _OVERSHOOT * ahead) + share * (origin + _OVERSHOOT * from_x)
-        return moved.clamp(*self.threat.bounds).view_as(x).to(x.dtype)
+        inside: Tensor = moved.clamp(*self.threat.bounds).view_as(x).to(x.dtype)
+        return inside
 
 
 @dataclass(frozen=True, kw_only=True)

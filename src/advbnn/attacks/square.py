@@ -187,7 +187,8 @@ def _bumps(height: int, width: int, order: int, dtype: torch.dtype, device: torc
     def above(height: int, width: int) -> Tensor:
         sharpness = 2 if order == 2 else 4
         pair = torch.cat([bump(height // 2, width, sharpness), -bump(height - height // 2, width, sharpness)])
-        return (pair / torch.linalg.vector_norm(pair, order)).to(device, dtype)
+        unit: Tensor = pair / torch.linalg.vector_norm(pair, order)
+        return unit.to(device, dtype)
 
     return above(height, width), above(width, height).T
 

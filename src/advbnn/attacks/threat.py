@@ -61,7 +61,8 @@ class Threat:
 
     def distance(self, x_adv: Tensor, x: Tensor) -> Tensor:
         """The norm of each example's perturbation, measured in float64, [n]."""
-        return torch.linalg.vector_norm(_rows(x_adv.double() - x.double()), _ORDERS[self.norm], dim=1)
+        lengths: Tensor = torch.linalg.vector_norm(_rows(x_adv.double() - x.double()), _ORDERS[self.norm], dim=1)
+        return lengths
 
 
 class Ball:
@@ -147,7 +148,8 @@ class Ball:
         return _not_beyond((x + delta).to(self.x.dtype), self.x, delta.abs()).clamp_(self.low, self.high)
 
     def _length(self, rows: Tensor) -> Tensor:
-        return torch.linalg.vector_norm(rows, _ORDERS[self.threat.norm], dim=1, keepdim=True)
+        lengths: Tensor = torch.linalg.vector_norm(rows, _ORDERS[self.threat.norm], dim=1, keepdim=True)
+        return lengths
 
 
 def _project_l1(delta: Tensor, room: Tensor, radius: float) -> Tensor:

@@ -53,7 +53,8 @@ class _Product(VariationalLayer):
     def forward(self, x: Tensor) -> Tensor:
         """The layer's output for fresh noise."""
         if self.estimator == "weight" or self.frozen_sample is not None:
-            return super().forward(x)
+            output: Tensor = super().forward(x)
+            return output
         location: Tensor = self.run({name: mu for name, mu, _ in self.posterior()}, x)
         std = {name: s.exp() for name, _, s in self.posterior()}
         return self._local(x, location, std) if self.estimator == "local" else self._flipout(x, location, std)

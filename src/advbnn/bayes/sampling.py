@@ -35,7 +35,8 @@ def rand_layer(
         raise ArgumentError(f"prior_std must be positive, got {prior_std}")
     if not weight >= 0:
         raise ArgumentError(f"weight must not be negative, got {weight}; it is alpha / N in the paper's objective")
-    return _RandLayer.apply(mu, s, eps, prior_std, weight, prior_mean)
+    sample: Tensor = _RandLayer.apply(mu, s, eps, prior_std, weight, prior_mean)
+    return sample
 
 
 class _RandLayer(torch.autograd.Function):

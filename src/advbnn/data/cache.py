@@ -24,7 +24,7 @@ def cached(store: Path, identity: dict[str, object], build: Callable[[], np.ndar
     record = store.with_suffix(".json")
     if store.exists() or record.exists():
         if (problem := _problem(store, record, identity)) is None:
-            return np.load(store, allow_pickle=False)
+            return np.load(store, allow_pickle=False)  # type: ignore[no-any-return]
         log.warning("%s: %s; building it again", store, problem)
     try:  # an error now rather than after the images have been decoded
         store.parent.mkdir(parents=True, exist_ok=True)

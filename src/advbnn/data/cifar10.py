@@ -100,7 +100,7 @@ def _latin1(text: str, encoding: str) -> bytes:
 
 def _dtype(code: object, align: object = False, copy: object = False) -> "np.dtype[Any]":
     # The published files pass 0 and 1 for the two flags, which NumPy 2.4 deprecates.
-    return np.dtype(code.decode() if isinstance(code, bytes) else code, bool(align), bool(copy))  # type: ignore[call-overload]
+    return np.dtype(code.decode() if isinstance(code, bytes) else code, bool(align), bool(copy))  # type: ignore[call-overload, no-any-return]
 
 
 class _ArraysOnly(pickle.Unpickler):

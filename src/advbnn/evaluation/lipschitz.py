@@ -131,4 +131,5 @@ def _error(values: Tensor) -> float:
 
 
 def _dual_norm(gradient: Tensor, threat: Threat) -> Tensor:
-    return torch.linalg.vector_norm(gradient.reshape(len(gradient), -1), _DUAL[threat.norm], dim=1)
+    norm: Tensor = torch.linalg.vector_norm(gradient.reshape(len(gradient), -1), _DUAL[threat.norm], dim=1)
+    return norm

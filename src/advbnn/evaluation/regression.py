@@ -163,7 +163,8 @@ def _outputs(model: nn.Module, x: Tensor, samples: int, seed: int | None) -> tup
 
 def _mean(outputs: Tensor, shares: Tensor) -> Tensor:
     # relative to one of them, so that equal outputs have exactly this mean
-    return outputs[0] + torch.tensordot(shares, outputs - outputs[0], 1)
+    mean: Tensor = outputs[0] + torch.tensordot(shares, outputs - outputs[0], 1)
+    return mean
 
 
 def _check_noise(noise_std: float) -> None:

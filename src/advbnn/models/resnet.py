@@ -36,7 +36,8 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.relu1(self.norm1(self.conv1(x)))
-        return self.relu2(self.norm2(self.conv2(out)) + self.shortcut(x))
+        result: Tensor = self.relu2(self.norm2(self.conv2(out)) + self.shortcut(x))
+        return result
 
 
 class PreActResidual(nn.Module):
@@ -54,7 +55,8 @@ class PreActResidual(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         active = self.relu1(self.norm1(x))
         shortcut = x if self.shortcut is None else self.shortcut(active)
-        return self.conv2(self.relu2(self.norm2(self.conv1(active)))) + shortcut
+        out: Tensor = self.conv2(self.relu2(self.norm2(self.conv1(active))))
+        return out + shortcut
 
 
 def _blocks(block: type[Residual] | type[PreActResidual]) -> list[nn.Module]:

@@ -6,7 +6,7 @@ averaged geometrically.
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -67,7 +67,7 @@ class WeightAverage:
         In the network's own mode: in training mode with the statistics of the batch, which always fit the weights.
         """
         with self.applied(model):
-            return network(x)
+            return cast(Tensor, network(x))
 
     def by_name(self, model: nn.Module) -> dict[str, Tensor]:
         """The averaged parameters of `model` by name, not copied."""

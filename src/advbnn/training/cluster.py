@@ -143,9 +143,10 @@ def _workers(client: Any) -> dict[str, dict[str, Any]]:
     """What the scheduler knows of its workers, by their address."""
     # client.scheduler_info returns what the client read last, and every two seconds it reads a list without workers
     try:
-        return client.sync(client.scheduler.identity, n_workers=-1)["workers"]
+        workers: dict[str, dict[str, Any]] = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
     except OSError as error:
         raise RunError(f"cluster: the scheduler was lost ({error}); start it, and run the same command again") from None
+    return workers
 
 
 def _preferred(workers: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -159,7 +160,8 @@ def _gpus(worker: dict[str, Any]) -> float:
 
 def _outcome(future: Any) -> str | None:
     if future.status == "finished":
-        return future.result()
+        reason: str | None = future.result()
+        return reason
     if future.status == "cancelled":
         return "it was cancelled at the scheduler"
     error = future.exception()  # such as a package that its worker lacks

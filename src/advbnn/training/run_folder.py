@@ -178,7 +178,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
         complete = False
     if not complete:
         raise FileError(f"{folder / FACTS} is damaged, something is missing in it; restore it from a copy")
-    return facts
+    return facts  # type: ignore[no-any-return]
 
 
 def read_metrics(file: Path) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ All randomness of a step follows from `step_seed(...)`, so that a step can be re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -100,7 +101,7 @@ class EagerStep:
 
         def ascent_loss() -> Tensor:  # with the noise of the update
             with seeded(update_seed, x.device):
-                return self.loss(x, x_adv, y, kl_factor, share, *consistency).total
+                return cast(Loss, self.loss(x, x_adv, y, kl_factor, share, *consistency)).total
 
         awp = self.defense.awp if perturb_weights else None
         weights = nullcontext() if awp is None else perturbed(self.loss.model, ascent_loss, awp)
