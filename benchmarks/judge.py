@@ -92,7 +92,6 @@ def autoattack(
         return torch.cat([found.detach().flatten(1), (labels != y)[:, None].to(x)], 1)
 
     def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
-        x, y = evaluation.prepared(x, y)
         n = len(x)
         broken = evaluation.classify(x, seed).label != y
         by = torch.where(broken, 0, len(ATTACKS) + 1).to(torch.int8)  # 0: without an attack

@@ -18,9 +18,10 @@ from typing import Any
 
 import torch
 
+from advbnn import files
 from advbnn.defenses.defense import Averaging, Defense, EarlyStopping
 from advbnn.files import file_digest
-from advbnn.training import checkpoint, run_folder
+from advbnn.training import checkpoint
 from advbnn.training.loop import fit
 from quick import quick
 from workers import digits
@@ -53,7 +54,7 @@ class Operations:
 
     def watch(self) -> None:
         """Counts from now on, until the process ends."""
-        sync, append, write, save_model = os.fsync, run_folder.append_text, Path.write_bytes, checkpoint.save_model
+        sync, append, write, save_model = os.fsync, files.append_text, Path.write_bytes, checkpoint.save_model
         sys.addaudithook(self._audited)
 
         def fsync(descriptor: int) -> None:
@@ -72,7 +73,7 @@ class Operations:
             save_model(model, path, **options)
             self.one(lambda: os.truncate(path, os.path.getsize(path) // 2))
 
-        os.fsync, run_folder.append_text = fsync, append_text  # type: ignore[assignment]
+        os.fsync, files.append_text = fsync, append_text  # type: ignore[assignment]
         Path.write_bytes, checkpoint.save_model = write_bytes, save_weights  # type: ignore[assignment,method-assign]
 
     def _audited(self, event: str, arguments: tuple[Any, ...]) -> None:

@@ -105,8 +105,6 @@ def leftovers(path: Path) -> list[Path]:
 @contextmanager
 def locked_folder(folder: Path, wait: bool = False) -> Iterator[None]:
     """Locks a folder for this process. If another process has locked it, an error, or with `wait` wait for it."""
-    with explain_file_errors(folder, "cannot be written", _WRITABLE):
-        folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder / LOCK, folder, wait=wait):
         yield
 
@@ -114,8 +112,6 @@ def locked_folder(folder: Path, wait: bool = False) -> Iterator[None]:
 @contextmanager
 def locked_file(path: Path) -> Iterator[None]:
     """Locks a file that is read, changed and written again; waits for other processes that do the same."""
-    with explain_file_errors(path, "cannot be written", _WRITABLE):
-        path.parent.mkdir(parents=True, exist_ok=True)
     with _locked(path.with_name(f".{path.name}{LOCK}"), path, wait=True):
         for leftover in leftovers(path):
             leftover.unlink(missing_ok=True)
@@ -127,6 +123,7 @@ def _locked(lock: Path, what: Path, *, wait: bool) -> Iterator[None]:
     """Within the block this process has the lock. The system releases it when the process ends, even if killed."""
     while True:
         with explain_file_errors(what, "cannot be written", _WRITABLE):
+            lock.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             _take(descriptor, wait)

@@ -54,6 +54,12 @@ def seeded(seed: int | None, device: torch.device | str = "cpu") -> Iterator[Non
             generator.set_state(state)
 
 
+def pass_under(seed: int | None, network: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """The output of a pass whose random numbers follow `seed`."""
+    with seeded(seed, x.device):
+        return network(x)
+
+
 @contextmanager
 def seeded_globally(seed: int | None, device: torch.device | str = "cpu") -> Iterator[None]:
     """As `seeded`, for the global generators of NumPy and Python too: for code that is not ours."""
@@ -80,6 +86,11 @@ def derive_seed(seed: int, purpose: str, index: int = 0) -> int:
     """A seed in [0, 2^63) for every (seed, purpose, index), by hashing the three; `index` may be that of a batch."""
     key = hashlib.blake2b(f"{purpose} {seed} {index}".encode(), digest_size=8).digest()
     return int.from_bytes(key, "big") >> 1
+
+
+def fresh_seed() -> int:
+    """A seed from torch's default generator, so that what is seeded by it follows an outer seed."""
+    return int(torch.randint(2**62, ()))
 
 
 def crafting_seed(seed: int, batch: int) -> int:
@@ -145,7 +156,7 @@ class Resampled(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The network's output under a fresh state."""
-        self.resample(int(torch.randint(2**62, ())))
+        self.resample(fresh_seed())
         return self.net(*args, **kwargs)
 
 

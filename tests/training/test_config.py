@@ -35,11 +35,20 @@ def test_the_configs_of_the_paper(name: str, data: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name, entry in ONE_NETWORK.items() if entry.trained])
 def test_the_configs_of_the_leaderboard_differ_in_the_network_alone(name: str) -> None:
-    config, baseline = (load_config(CONFIGS / f"cifar10-{which}.toml").defense for which in (name, "resnet18-adv"))
+    plain = "resnet18-adv_adam" if name == "wca" else "resnet18-adv"
+    config, baseline = (load_config(CONFIGS / f"cifar10-{which}.toml").defense for which in (name, plain))
     assert config.network == ONE_NETWORK[name].network
     # and IG-BNN in the loss of its particles
     assert replace(config, name="adv", network=baseline.network, objective=baseline.objective) == baseline
     assert (config.objective == baseline.objective) == (name != "ig_bnn")
+
+
+def test_adv_bnn_on_the_leaderboard_has_the_attack_and_schedule_of_its_baseline() -> None:
+    names = ("resnet18-adv_bnn", "resnet18-adv_adam", "resnet18-adv")
+    adv_bnn, adam, sgd = (load_config(CONFIGS / f"cifar10-{which}.toml").defense for which in names)
+    for field in ("architecture", "attack", "schedule", "batch_size", "optimizer", "norm_scales", "augment"):
+        assert getattr(adv_bnn, field) == getattr(adam, field), field
+    assert replace(adam, optimizer=sgd.optimizer, changed=sgd.changed) == sgd
 
 
 def test_the_config_of_the_results_is_the_run_that_they_are_of() -> None:

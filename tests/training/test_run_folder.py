@@ -149,7 +149,7 @@ def test_a_disk_that_fills_up_names_what_was_kept(
                 full()
 
     stopped(digits, tmp_path / "run", monkeypatch)
-    places = {"pathlib.Path.write_bytes": full, "advbnn.training.run_folder.append_text": no_metrics}
+    places = {"pathlib.Path.write_bytes": full, "advbnn.files.append_text": no_metrics}
     for place, error in zip(places, (CheckpointError, FileError), strict=True):
         with monkeypatch.context() as patch:
             patch.setattr(place, places[place])

@@ -10,7 +10,7 @@ from advbnn.attacks.base import Attack, BestPoints, like_rows
 from advbnn.attacks.losses import Objective, TargetedDLR
 from advbnn.attacks.oracle import Oracle
 from advbnn.attacks.threat import Ball
-from advbnn.errors import ArgumentError, positive_whole, unknown
+from advbnn.errors import ArgumentError, one_of, positive_whole
 
 _MOMENTUM = 0.25
 _RISING_SHARE = 0.75
@@ -53,8 +53,7 @@ class APGD(Attack):
         positive_whole("restarts", self.restarts)
         if not math.isfinite(self.threat.eps):
             raise ArgumentError("APGD needs a finite eps, which sets its first step; use CW for an unbounded threat")
-        if self.compare not in COMPARED_AT:
-            raise unknown("compare", self.compare, COMPARED_AT)
+        one_of("compare", self.compare, COMPARED_AT)
         if self.targets is not None:
             positive_whole("targets", self.targets)
             if self.loss != "dlr" or self.targeted:

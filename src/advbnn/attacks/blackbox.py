@@ -9,7 +9,7 @@ from torch import Tensor
 from advbnn.attacks.base import Attack, BestPoints
 from advbnn.attacks.oracle import Oracle
 from advbnn.errors import positive_whole
-from advbnn.randomness import seeded
+from advbnn.randomness import fresh_seed, seeded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,8 +121,7 @@ class Search:
             y, counts = self._y.repeat(count, *[1] * (self._y.ndim - 1)), self._counts * count
             self._spent += 2 * count
             return self._loss(first, y, counts), self._loss(second, y, counts)
-        # from the current stream, so that a seeded attack stays reproducible
-        seed = int(torch.randint(2**62, ()).item())
+        seed = fresh_seed()
         self._spent += 2
         with seeded(seed, first.device):
             value = self._loss(first, self._y, self._counts)

@@ -124,11 +124,10 @@ class SPSA(FiniteDifferences):
 
     def _search(self, search: Search) -> None:
         point, ball = search.x, self.threat.around(search.x)
-        shape, everywhere = point.shape[1:], torch.ones_like(point, dtype=torch.bool)
-        moments = AdamMoments(_zeros(point))
+        shape, moments = point.shape[1:], AdamMoments(_zeros(point))
         for _ in self._steps(search, self.directions):
             signs = self._ascent(search, point, lambda: search.oracle.rand(*shape).sub_(0.5).sign_())
-            direction = adam_direction(ball, point, *moments.update(signs / self.directions, everywhere))
+            direction = adam_direction(ball, point, *moments.update(signs / self.directions))
             point = self._step(search, ball, point, direction)
 
 

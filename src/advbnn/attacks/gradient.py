@@ -15,7 +15,7 @@ from torch import Tensor
 from advbnn.attacks.losses import Objective
 from advbnn.bayes.activations import outputs_of
 from advbnn.errors import ArgumentError
-from advbnn.randomness import seeded
+from advbnn.randomness import fresh_seed, seeded
 
 Network = Callable[[Tensor], Tensor]
 Probabilities = Sequence[float] | None  # None for equal ones
@@ -156,7 +156,7 @@ def _gradient_of_cross_entropy_of_mean(
     """
     mean, gradient = _Mean(log_scale=True), torch.zeros_like(x)
     total = torch.full((len(x),), -torch.inf, device=x.device)
-    with seeded(_fresh_seed(), x.device):
+    with seeded(fresh_seed(), x.device):
         for run, weight in zip(passes, weights, strict=True):
             sample = _differentiate(run, x)
             mean.add(sample.prediction, weight)
@@ -169,15 +169,10 @@ def _gradient_of_cross_entropy_of_mean(
     return LossGradient(objective(prediction, y), prediction, gradient)
 
 
-def _fresh_seed() -> int:
-    # from the current stream, so that a seeded attack stays reproducible
-    return int(torch.randint(2**62, ()).item())
-
-
 def _gradient_of_loss_of_mean(
     networks: Sequence[Network], x: Tensor, y: Tensor, objective: Objective, weights: Sequence[float], random: bool
 ) -> LossGradient:
-    seed, leaf = _fresh_seed(), x.detach().requires_grad_()
+    seed, leaf = fresh_seed(), x.detach().requires_grad_()
     with torch.enable_grad():
         kept = [] if random else outputs_of(networks, leaf)
     with torch.no_grad(), seeded(seed, x.device):

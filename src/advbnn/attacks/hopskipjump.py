@@ -9,7 +9,7 @@ from torch import Tensor
 from advbnn.attacks.base import Attack, like_rows
 from advbnn.attacks.oracle import Oracle
 from advbnn.errors import ArgumentError, positive_whole
-from advbnn.randomness import seeded
+from advbnn.randomness import fresh_seed, seeded
 
 _STARTS = 25
 _HALVINGS = 10
@@ -118,9 +118,7 @@ class _Walk:
         total, weighted, answers = torch.zeros_like(at), torch.zeros_like(at), at.new_zeros(len(rows))
         # one weight sample for each direction; a deterministic network takes several directions at a time
         together = oracle.together(len(rows), self._attack.eot)
-        # from the current stream, so that a seeded attack stays reproducible
-        seed = int(torch.randint(2**62, ()).item())
-        with seeded(seed, at.device):
+        with seeded(fresh_seed(), at.device):
             for first in range(0, count, together):
                 u = torch.stack([self._direction()[rows] for _ in range(min(together, count - first))])
                 probed = (at + reach * u).clamp(*self._threat.bounds).to(self._x.dtype)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from advbnn.errors import ArgumentError, check_types, unknown
+from advbnn.errors import ArgumentError, check_types, one_of
 
 AVERAGES = ("loss", "probability", "logits")
 
@@ -72,10 +72,8 @@ class Objective:
 
     def __post_init__(self) -> None:
         check_types(self)
-        if self.loss not in LOSSES:
-            raise unknown("loss", self.loss, LOSSES)
-        if self.average not in AVERAGES:
-            raise unknown("average", self.average, AVERAGES)
+        one_of("loss", self.loss, LOSSES)
+        one_of("average", self.average, AVERAGES)
         if self.loss == "nll" and self.average == "probability":
             raise ArgumentError("average='probability' needs a classifier; with loss='nll' use 'loss' or 'logits'")
 

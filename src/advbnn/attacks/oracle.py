@@ -24,7 +24,7 @@ from advbnn.attacks.threat import Threat
 from advbnn.bayes.prediction import are_probabilities, check_same_outputs
 from advbnn.bayes.protocol import EXACT_UP_TO, Member
 from advbnn.errors import ArgumentError, ArgumentTypeError
-from advbnn.randomness import seeded
+from advbnn.randomness import pass_under, seeded
 
 _ROWS = 64
 """Points in a pass if the chunk is smaller."""
@@ -121,8 +121,8 @@ class Oracle:
         shares, networks = [member.weight for member in support], [self._member(member) for member in support]
         if not support:
             # from the current stream, so that a seeded attack stays reproducible
-            seeds = torch.randint(2**62, (count,)).tolist()
-            networks = [functools.partial(self._under, seed) for seed in seeds] if self.random else [self._forward]
+            seeds = torch.randint(2**62, (count,)).tolist() if self.random else [None]
+            networks = [functools.partial(pass_under, seed, self._forward) for seed in seeds]
             shares = [1 / len(networks)] * len(networks)
         order = sorted(range(len(networks)), key=lambda number: -shares[number])
         return [shares[n] for n in order], [functools.partial(self._counted, networks[n]) for n in order]
@@ -283,10 +283,6 @@ class Oracle:
     def _counted(self, network: Network, x: Tensor) -> Tensor:
         self._count(1, None)
         return network(x)
-
-    def _under(self, seed: int, x: Tensor) -> Tensor:
-        with seeded(seed, x.device):
-            return self._forward(x)
 
     def _forward(self, x: Tensor) -> Tensor:
         return self._checked(self._model, x)

@@ -10,7 +10,7 @@ from torch import Tensor
 from advbnn.attacks.base import Attack, BestPoints, like_rows
 from advbnn.attacks.oracle import Oracle
 from advbnn.attacks.threat import Ball, Threat
-from advbnn.errors import ArgumentError, positive_whole, unknown, within
+from advbnn.errors import ArgumentError, one_of, positive_whole, within
 
 SCHEDULES: dict[str, Callable[[float], float]] = {
     "constant": lambda progress: 1.0,
@@ -51,10 +51,8 @@ class PGD(Attack):
         super().__post_init__()
         positive_whole("steps", self.steps)
         positive_whole("restarts", self.restarts)
-        if self.schedule not in SCHEDULES:
-            raise unknown("schedule", self.schedule, SCHEDULES)
-        if self.pick not in PICKS:
-            raise unknown("pick", self.pick, PICKS)
+        one_of("schedule", self.schedule, SCHEDULES)
+        one_of("pick", self.pick, PICKS)
         if self.step_size is not None and self.relative_step_size is not None:
             raise ArgumentError("give step_size (absolute) or relative_step_size (a fraction of eps), not both")
         for name in ("step_size", "relative_step_size"):

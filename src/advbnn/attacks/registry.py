@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from advbnn.errors import ArgumentError, unknown
+from advbnn.errors import ArgumentError, one_of
 from advbnn.names import NORMS
 
 if TYPE_CHECKING:
@@ -67,8 +67,7 @@ ATTACKS = {
 
 def make_attack(name: str, threat: "Threat", model: "nn.Module | None" = None, **settings: Any) -> "Attack | Transfer":
     """The attack of that name in `ATTACKS`, with these settings of its class; only `"mean"` needs the model."""
-    if name not in ATTACKS:
-        raise unknown("attack", name, ATTACKS)
+    one_of("attack", name, ATTACKS)
     entry = ATTACKS[name]
     if threat.norm not in entry.norms:
         norms = " or ".join(map(repr, entry.norms))

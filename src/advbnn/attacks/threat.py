@@ -8,7 +8,7 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-from advbnn.errors import ArgumentError, ArgumentTypeError, shown, unknown, within
+from advbnn.errors import ArgumentError, ArgumentTypeError, one_of, shown, within
 from advbnn.names import NORMS
 
 _ORDERS = {"linf": math.inf, "l2": 2.0, "l1": 1.0}
@@ -32,8 +32,7 @@ class Threat:
     bounds: tuple[float, float] = (0.0, 1.0)
 
     def __post_init__(self) -> None:
-        if self.norm not in NORMS:
-            raise unknown("norm", self.norm, NORMS)
+        one_of("norm", self.norm, NORMS)
         if not _is_number(self.eps):
             remedy = "use float(eps), 8/255 without quotes"
             raise ArgumentTypeError(f"eps must be a number, got {shown(self.eps)}; {remedy}")

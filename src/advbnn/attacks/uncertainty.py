@@ -7,7 +7,7 @@ from torch import Tensor
 
 from advbnn.attacks.losses import Objective
 from advbnn.attacks.pgd import PGD
-from advbnn.errors import ArgumentError, unknown
+from advbnn.errors import ArgumentError, one_of
 
 SCORES = ("entropy", "mutual_information")
 DIRECTIONS = ("lower", "raise")
@@ -68,10 +68,8 @@ class UncertaintyPGD(PGD):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.score not in SCORES:
-            raise unknown("score", self.score, SCORES)
-        if self.direction not in DIRECTIONS:
-            raise unknown("direction", self.direction, DIRECTIONS)
+        one_of("score", self.score, SCORES)
+        one_of("direction", self.direction, DIRECTIONS)
         if self.score == "mutual_information" and self.eot < 2:
             raise ArgumentError("score='mutual_information' compares weight samples; use eot of 2 or more, such as 10")
 

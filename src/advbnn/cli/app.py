@@ -27,22 +27,8 @@ from advbnn.machine.caches import keep_bytecode
 from advbnn.machine.memory import reuse_memory
 
 app = typer.Typer(name="advbnn", cls=Group, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
-_COMMANDS = (
-    train,
-    evaluate,
-    audit,
-    compare,
-    curve,
-    transfer,
-    uncertainty,
-    predict,
-    play,
-    report,
-    table,
-    tables,
-    reproduce,
-)
-for command in _COMMANDS:
+_MEASURE = (evaluate, audit, compare, curve, transfer, uncertainty, predict, play)
+for command in (train, *_MEASURE, report, table, tables, reproduce):
     app.command(cls=Command)(grouped(command))
 
 data = typer.Typer(no_args_is_help=True, help="Download datasets from their publishers.")

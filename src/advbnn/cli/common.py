@@ -60,9 +60,7 @@ class Opened:
 
 
 @contextmanager
-def open_run(
-    subject: Subject, how: Measurement, **further: Any
-) -> Iterator[tuple[Opened, Examples, dict[str, Any], bool]]:
+def open_run(subject: Subject, how: Measurement) -> Iterator[tuple[Opened, Examples, dict[str, Any], bool]]:
     """A network to be evaluated on its first `limit` test images; errors become one line.
 
     Yields:
@@ -71,8 +69,7 @@ def open_run(
     subject.check()
     with evaluation_processes(how.device) as (world, place):
         opened = open_subject(subject, place, world.leads)
-        test = opened.splits.test
-        yield opened, test, {**evaluation_options(subject, opened, how), **further}, world.leads
+        yield opened, opened.splits.test, evaluation_options(subject, opened, how), world.leads
 
 
 def evaluation_options(subject: Subject, opened: Opened, how: Measurement) -> dict[str, Any]:
@@ -187,7 +184,7 @@ def show(records: Sequence[Record], chance: float | None = None) -> None:
     columns = {
         "model": [record.model.label for record in records],
         "attack": [record.name for record in records],
-        "radius": ["" if r.threat is None else f"{r.threat.norm} {r.threat.eps:.4g}" for r in records],
+        "radius": [record.ball_title for record in records],
         "varied": ["" if record.at is None else f"{record.curve} {record.at:g}" for record in records],
         "accuracy": [f"{record.accuracy:.2%}" for record in records],
         "95 % interval": [_range(*record.interval) for record in records],

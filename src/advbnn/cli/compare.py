@@ -1,7 +1,7 @@
 """advbnn compare: two models on the same images, with a paired interval."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -46,8 +46,7 @@ def compare(
 
     sides = _sides(subjects)
     names = attack or ["clean", "pgd"]
-    refuse_impossible([name for name in names if name != "clean"], **asdict(effort))
-    options.refuse_larger_than_images(effort.norm, eps or ())
+    refuse_impossible(names, effort, eps or ())
     with evaluation_processes(how.device) as (world, place):
         found = [] if attack else compare_records(*(_stored(side, how) for side in sides))
         if not found:
@@ -105,11 +104,9 @@ def _measured(
     # both at the same radii: those of the model that has one
     known = [one for one in opened if one.threat is not None] or opened
     radii = eps or ([known[0].radius(effort.norm)] if {*names} - {CLEAN} else [])
-    options = [evaluation_options(subject, one, how) for subject, one in zip(subjects, opened, strict=True)]
-    return [
-        measured(one.model, Evaluation(one.model, test, **given), names, radii, effort)
-        for one, given in zip(opened, options, strict=True)
-    ]
+    pairs = zip(opened, subjects, strict=True)
+    evaluations = [Evaluation(one.model, test, **evaluation_options(subject, one, how)) for one, subject in pairs]
+    return [measured(evaluation, names, radii, effort) for evaluation in evaluations]
 
 
 def _show(found: "Sequence[Comparison]", format: str) -> None:
@@ -130,5 +127,4 @@ def _show(found: "Sequence[Comparison]", format: str) -> None:
         columns=["measurement", first, second, "difference", "images"],
         rows=rows,
     )
-    made = {"markdown": table.markdown, "csv": table.csv, "latex": table.latex}
-    typer.echo(made[format]() if format in made else "\n".join(map(str, found)))
+    typer.echo("\n".join(map(str, found)) if format == "text" else getattr(table, format)())

@@ -1,6 +1,5 @@
 """advbnn curve: the accuracy of a network as a function of one quantity."""
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -26,7 +25,6 @@ def curve(
     how: Measurement,
 ) -> None:
     """Measure the accuracy over the radius, the size of the ensemble, or the attack's steps or EOT samples."""
-    from advbnn.attacks.threat import Threat
     from advbnn.cli.attacks import make_attack, refuse_impossible, title
     from advbnn.cli.common import open_run, show
     from advbnn.evaluation import curves
@@ -41,16 +39,13 @@ def curve(
     if attack == CLEAN and over != "ensemble":
         raise typer.BadParameter(f"a curve over {over} needs an attack, got 'clean'", param_hint="'--attack'")
     counts = [] if over == "radius" else [options.whole(f"{value:.17g}", "'--at'") for value in at or ()]
-    refuse_impossible([] if attack == CLEAN else [attack], **asdict(effort))
-    norm = effort.norm
-    options.refuse_larger_than_images(norm, [] if eps is None else [eps])
-    options.refuse_larger_than_images(norm, at or () if over == "radius" else (), "--at")
+    refuse_impossible([attack], effort, [] if eps is None else [eps])
+    options.refuse_larger_than_images(effort.norm, at or () if over == "radius" else (), "--at")
     with open_run(subject, how) as (opened, test, shared, leads):
         # a curve over radii replaces the radius of the attack
         any_radius = over == "radius" or attack == CLEAN
-        radius = eps if eps is not None else 1.0 if any_radius else opened.radius(norm)
-        threat = Threat(norm, radius)
-        chosen = None if attack == CLEAN else make_attack(attack, opened.model, threat, effort.steps, effort.eot)
+        radius = eps if eps is not None else 1.0 if any_radius else opened.radius(effort.norm)
+        chosen = None if attack == CLEAN else make_attack(attack, opened.model, effort, radius)
         shared["name"] = attack if chosen is None or over in ("steps", "eot") else title(attack, chosen)
         if over == "ensemble":
             del shared["samples"]

@@ -1,6 +1,5 @@
 """advbnn evaluate: the accuracy of a network under attack."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -34,17 +33,15 @@ def evaluate(
     from advbnn.evaluation.points import Points
 
     names = attack or ([CLEAN] if points else [CLEAN, "paper"])
-    attacking = [name for name in names if name != CLEAN]
-    refuse_impossible(attacking, **asdict(effort))
-    options.refuse_larger_than_images(effort.norm, eps or ())
+    refuse_impossible(names, effort, eps or ())
     with open_run(subject, how) as (opened, test, shared, leads):
         given = [Points.load(file) for file in points or ()]
         for one in given:
             if one.threat is None and not eps:
                 raise ArgumentError(f"{one.name} does not say for which radius its points were made; give --eps")
-        radii = eps or ([opened.radius(effort.norm)] if attacking else [])
+        radii = eps or ([opened.radius(effort.norm)] if {*names} - {CLEAN} else [])
         evaluation = Evaluation(opened.model, test, **shared)
-        records = measured(opened.model, evaluation, names, radii, effort)
+        records = measured(evaluation, names, radii, effort)
         for one in given:
             for threat in [Threat(effort.norm, radius) for radius in eps or ()] or filter(None, [one.threat]):
                 for name, stored in one.on(test, threat).items():

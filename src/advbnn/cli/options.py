@@ -12,8 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from advbnn.attacks import registry
-from advbnn.errors import MOST, ArgumentError, positive_whole, shown, unknown
-from advbnn.files import check_name
+from advbnn.errors import MOST, positive_whole, shown, unknown
 from advbnn.names import ENGINES, NORMS, PRECISIONS, RULES
 
 ATTACKS = tuple(registry.ATTACKS)
@@ -61,8 +60,6 @@ def refuse_larger_than_images(norm: str, radii: Sequence[float], option: str = "
 
 def file_to_write(path: Path | None) -> Path | None:
     """Refuses a file that cannot be written. An existing file passes: its records may be complete."""
-    if path is not None:
-        _refuse_other_names(path)
     if path is not None and not os.path.isfile(path):
         if os.path.isdir(path):
             raise typer.BadParameter(f"{path} is a folder; give --out a file, such as {path / 'records.json'}")
@@ -84,19 +81,11 @@ def points_to_write(path: Path | None) -> Path | None:
 def folder_to_write(path: Path | None) -> Path | None:
     """Refuses a folder that cannot be written; it need not exist."""
     if path is not None:
-        _refuse_other_names(path)
         if os.path.lexists(path) and not os.path.isdir(path):
             what = "a file" if os.path.exists(path) else "a broken link"
             raise typer.BadParameter(f"{path} is {what}; give --out a folder, which need not exist")
         _refuse_unwritable(path, path)
     return path
-
-
-def _refuse_other_names(path: Path) -> None:
-    try:
-        check_name(path, "--out")
-    except ArgumentError as error:
-        raise typer.BadParameter(str(error)) from None
 
 
 def _refuse_unwritable(path: Path, folder: Path) -> None:

@@ -1,6 +1,5 @@
 """advbnn transfer: attacks made on one network and tested on another, for all pairs."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -23,13 +22,11 @@ def transfer(
     """Measure how well attacks on each network transfer to the others: accuracies and affinity for all pairs."""
     from rich.table import Table
 
-    from advbnn.attacks.threat import Threat
     from advbnn.cli.attacks import make_attack, refuse_impossible
     from advbnn.cli.common import command_line, console, evaluation_processes, first_rows, open_all, show
     from advbnn.evaluation.transfer import affinity, transfer_matrix
 
-    refuse_impossible([attack], **asdict(effort))
-    options.refuse_larger_than_images(effort.norm, [eps])
+    refuse_impossible([attack], effort, [eps])
     if attack == "mean":
         problem = "mean attacks the mean network of one run; use advbnn evaluate RUN"
         raise typer.BadParameter(problem, param_hint="'--attack'")
@@ -37,11 +34,10 @@ def transfer(
     out = how.out or options.file_to_write(Path("transfer.json"))
     with evaluation_processes(how.device) as (world, place):
         opened, test = open_all(chosen, place, world.leads)
-        first = opened[0].model
         records = transfer_matrix(
             {one.label: one.model for one in opened},
             test,
-            make_attack(attack, first, Threat(effort.norm, eps), effort.steps, effort.eot),
+            make_attack(attack, opened[0].model, effort, eps),
             rows=first_rows(test, how.limit),
             out=out,
             progress=True,

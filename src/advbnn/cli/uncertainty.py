@@ -1,6 +1,5 @@
 """advbnn uncertainty: calibration, selective prediction and detection of adversarial examples."""
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -36,15 +35,13 @@ def uncertainty(
 
     Records that are in the file already are not computed again; `advbnn report` shows them.
     """
-    from advbnn.attacks.threat import Threat
     from advbnn.cli.attacks import make_attack, refuse_impossible, title
     from advbnn.cli.common import open_run
     from advbnn.data import NAMES, check_source, load
     from advbnn.evaluation import uncertainty as measure
 
     names = attack or list(ATTACKS)
-    refuse_impossible(names, **asdict(effort))
-    options.refuse_larger_than_images(effort.norm, eps or ())
+    refuse_impossible(names, effort, eps or ())
     for source in foreign or ():
         check_source(source, "foreign")
     with open_run(subject, how) as (opened, test, shared, leads):
@@ -53,8 +50,7 @@ def uncertainty(
         measure.check_foreign(test, others)
         chosen = []
         for radius in eps or [opened.radius(effort.norm)]:
-            threat = Threat(effort.norm, radius)
-            made = ((name, make_attack(name, opened.model, threat, effort.steps, effort.eot)) for name in names)
+            made = ((name, make_attack(name, opened.model, effort, radius)) for name in names)
             chosen.append({title(name, one): one for name, one in made})
         records = measure.uncertainty(opened.model, test, **shared)
         for attacks in chosen:

@@ -172,7 +172,7 @@ def from_tensors(
             raise ArgumentError(f"{name}: classes={classes!r} with floating-point targets; use targets.long()")
         return TensorSet(inputs.float() / 255 if inputs.dtype == torch.uint8 else inputs, targets, (), name)
     labels = targets.long()
-    names = _class_names(name, labels, classes)
+    names = class_names(name, labels, classes)
     if inputs.dtype == torch.uint8:
         return ImageSet(inputs, labels, names, name)
     check_pixels(name, inputs)
@@ -188,8 +188,13 @@ def check_pixels(name: str, inputs: Tensor) -> None:
         )
 
 
-def row_numbers(indices: Sequence[int] | Tensor, total: int, argument: str = "indices") -> Tensor:
-    """The indices, or the True rows of a mask, as int64 on the CPU; an error if one is not a row of `total`."""
+def row_numbers(indices: Sequence[int] | Tensor | None, total: int, argument: str = "indices") -> Tensor:
+    """The indices, or the True rows of a mask, as int64 on the CPU; an error if one is not a row of `total`.
+
+    All rows if there are no indices.
+    """
+    if indices is None:
+        return torch.arange(total)
     try:
         rows = torch.as_tensor(indices).cpu()
     except (TypeError, ValueError, RuntimeError):
@@ -209,9 +214,10 @@ def row_numbers(indices: Sequence[int] | Tensor, total: int, argument: str = "in
     return rows
 
 
-def _class_names(name: str, labels: Tensor, classes: Sequence[str] | int | None) -> tuple[str, ...]:
+def class_names(name: str, labels: Tensor, classes: Sequence[str] | int | None) -> tuple[str, ...]:
+    """The names of classes, of which only the number may be given; by default up to the largest label."""
     if isinstance(classes, Iterable) and getattr(classes, "ndim", None) != 0:  # a tensor of no dimension is a number
-        return tuple(classes)
+        return tuple(map(str, classes))
     if classes is None:
         count = int(labels.max()) + 1 if labels.numel() else 0
     else:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from advbnn.data.augment import to_float
-from advbnn.data.imageset import Examples, check_pixels
+from advbnn.data.imageset import Examples, check_pixels, class_names
 from advbnn.errors import ArgumentError, ArgumentTypeError, DataError
 from advbnn.randomness import derive_seed, seeded_globally
 
@@ -87,7 +87,9 @@ def stream(
     inputs, targets = _pair(first, name, 0)
     names: tuple[str, ...] = ()
     if not targets.is_floating_point():
-        names = _class_names(dataset, targets, classes)
+        while classes is None and dataset is not None:  # a Subset has the classes of its dataset
+            classes, dataset = getattr(dataset, "classes", None), getattr(dataset, "dataset", None)
+        names = class_names(name, targets, classes)
         check_pixels(name, inputs)
     return Stream(loader, inputs, targets, names, name, sizes, examples)
 
@@ -143,15 +145,6 @@ def _pair(batch: Any, name: str, number: int) -> tuple[Tensor, Tensor]:
     if not len(inputs) or len(inputs) != len(targets):
         raise DataError(f"{name}: {_PAIRS}, got {len(inputs)} and {len(targets)} examples in batch {number}")
     return to_float(inputs), targets if targets.is_floating_point() else targets.long()
-
-
-def _class_names(dataset: Any, targets: Tensor, classes: Sequence[str] | int | None) -> tuple[str, ...]:
-    found = classes
-    while found is None and dataset is not None:  # a Subset has the classes of its dataset
-        found, dataset = getattr(dataset, "classes", None), getattr(dataset, "dataset", None)
-    if found is None:
-        found = int(targets.max()) + 1
-    return tuple(map(str, range(found) if isinstance(found, int) else found))
 
 
 def _counted(loader: Iterable[Any], name: str) -> tuple[tuple[int, ...], int]:

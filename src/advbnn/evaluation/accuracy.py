@@ -27,7 +27,7 @@ from advbnn.attacks.transfer import Transfer
 from advbnn.bayes.prediction import Prediction, predict, prediction_of, sampled_log_probs
 from advbnn.bayes.protocol import EXACT_UP_TO, members
 from advbnn.data.augment import to_float
-from advbnn.data.imageset import Examples
+from advbnn.data.imageset import Examples, row_numbers
 from advbnn.display.progress import listening
 from advbnn.errors import MOST_EXAMPLES, ArgumentError, one_of, positive_whole, shown, unknown
 from advbnn.evaluation.attackable import accelerated
@@ -159,11 +159,9 @@ class Evaluation:
         """Whether the classifier is the exact mean over the members of the network; see `predict`."""
         if not self._may_be_exact or not members(self.model, at_most=EXACT_UP_TO):
             return False
-        stored, labels = next(iter(self.data.gather([torch.arange(1)])))
-        x, _ = self.prepared(to_float(stored), labels)
         with self.explain_input_errors():
             # a member may be random itself, which only a pass shows
-            return predict(self.model, x).exact
+            return predict(self.model, self.first(1)[0]).exact
 
     def few_threads(self) -> AbstractContextManager[None]:
         """Within the block, passes on a CPU use as many threads as a batch can occupy; see `advbnn.machine.threads`."""
@@ -209,7 +207,6 @@ class Evaluation:
         """The accuracy under one attack; `fields` go into its record."""
 
         def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
-            x, y = self.prepared(x, y)
             correct = [self.classify(self.craft(attack, x, y, seed, batch), seed).label == y for seed in self.seed_list]
             return {"correct": torch.stack(correct, 1)[:, None]}
 
@@ -262,6 +259,11 @@ class Evaluation:
         """A batch on the device of the model, with inputs of its dtype."""
         return x.to(self.device, dtype_of(self.model)), y.to(self.device)
 
+    def first(self, count: int) -> tuple[Tensor, Tensor]:
+        """The first of the images, prepared, and their labels."""
+        stored, labels = next(iter(self.data.gather([row_numbers(self.rows, len(self.data))[:count]])))
+        return self.prepared(to_float(stored), labels)
+
     def explain_input_errors(self) -> AbstractContextManager[None]:
         """Within the block, images that do not fit the model raise an error about the data."""
         shape = (min(len(self.data), self.batch_size), *self.data.shape)
@@ -270,8 +272,8 @@ class Evaluation:
     def measure(self, plans: Sequence[Plan], work: Work, details: Details | None = None, keeps: str = "") -> Records:
         """The records of plans that are measured together.
 
-        `work` computes tensors with one row per example, batch by batch. One of them, `correct`, bool, [examples,
-        plans, seeds] or [examples, plans, seeds, ensembles], becomes the accuracies; without it the records have none.
+        `work` computes tensors with one row per example, batch by `prepared` batch. One of them, `correct`, bool,
+        [examples, plans, seeds] or [examples, plans, seeds, ensembles], becomes the accuracies, if it is there.
         `details` makes the further results of each plan from all tensors. `keeps` names tensors that are kept beside
         the results, so that batches of unfinished work without these are not used.
         """
@@ -282,14 +284,11 @@ class Evaluation:
 
     def _measure(self, plans: Sequence[Plan], work: Work, details: Details | None, keeps: str) -> Records:
         versions = versions_on(self.device)
-        store = (
-            None
-            if self.out is None
-            else store_of(Path(self.out), plans, {**versions, "keeps": keeps} if keeps else versions)
-        )
+        circumstances = {**versions, "keeps": keeps} if keeps else versions
+        store = None if self.out is None else store_of(Path(self.out), plans, circumstances)
         with self.explain_input_errors():
             results, seconds = batchwise(
-                work,
+                lambda x, y, batch: work(*self.prepared(x, y), batch),
                 self.data,
                 batch_size=self.batch_size,
                 rows=self.rows,

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from advbnn.data.augment import to_float
@@ -93,8 +93,7 @@ def batchwise(
             read when the work is started again.
         description: shown with the progress and the time left; nothing is shown when None.
     """
-    chosen = torch.arange(len(data)) if rows is None else row_numbers(rows, len(data))
-    batches = list(chosen.split(batch_size))
+    batches = list(row_numbers(rows, len(data)).split(batch_size))
     team = world()
     own = range(team.rank, len(batches), team.size)
     parts = {number: part for number in own if (part := _read(_file(store, number))) is not None}
@@ -138,8 +137,7 @@ def _read(file: Path | None) -> dict[str, Tensor] | None:
     if file is None or not file.exists():
         return None
     try:
-        with safe_open(file, "pt") as kept:
-            return {name: kept.get_tensor(name) for name in kept.keys()}  # noqa: SIM118 (not a dict)
+        return load_file(file)
     except SafetensorError:
         return None  # a damaged file is computed again
 

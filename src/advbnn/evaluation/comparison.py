@@ -98,6 +98,6 @@ def _attack(record: Record) -> object:
 
 def _title(record: Record) -> str:
     name = f"worst case ({record.name})" if record.kind == "worst_case" else record.name
-    ball = "" if record.threat is None else f" at {record.threat.norm} {record.threat.eps:.4g}"
+    ball = f" at {record.ball_title}" if record.threat else ""
     place = "" if record.at is None or record.curve == "radius" else f", {record.curve} {record.at:g}"
     return name + ball + place

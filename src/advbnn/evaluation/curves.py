@@ -89,7 +89,6 @@ def ensemble_curve(
     plans = [evaluation.planned(title, attack, samples=size, curve="ensemble", at=float(size)) for size in sizes]
 
     def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
-        x, y = evaluation.prepared(x, y)
         correct = []
         for seed in evaluation.seed_list:
             x_adv = evaluation.craft(attack, x, y, seed, batch)

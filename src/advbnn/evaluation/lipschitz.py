@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Unpack
 
 import torch
@@ -15,7 +16,7 @@ from advbnn.bayes.prediction import passes_needed
 from advbnn.data.imageset import Examples
 from advbnn.data.splits import Splits
 from advbnn.evaluation.accuracy import Evaluation, Options, Perturbation
-from advbnn.evaluation.batchwise import Batch, Work
+from advbnn.evaluation.batchwise import Batch
 from advbnn.evaluation.records import Records, Spread
 from advbnn.modules import evaluating, without_parameter_gradients
 from advbnn.randomness import scoring_seed, seeded
@@ -68,28 +69,20 @@ def lipschitz_records(
     for name, examples in data.items():
         evaluation = Evaluation(model, examples, **options)
         plan = evaluation.planned(name, attack, kind="lipschitz")
-        records += evaluation.measure(
-            [plan], _work(evaluation, attack), lambda results: [{n: _mean_and_errors(v) for n, v in results.items()}]
-        )
+        records += evaluation.measure([plan], partial(_work, evaluation, attack), _summary)
     return records
 
 
-def _work(evaluation: Evaluation, attack: Perturbation) -> Work:
-    model, samples = evaluation.fast, evaluation.samples
-
-    def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
-        x, y = evaluation.prepared(x, y)
-        of_seeds = []
-        for seed in evaluation.seed_list:
-            x_adv, weights_seed = evaluation.craft(attack, x, y, seed, batch), scoring_seed(seed)
-            first_order, per_sample = _slopes(model, x, y, attack.threat, samples, weights_seed)
-            loss = _losses(model, x, y, samples, weights_seed)
-            increase = _losses(model, x_adv, y, samples, weights_seed) - loss
-            of_seeds.append((first_order, per_sample, loss, increase))
-        names = ("first_order", "per_sample", "loss", "increase")
-        return {name: torch.stack(found, 1) for name, found in zip(names, zip(*of_seeds, strict=True), strict=True)}
-
-    return work
+def _work(evaluation: Evaluation, attack: Perturbation, x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
+    model, samples, of_seeds = evaluation.fast, evaluation.samples, []
+    for seed in evaluation.seed_list:
+        x_adv, weights_seed = evaluation.craft(attack, x, y, seed, batch), scoring_seed(seed)
+        first_order, per_sample = _slopes(model, x, y, attack.threat, samples, weights_seed)
+        loss = _losses(model, x, y, samples, weights_seed)
+        increase = _losses(model, x_adv, y, samples, weights_seed) - loss
+        of_seeds.append((first_order, per_sample, loss, increase))
+    names = ("first_order", "per_sample", "loss", "increase")
+    return {name: torch.stack(found, 1) for name, found in zip(names, zip(*of_seeds, strict=True), strict=True)}
 
 
 def _slopes(
@@ -118,6 +111,10 @@ def _losses(model: nn.Module, x: Tensor, y: Tensor, samples: int, seed: int | No
     with evaluating(model), seeded(seed, x.device):
         passes = passes_needed(model, x, samples)
         return torch.stack([cross_entropy(model(x), y) for _ in range(passes)], 1).expand(-1, samples)
+
+
+def _summary(results: Mapping[str, Tensor]) -> list[dict[str, Any]]:
+    return [{name: _mean_and_errors(values) for name, values in results.items()}]
 
 
 def _mean_and_errors(values: Tensor) -> dict[str, float]:

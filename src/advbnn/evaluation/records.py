@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import math
 import re
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
+from advbnn.attacks.identity import json_value
 from advbnn.attacks.threat import Threat
 from advbnn.display import notebook
 from advbnn.errors import ArgumentError, FileError, one_of
@@ -88,6 +88,16 @@ class Plan:
         return self.data.n
 
     @property
+    def radius(self) -> float:
+        """The radius of the threat; 0 without one."""
+        return 0.0 if self.threat is None else self.threat.eps
+
+    @property
+    def ball_title(self) -> str:
+        """`"linf 0.035"`: norm and radius of the threat; empty without one."""
+        return "" if self.threat is None else f"{self.threat.norm} {self.threat.eps:.4g}"
+
+    @property
     def key(self) -> tuple[Any, ...]:
         """Identifies a record in a collection: label, kind, name, norm and radius, and position on a curve."""
         ball = None if self.threat is None else (self.threat.norm, self.threat.eps)
@@ -96,7 +106,7 @@ class Plan:
     @property
     def title(self) -> str:
         """The key in words."""
-        ball = "" if self.threat is None else f" ({self.threat.norm} {self.threat.eps:.4g})"
+        ball = f" ({self.ball_title})" if self.ball_title else ""
         place = f" at {self.curve} {self.at:g}" if self.curve and self.at is not None else ""
         return f"'{self.name}'{ball}{place} of {self.model.label}"
 
@@ -259,7 +269,7 @@ class Records(Sequence[Record]):
             (
                 r.model.label,
                 f"{r.name} ({r.kind})" if r.kind == "worst_case" else r.name,
-                "" if r.threat is None else f"{r.threat.norm} {r.threat.eps:.4g}",
+                r.ball_title,
                 r._result,
                 f"{r.n:,} of {r.data.name}",
                 f"all {r.samples} members" if r.exact else r.samples,
@@ -350,11 +360,7 @@ def check_same_settings(old: Plan | None, new: Plan, place: str, remedy: str = _
     differing = [name for name in dict.fromkeys([*before, *now]) if before.get(name) != now.get(name)]
     if not differing:
         return
-    listed = ", ".join(
-        f"{name} was {_shown(before[name]) if name in before else 'not set'} and is now "
-        f"{_shown(now[name]) if name in now else 'not set'}"
-        for name in differing
-    )
+    listed = ", ".join(f"{name} was {_shown(before, name)} and is now {_shown(now, name)}" for name in differing)
     what = f"{place} holds a finished record {new.title} that was made with other settings: {listed}"
     if differing == ["model.sha256"]:
         what = f"{place} holds a finished record {new.title} with other weights ({listed}): the network was trained "
@@ -362,8 +368,11 @@ def check_same_settings(old: Plan | None, new: Plan, place: str, remedy: str = _
     raise ArgumentError(f"{what}. {remedy}")
 
 
-def _shown(value: Any) -> str:
+def _shown(settings: Mapping[str, Any], name: str) -> str:
     """A setting in a message; of a SHA-256 the first eight digits."""
+    value = settings.get(name)
+    if name not in settings:
+        return "not set"
     return repr(value[:8]) if isinstance(value, str) and _SHA256.fullmatch(value) else repr(value)
 
 
@@ -377,13 +386,7 @@ def _json(value: Any) -> Any:
     if isinstance(value, ModelIdentity | DataIdentity | Threat):
         # a field that came later, empty in all earlier records
         value = {name: inner for name, inner in asdict(value).items() if name != "source" or inner}
-    if isinstance(value, Mapping):
-        return {name: _json(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_json(inner) for inner in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)  # JSON has no infinity
-    return value
+    return json_value(value)
 
 
 def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -47,7 +47,6 @@ def rescore(
     count = 1 if evaluation.exact else ensembles
 
     def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
-        x, y = evaluation.prepared(x, y)
         candidates = [x, *(attack(model, x, y) for attack in attacks)]
         by_seed = []
         for seed in evaluation.seed_list:

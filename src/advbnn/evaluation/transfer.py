@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Unpack
 
 import torch
@@ -11,7 +12,7 @@ from advbnn.attacks.transfer import Transfer
 from advbnn.data.imageset import Examples
 from advbnn.errors import ArgumentError
 from advbnn.evaluation.accuracy import CLEAN, Evaluation, Options, Perturbation
-from advbnn.evaluation.batchwise import Batch, Work
+from advbnn.evaluation.batchwise import Batch
 from advbnn.evaluation.records import Record, Records
 
 
@@ -38,7 +39,7 @@ def transfer_matrix(
             replace(target.planned(f"from {name}", attack), kind="transfer", source=source.plan.model)
             for target in evaluations.values()
         ]
-        records += source.measure(plans, _work(source, list(evaluations.values()), attack))
+        records += source.measure(plans, partial(_work, source, list(evaluations.values()), attack))
     return records
 
 
@@ -71,19 +72,16 @@ def affinity(records: Records) -> dict[str, dict[str, float | None]]:
     return {source: {target: rho(source, target) for target in names} for source in sources}
 
 
-def _work(source: Evaluation, targets: Sequence[Evaluation], attack: Perturbation) -> Work:
+def _work(
+    source: Evaluation, targets: Sequence[Evaluation], attack: Perturbation, x: Tensor, y: Tensor, batch: Batch
+) -> dict[str, Tensor]:
     """Attacks the source and evaluates every target."""
-
-    def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
-        x, y = source.prepared(x, y)
-        correct = []
-        for seed in source.seed_list:
-            x_adv = source.craft(attack, x, y, seed, batch)
-            labels = [target.classify(target.prepared(x_adv, y)[0], seed).label.cpu() for target in targets]
-            correct.append(torch.stack(labels, 1) == y.cpu()[:, None])
-        return {"correct": torch.stack(correct, 2)}
-
-    return work
+    correct = []
+    for seed in source.seed_list:
+        x_adv = source.craft(attack, x, y, seed, batch)
+        labels = [target.classify(target.prepared(x_adv, y)[0], seed).label.cpu() for target in targets]
+        correct.append(torch.stack(labels, 1) == y.cpu()[:, None])
+    return {"correct": torch.stack(correct, 2)}
 
 
 def _check_comparable(records: list[Record], fields: tuple[str, ...]) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Unpack
 
 import torch
@@ -13,7 +14,7 @@ from advbnn.errors import ArgumentError
 from advbnn.evaluation import metrics
 from advbnn.evaluation.abstention import threshold
 from advbnn.evaluation.accuracy import Attacks, Evaluation, Options, Perturbation, by_name
-from advbnn.evaluation.batchwise import Batch, Work, batchwise
+from advbnn.evaluation.batchwise import Batch, batchwise
 from advbnn.evaluation.identity import DataIdentity
 from advbnn.evaluation.records import Records, Spread
 
@@ -42,7 +43,7 @@ def uncertainty(model: nn.Module, data: Examples, attacks: Attacks = None, **opt
     for name, attack in by_name(attacks).items():
         kinds = ("uncertainty",) if attack is None else ("uncertainty", "detection")
         plans = [evaluation.planned(name, attack, kind=kind) for kind in kinds]
-        records += evaluation.measure(plans, _work(evaluation, attack, len(plans)), _summary)
+        records += evaluation.measure(plans, partial(_work, evaluation, attack, len(plans)), _summary)
     return records
 
 
@@ -64,14 +65,17 @@ def ood_detection(
     for name, others in foreign.items():
         plan = evaluation.planned(name, attack, kind="detection", against=DataIdentity.of(others))
 
+        def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
+            return _work(evaluation, attack, 1, *evaluation.prepared(x, y), batch)
+
         def summary(results: Mapping[str, Tensor], others: Examples = others) -> Sequence[Mapping[str, Any]]:
-            found = batchwise(_work(evaluation, attack, 1), others, batch_size=evaluation.batch_size).tensors["scores"]
+            found = batchwise(work, others, batch_size=evaluation.batch_size).tensors["scores"]
             nowhere = torch.zeros_like(found[:, 0], dtype=torch.bool)  # is an answer right
             clean = results["scores"][:, 0], results["correct"][:, 0]
             abstention = [_abstention(share, *clean, found[:, 0], nowhere) for share in ABSTENTION]
             return [{"auroc": _aurocs(results["scores"], found), "abstention": abstention}]
 
-        records += evaluation.measure([plan], _work(evaluation, None, 1), summary)
+        records += evaluation.measure([plan], partial(_work, evaluation, None, 1), summary)
     return records
 
 
@@ -89,23 +93,20 @@ def scores_of(prediction: Prediction) -> Tensor:
     return torch.stack([*entropies, 1 - prediction.probs.amax(1)], 1)
 
 
-def _work(evaluation: Evaluation, attack: Perturbation | None, plans: int) -> Work:
+def _work(
+    evaluation: Evaluation, attack: Perturbation | None, plans: int, x: Tensor, y: Tensor, batch: Batch
+) -> dict[str, Tensor]:
     """Per batch: `labels` [n], `correct` [n, plans, seeds], `probs`, `scores`, `clean` ... [n, ., seeds]."""
-
-    def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
-        x, y = evaluation.prepared(x, y)
-        of_seeds = []
-        for seed in evaluation.seed_list:
-            prediction = evaluation.classify(evaluation.craft(attack, x, y, seed, batch), seed)
-            correct = (prediction.label == y)[:, None].expand(-1, plans)
-            values = {"correct": correct, "probs": prediction.probs, "scores": scores_of(prediction)}
-            if attack is not None:
-                unperturbed = evaluation.classify(x, seed)
-                values |= {"clean": scores_of(unperturbed), "clean_correct": unperturbed.label == y}
-            of_seeds.append(values)
-        return {"labels": y, **{name: torch.stack([v[name] for v in of_seeds], -1) for name in of_seeds[0]}}
-
-    return work
+    of_seeds = []
+    for seed in evaluation.seed_list:
+        prediction = evaluation.classify(evaluation.craft(attack, x, y, seed, batch), seed)
+        correct = (prediction.label == y)[:, None].expand(-1, plans)
+        values = {"correct": correct, "probs": prediction.probs, "scores": scores_of(prediction)}
+        if attack is not None:
+            unperturbed = evaluation.classify(x, seed)
+            values |= {"clean": scores_of(unperturbed), "clean_correct": unperturbed.label == y}
+        of_seeds.append(values)
+    return {"labels": y, **{name: torch.stack([v[name] for v in of_seeds], -1) for name in of_seeds[0]}}
 
 
 def _summary(results: Mapping[str, Tensor]) -> Sequence[Mapping[str, Any]]:

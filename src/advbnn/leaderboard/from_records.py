@@ -20,7 +20,7 @@ from advbnn.files import read_text
 from advbnn.leaderboard import entry as board
 from advbnn.leaderboard.schema import read
 from advbnn.report.audited import clean_in, worst_cases
-from advbnn.report.select import ball, radius
+from advbnn.report.select import ball
 from advbnn.training.provenance import git_state
 
 PROTOCOL, FIXED, MEAN, EOT = "protocol", "fixed randomness", " (mean weights)", "eot"
@@ -201,9 +201,9 @@ def software() -> str:
 def audit_in(records: Records, label: str | None, eps: float | None, what: str = "records") -> Record:
     """The only audit, of a model and at a radius if they are given; `what` names the records in messages."""
     audits = [record for record in worst_cases(records) if label in (None, record.model.label)]
-    found = [record for record in audits if eps is None or abs(radius(record) - eps) < 1e-6]
+    found = [record for record in audits if eps is None or abs(record.radius - eps) < 1e-6]
     if len(found) != 1:
-        listed = ", ".join(f"{record.model.label} at {radius(record):.4g}" for record in found) or "none"
+        listed = ", ".join(f"{record.model.label} at {record.radius:.4g}" for record in found) or "none"
         raise ArgumentError(f"{what} must hold one audit, found: {listed}; run advbnn audit, or give label and eps")
     return found[0]
 

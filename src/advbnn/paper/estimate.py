@@ -1,8 +1,5 @@
 """Estimates how long a reproduction takes: times a few steps of every kind on this machine and multiplies."""
 
-import time
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +10,7 @@ from advbnn.data import Splits, to_float
 from advbnn.fast.acceleration import accelerate
 from advbnn.machine.processes import World
 from advbnn.machine.threads import few_threads
+from advbnn.machine.timing import seconds_of
 from advbnn.paper.experiment import Run
 from advbnn.paper.measurement import Budget, Cost
 from advbnn.paper.plan import Plan
@@ -22,7 +20,6 @@ from advbnn.training.state import TrainingState
 
 _BATCH = 250
 _STEPS_TIMED = 3
-_LONG_CALL = 2.0  # seconds; a single call of this length is precise enough
 
 
 def estimated_seconds(plan: Plan, splits: Splits[Any], device: str) -> dict[str, float]:
@@ -45,8 +42,8 @@ def _cost(run: Run, model: nn.Module, protocol: Protocol, splits: Splits[Any], d
     attack = protocol.authors_attack(protocol.table_radii[0], steps=2)
     fast = accelerate(model.eval(), run.config.engine)
     with few_threads(model, splits.test.shape, len(x)):
-        gradient = _seconds(lambda: attack(fast, x, y, seed=0), device) / (2 * len(x))
-        forward = _seconds(lambda: predict(fast, x, samples=2, seed=0), device) / (2 * len(x))
+        gradient = seconds_of(lambda: attack(fast, x, y, seed=0), x.device) / (2 * len(x))
+        forward = seconds_of(lambda: predict(fast, x, samples=2, seed=0), x.device) / (2 * len(x))
     return Cost(gradient=gradient, forward=forward)
 
 
@@ -59,32 +56,10 @@ def _step_seconds(plan: Plan, run: Run, model: nn.Module, splits: Splits[Any], d
     model.train()
     x, y = next(training.rest_of_epoch())
     with few_threads(model, splits.train.shape, len(x)):
-        return _seconds(lambda: training.advance(x, y), device, times=_STEPS_TIMED)
+        return seconds_of(lambda: training.advance(x, y), x.device, calls=_STEPS_TIMED)
 
 
 def _steps_left(plan: Plan, run: Run, train_images: int) -> float:
     defense, history = run.config.defense, read_metrics(plan.folder(run) / METRICS)
     epochs = defense.schedule.total_epochs - (float(history[-1]["epoch"]) if history else 0.0)
     return max(0.0, epochs) * -(-train_images // defense.batch_size)
-
-
-def _seconds(work: Callable[[], object], device: str, times: int = 2) -> float:
-    """The mean time of one call, after two warm-up calls in which accelerated forms are compiled.
-
-    On the CPU, where nothing is compiled, a single long call is enough.
-    """
-    first = _timed(work, device, 1)
-    if device == "cpu" and first > _LONG_CALL:
-        return first
-    work()
-    return _timed(work, device, times)
-
-
-def _timed(work: Callable[[], object], device: str, times: int) -> float:
-    synchronize = partial(torch.cuda.synchronize, device) if device.startswith("cuda") else bool
-    synchronize()
-    start = time.perf_counter()
-    for _ in range(times):
-        work()
-    synchronize()
-    return (time.perf_counter() - start) / times

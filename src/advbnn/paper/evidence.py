@@ -17,7 +17,6 @@ from advbnn.paper.number import Number
 from advbnn.paper.protocol import AUTHORS, RANDOM
 from advbnn.paper.published import LATER, table1
 from advbnn.report.audited import at_most, worst_cases
-from advbnn.report.select import radius
 from advbnn.training.run_folder import FACTS, METRICS, read_facts, read_metrics
 
 
@@ -122,7 +121,7 @@ class Evidence:
 
         Of its first training; of the first whose records say which images were correct, if there are any.
         """
-        of_all = [r for r in self.records.where(curve=over) if _is(r, "adv_bnn") and radius(r) == eps]
+        of_all = [r for r in self.records.where(curve=over) if _is(r, "adv_bnn") and r.radius == eps]
         chosen = min(((not r.outcomes, r.model.label) for r in of_all), default=None)
         found = {r.at or 0.0: r for r in of_all if (not r.outcomes, r.model.label) == chosen}
         return {at: Number.of([found[at]]) for at in sorted(found)}
@@ -148,7 +147,7 @@ class Evidence:
         return worst_cases(self.records)
 
     def _audited(self, defense: str, eps: float) -> list[Record]:
-        return [r for r in self._worst_cases if _is(r, defense) and radius(r) == eps]
+        return [r for r in self._worst_cases if _is(r, defense) and r.radius == eps]
 
     def _on_curve(self, defense: str, name: str, eps: float) -> Number | None:
         found = [r for r in self.records.where(curve="radius", name=name, at=eps) if _is(r, defense)]

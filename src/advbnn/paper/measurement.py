@@ -17,7 +17,6 @@ from advbnn.evaluation.records import Records
 from advbnn.files import file_digest, locked_file, read_json, write_atomically
 from advbnn.paper.experiment import RECORDS, RUNS, WEIGHTS, Experiment, Run
 from advbnn.paper.protocol import RANDOM, Protocol
-from advbnn.report.select import radius
 from advbnn.training.run_folder import MODEL
 
 Point = tuple[str, str, float, float]
@@ -156,7 +155,7 @@ class Measurement(ABC):
         if any(noted.get(label) != digest for label, digest in self._digests(out).items()):
             return False
         labels = [self.label, *(run.label for run in self.runs[1:])]
-        found = {(r.model.label, r.name, r.curve, r.at or 0.0, radius(r)) for r in Records.load(file)}
+        found = {(r.model.label, r.name, r.curve, r.at or 0.0, r.radius) for r in Records.load(file)}
         return {(label, *point) for label in labels for point in self.points(experiment.protocol)} <= found
 
     def note_weights(self, out: Path) -> None:

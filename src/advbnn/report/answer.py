@@ -8,7 +8,7 @@ from advbnn.evaluation.identity import row_list
 from advbnn.evaluation.records import Record
 from advbnn.report.audited import at_most
 from advbnn.report.elements import percent
-from advbnn.report.select import ball, ball_title, middle
+from advbnn.report.select import ball, middle
 from advbnn.report.series import Series
 from advbnn.report.style import Look
 
@@ -34,7 +34,7 @@ def _best(ranked: Sequence[Record], shown: Series, clean: Mapping[str, Record], 
     title = looks[best.model.label].title
     kind = "worst-case accuracy" if shown.worst else f"accuracy under {shown.title}"
     least = "at least " if _is_range(best) else ""
-    where = ball_title(best)
+    where = best.ball_title
     numbers = f"{least}{percent(best.accuracy)} %{f' at {where}' if len(ranked) == 1 else ''}"
     numbers += f" (95 % interval {percent(low)} to {percent(high)} %)"
     if best.model.label in clean:
@@ -74,7 +74,7 @@ def _missed(single: Series, worst: Series, looks: Mapping[str, Look]) -> str:
         return ""
     return (
         f"Single attacks overstate robustness: under {single.title}, {looks[record.model.label].title} keeps "
-        f"{percent(before)} % at {ball_title(record)}; in the worst case {percent(after)} % of the same "
+        f"{percent(before)} % at {record.ball_title}; in the worst case {percent(after)} % of the same "
         f"{record.n:,} images, {100 * (before - after):.1f} points less{interval}."
     )
 

@@ -1,6 +1,6 @@
 """The picture of a report: accuracy against the radius, under a single attack, averaged, and in the worst case."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle
@@ -11,7 +11,7 @@ from advbnn.report import plots
 from advbnn.report.audited import at_most, clean_in
 from advbnn.report.canvas import INK
 from advbnn.report.elements import NOTHING, Cell, Figure, Table, percent, percent_range
-from advbnn.report.select import images_of, radius, samples_of
+from advbnn.report.select import images_of, samples_of
 from advbnn.report.series import Series
 from advbnn.report.style import Look
 
@@ -66,7 +66,7 @@ def _picture(norm: str, series: Sequence[Series], clean: Mapping[str, Record], s
         ink = {"light": INK[1], "marker": "o"}  # so that the worst case stands out
         looks = [replace(shown[0], title=one.title, **(ink if one.worst else {})) for one in series]
         lines = [
-            accuracy_line(look, points[one.title, look.label], radius, "dashed" if one.worst else style)
+            accuracy_line(look, points[one.title, look.label], style="dashed" if one.worst else style)
             for one, look, style in zip(series, looks, cycle(_STYLES))
             if points[one.title, look.label]
         ]
@@ -77,9 +77,7 @@ def _picture(norm: str, series: Sequence[Series], clean: Mapping[str, Record], s
             plots.Panel(
                 title=f"{one.title[0].upper()}{one.title[1:]}",
                 x_label=axis,
-                lines=[
-                    accuracy_line(look, found, radius) for look in shown if (found := points[one.title, look.label])
-                ],
+                lines=[accuracy_line(look, found) for look in shown if (found := points[one.title, look.label])],
             )
             for one in series
         ]
@@ -100,7 +98,7 @@ def _picture(norm: str, series: Sequence[Series], clean: Mapping[str, Record], s
 def _with_clean(series: Series, label: str, norm: str, clean: Record | None) -> list[Record]:
     """The records of a model by radius, from the accuracy without attack on, on the same images if it is known."""
     found = series.of(label, norm)
-    if not found or radius(found[0]) == 0:
+    if not found or found[0].radius == 0:
         return found
     start = clean_in(found[0]) if series.worst else None
     return [*([start or clean] if start or clean else []), *found]  # type: ignore[list-item]
@@ -111,14 +109,12 @@ def _deterministic(worst: Series, label: str) -> bool:
     return bool(found) and not found[0].details.get("random", True)
 
 
-def accuracy_line(
-    look: Look, points: Sequence[Record], at: Callable[[Record], float], style: str = "solid"
-) -> plots.Line:
-    """Accuracies in % with their intervals; points alone if there are few."""
+def accuracy_line(look: Look, points: Sequence[Record], at: str = "radius", style: str = "solid") -> plots.Line:
+    """Accuracies in % with their intervals, against an attribute of the records; points alone if there are few."""
     ends = [_ends_of(r) for r in points]
     return plots.Line(
         look=look,
-        x=[at(r) for r in points],
+        x=[getattr(r, at) or 0.0 for r in points],
         y=[100 * r.accuracy for r in points],
         low=[100 * low for low, _ in ends],
         high=[100 * high for _, high in ends],
@@ -138,7 +134,7 @@ def _ends(
         for look in shown:
             if found := points[one.title, look.label]:
                 last = found[-1]
-                yield f"{look.title}, {one.title}: {percent(last.accuracy)} % at {radius(last):.4g}."
+                yield f"{look.title}, {one.title}: {percent(last.accuracy)} % at {last.radius:.4g}."
 
 
 def _numbers(
@@ -150,7 +146,7 @@ def _numbers(
 ) -> Table:
     rows = []
     for one in series:
-        at = {look.label: {radius(r): r for r in points[one.title, look.label]} for look in shown}
+        at = {look.label: {r.radius: r for r in points[one.title, look.label]} for look in shown}
         for place in sorted({eps for found in at.values() for eps in found}):
             cells = [_cell(at[look.label].get(place)) for look in shown]
             rows.append([Cell(one.title), Cell(f"{place:.4g}"), *cells])

@@ -21,11 +21,6 @@ def labels_of(records: Iterable[Record]) -> list[str]:
     return list(dict.fromkeys(record.model.label for record in records))
 
 
-def radius(record: Record) -> float:
-    """The radius of the threat; 0 without one."""
-    return 0.0 if record.threat is None else record.threat.eps
-
-
 def radius_words(eps: float) -> str:
     """`"8/255"` for what is a whole number of grey levels, up to six digits, and no round number; else a number."""
     levels, short = round(255 * eps), f"{eps:.4g}"
@@ -37,11 +32,6 @@ def ball(record: Record) -> tuple[str, float]:
     return ("", 0.0) if record.threat is None else (record.threat.norm, record.threat.eps)
 
 
-def ball_title(record: Record) -> str:
-    """`"linf 0.035"`; empty without a threat."""
-    return "" if record.threat is None else f"{record.threat.norm} {record.threat.eps:.4g}"
-
-
 def middle(values: Sequence[T]) -> T:
     """The middle one of sorted values; the lower of two."""
     return values[(len(values) - 1) // 2]
@@ -49,7 +39,7 @@ def middle(values: Sequence[T]) -> T:
 
 def condition(record: Record) -> str:
     """The attack and its radius: `"clean"`, `"pgd 20 at linf 0.035"`."""
-    return record.name if record.threat is None else f"{record.name} at {ball_title(record)}"
+    return record.name if record.threat is None else f"{record.name} at {record.ball_title}"
 
 
 def images_of(records: Sequence[Record]) -> str:

@@ -4,14 +4,14 @@ Every setting of an attack has one name and every name one setting, in all parts
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from advbnn.evaluation.audit.attack_suite import fixed_step_title
 from advbnn.evaluation.records import Record, Records
 from advbnn.report.audited import audited_attacks
-from advbnn.report.select import ball, radius
+from advbnn.report.select import ball
 
 WORST = "worst case"
 
@@ -78,19 +78,21 @@ def main_series(records: Records, worst: Records, titles: Titles) -> list[Series
         title = titles.of(record.name, record.attack)
         found.setdefault(title, {})[record.model.label, ball(record)] = record
     balls = {ball(record) for record in worst}
+    fixed_step = {title: bool(fixed_step_title(_settings(points))) for title, points in found.items()}
     chosen: list[Series] = []
     for averages in (False, True):
         # those beside the worst case count first
         candidates = [
-            (sum(place in balls for _, place in points), _is_fixed_step(points), len(points), -number, title)
+            (sum(place in balls for _, place in points), fixed_step[title], len(points), -number, title)
             for number, (title, points) in enumerate(found.items())
-            if (_eot(points) > 1) == averages
+            if (_settings(points).get("eot", 1) > 1) == averages
         ]
         if candidates:
             title = max(candidates)[-1]
             chosen.append(Series(title=title, records=found[title]))
     if not worst:
-        chosen += [Series(title=title, records=points) for title, points in found.items() if not _in(title, chosen)]
+        shown = {one.title for one in chosen}
+        chosen += [Series(title=title, records=points) for title, points in found.items() if title not in shown]
     if worst:
         at = {(r.model.label, ball(r)): r for r in worst}
         chosen.append(Series(title=WORST, records=at, worst=True))
@@ -102,21 +104,12 @@ def reaches(record: Record) -> bool:
     settings = record.attack or {}
     if not fixed_step_title(settings):
         return True
-    return bool(settings.get("steps", 20) * settings["step_size"] >= 0.999 * radius(record))
+    return bool(settings.get("steps", 20) * settings["step_size"] >= 0.999 * record.radius)
 
 
-def _in(title: str, chosen: Sequence[Series]) -> bool:
-    return any(one.title == title for one in chosen)
-
-
-def _eot(points: Mapping[Point, Record]) -> int:
-    settings = next(iter(points.values())).attack or {}
-    return int(settings.get("eot", 1)) if isinstance(settings, Mapping) else 1
-
-
-def _is_fixed_step(points: Mapping[Point, Record]) -> bool:
+def _settings(points: Mapping[Point, Record]) -> Mapping[str, Any]:
     settings = next(iter(points.values())).attack
-    return isinstance(settings, Mapping) and bool(fixed_step_title(settings))
+    return settings if isinstance(settings, Mapping) else {}
 
 
 def _identity(settings: Mapping[str, Any]) -> str:

@@ -129,11 +129,7 @@ class Config:
             {key: value for key, value in config_io.flat(config._table()).items() if key not in INDIFFERENT}
             for config in (self, other)
         )
-        for key in [*ours, *theirs]:
-            there, now = ours.get(key, "not set"), theirs.get(key, "not set")
-            if there != now:
-                return f"{key} = {there!r} there, {now!r} now"
-        return None
+        return first_difference(ours, theirs)
 
     def _table(self) -> dict[str, Any]:
         table = config_io.to_table(self)
@@ -201,6 +197,15 @@ def check_radius(config: Config) -> None:
     if attack is not None and attack.threat.holds_everything:
         eps = attack.threat.eps
         raise ConfigError(f'attack.threat.eps: a linf radius of {eps:g} holds every image; did you mean "{eps:g}/255"?')
+
+
+def first_difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
+    """The first value in which two tables differ, in words."""
+    for key in (*before, *after):
+        there, now = before.get(key, "not set"), after.get(key, "not set")
+        if there != now:
+            return f"{key} = {there!r} there, {now!r} now"
+    return None
 
 
 def _missing(key: str) -> ConfigError:

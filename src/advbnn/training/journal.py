@@ -12,7 +12,7 @@ from advbnn.modules import modes_restored
 from advbnn.training import checkpoint
 from advbnn.training.callbacks import Callback, Moment
 from advbnn.training.noise_share import DOMINANT, PosteriorScale
-from advbnn.training.run_folder import LAST, RunFolder
+from advbnn.training.run_folder import LAST, METRICS, RunFolder, read_metrics
 from advbnn.training.state import TrainingState
 
 _TWO_KINDS = (
@@ -39,7 +39,7 @@ class Journal:
     ) -> None:
         self.run, self.bar, self.log_every, self.save_every = run, bar, log_every, save_every
         self._title = f"{title}, " if title else ""
-        self.history: list[dict[str, Any]] = run.metrics() if run is not None else []
+        self.history: list[dict[str, Any]] = [] if run is None else read_metrics(run.path / METRICS)
         self._callbacks, self._first_step = callbacks, 0
         self._marks: list[tuple[int, int, float]] = []
 

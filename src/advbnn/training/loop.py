@@ -147,7 +147,7 @@ def fit(
     plan, called = mode_plan(modes), check_callbacks(callbacks)
     if not isinstance(data, Splits):
         data = as_splits(net, data, seed)
-    check_arguments(net, data, defense)
+    check_arguments(net, defense)
     given = starts(init, plan)
     files = tuple(str(weights) for weights in given if isinstance(weights, str | Path))
     how: dict[str, Any] = {"seed": seed, "engine": engine, "precision": precision, "log_every": log_every}

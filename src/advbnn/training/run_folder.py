@@ -19,22 +19,12 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from advbnn import files
 from advbnn.errors import AdvbnnError, CheckpointError, ConfigError, FileError, RunError
-from advbnn.files import (
-    LOCK,
-    append_text,
-    check_name,
-    explain_file_errors,
-    file_digest,
-    leftovers,
-    read_json,
-    read_text,
-    write_atomically,
-)
 from advbnn.training import checkpoint
 from advbnn.training.checkpoint import WEIGHTS, Checkpoint
 from advbnn.training.config import CONFIG as CONFIG
-from advbnn.training.config import Config
+from advbnn.training.config import Config, first_difference
 from advbnn.training.provenance import other_arithmetic
 
 FACTS, METRICS, LOG, CHECKPOINTS = "run.json", "metrics.jsonl", "log.txt", "checkpoints"
@@ -65,16 +55,16 @@ class RunFolder:
         self.facts: dict[str, Any] = json.loads(json.dumps(dict(facts)))
         self.notes: list[str] = []
         self._settings = config.to_toml()
-        check_name(self.path, "out")
+        files.check_name(self.path, "out")
         if (self.path / CONFIG).exists():
             self._reopen(config, resume)
         elif _holds_something_else(self.path):
             raise RunError(f"{self.path} has files but no run; choose another folder, or an empty one")
         else:
             self._write_facts()
-            write_atomically(self.path / CONFIG, self._settings.encode())  # last: it marks a complete run folder
+            files.write_atomically(self.path / CONFIG, self._settings.encode())  # last: it marks a complete run folder
         for name in (FACTS, CONFIG, METRICS, MODEL, LAST, SUMS):
-            for leftover in leftovers(self.path / name):
+            for leftover in files.leftovers(self.path / name):
                 leftover.unlink(missing_ok=True)
 
     @property
@@ -91,37 +81,34 @@ class RunFolder:
         copies = {COPY: self.facts, _SETTINGS: self._settings}
         self.checkpoint = checkpoint.save(self.path / CHECKPOINTS, facts={**facts, **copies}, **parts)
 
-    def metrics(self) -> list[dict[str, Any]]:
-        return read_metrics(self.path / METRICS)
-
     def publish(self, name: str = MODEL) -> None:
         """Copy the weights of the last checkpoint into the run folder, unless the file is there and sound."""
         if self.checkpoint is None:
             return
         weights, sums = self.checkpoint.folder / WEIGHTS, _sums(self.path)
-        digest = file_digest(weights)
-        if sums.get(name) == digest and (self.path / name).exists() and file_digest(self.path / name) == digest:
+        digest = files.file_digest(weights)
+        if sums.get(name) == digest and (self.path / name).exists() and files.file_digest(self.path / name) == digest:
             return
         write_sum(self.path, name, digest)
-        write_atomically(self.path / name, weights.read_bytes())
+        files.write_atomically(self.path / name, weights.read_bytes())
 
     def write_metrics(self, line: Mapping[str, Any]) -> None:
-        append_text(self.path / METRICS, json.dumps(line) + "\n")
+        files.append_text(self.path / METRICS, json.dumps(line) + "\n")
 
     def write_log(self, text: str) -> None:
         """Append a line, with the time, to `log.txt`."""
-        append_text(self.path / LOG, f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
+        files.append_text(self.path / LOG, f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
 
     def _write_facts(self) -> None:
-        write_atomically(self.path / FACTS, json.dumps(self.facts, indent=1).encode())
+        files.write_atomically(self.path / FACTS, json.dumps(self.facts, indent=1).encode())
 
     def _reopen(self, config: Config, resume: bool) -> None:
         self.checkpoint = checkpoint.recover(self.path / CHECKPOINTS)
         if difference := self._stored_config(config).difference(config):
             raise RunError(f"{self.path} holds a run with other settings: {difference}; choose another folder")
         facts, before = self.facts, self._stored_facts()
-        if before["data"] != facts["data"]:
-            raise RunError(f"{self.path} holds a run on other data: {_difference(before['data'], facts['data'])}")
+        if difference := first_difference(before["data"], facts["data"]):
+            raise RunError(f"{self.path} holds a run on other data: {difference}")
         old, new = (some["model"].get("structure", []) for some in (before, facts))
         if old != new:
             there, now = next(pair for pair in zip_longest(old, new, fillvalue="nothing") if pair[0] != pair[1])
@@ -152,7 +139,7 @@ class RunFolder:
         before = Config.from_run(copy)
         self._settings = copy
         if not before.difference(now):
-            write_atomically(self.path / CONFIG, copy.encode())
+            files.write_atomically(self.path / CONFIG, copy.encode())
             self.notes.append(f"{CONFIG} was damaged and is written again")
         return before
 
@@ -174,22 +161,18 @@ class RunFolder:
     def _repair_metrics(self, step: int) -> None:
         """Drop damaged lines, and those that the run will write again."""
         file = self.path / METRICS
-        if not file.exists():
-            return
-        with explain_file_errors(file, "cannot be read", "check its permissions"):
-            lines = file.read_bytes().splitlines(keepends=True)
-        parsed = [(line, _metrics_of(line)) for line in lines]
+        parsed = [(line, _metrics_of(line)) for line in _lines(file)]
         kept = [line for line, found in parsed if found is not None and found["step"] <= step]
         # a last line that was cut off by a kill is not worth a note
         if damaged := sum(found is None and line.endswith(b"\n") for line, found in parsed):
-            self.notes.append(f"{METRICS}: damaged lines are left out, {damaged} of {len(lines)}")
-        if kept != lines:
-            write_atomically(file, b"".join(kept))
+            self.notes.append(f"{METRICS}: damaged lines are left out, {damaged} of {len(parsed)}")
+        if len(kept) < len(parsed):
+            files.write_atomically(file, b"".join(kept))
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
     """The contents of run.json, if they are complete."""
-    facts = read_json(folder / FACTS)
+    facts = files.read_json(folder / FACTS)
     try:
         data, network = facts["data"], facts["model"]
         shape, names = data["shape"], data.get("class_names", [])
@@ -205,17 +188,20 @@ def read_facts(folder: Path) -> dict[str, Any]:
 
 def read_metrics(file: Path) -> list[dict[str, Any]]:
     """The lines of a metrics.jsonl, without damaged ones."""
+    return [found for line in _lines(file) if (found := _metrics_of(line)) is not None]
+
+
+def _lines(file: Path) -> list[bytes]:
     if not file.exists():
         return []
-    with explain_file_errors(file, "cannot be read", "check its permissions"):
-        lines = file.read_bytes().splitlines(keepends=True)
-    return [found for line in lines if (found := _metrics_of(line)) is not None]
+    with files.explain_file_errors(file, "cannot be read", "check its permissions"):
+        return file.read_bytes().splitlines(keepends=True)
 
 
 def write_sum(folder: Path, name: str, digest: str) -> None:
     """Note the SHA-256 of a file of weights, before it gets its name, so that it never lacks its checksum."""
     lines = [f"{each}  {file}\n" for file, each in sorted((_sums(folder) | {name: digest}).items())]
-    write_atomically(folder / SUMS, "".join(lines).encode())
+    files.write_atomically(folder / SUMS, "".join(lines).encode())
 
 
 def verify_weights(folder: Path, name: str) -> Path:
@@ -230,7 +216,7 @@ def verify_weights(folder: Path, name: str) -> Path:
 
 def is_sound(folder: Path, name: str) -> bool:
     """Whether a file of weights has its checksum; in a folder without checksums any file has."""
-    return not (folder / SUMS).exists() or _sums(folder).get(name) == file_digest(folder / name)
+    return not (folder / SUMS).exists() or _sums(folder).get(name) == files.file_digest(folder / name)
 
 
 def run_label(folder: Path) -> str:
@@ -249,7 +235,7 @@ def _sums(folder: Path) -> dict[str, str]:
     """The checksums in a folder, by file; lines that are damaged are left out."""
     if not (folder / SUMS).exists():
         return {}
-    with explain_file_errors(folder / SUMS, "cannot be read", "check its permissions"):
+    with files.explain_file_errors(folder / SUMS, "cannot be read", "check its permissions"):
         text = (folder / SUMS).read_text(encoding="utf-8", errors="replace")
     return {name: digest for digest, name in re.findall(r"^([0-9a-f]{64})  (\S+)$", text, re.MULTILINE)}
 
@@ -268,8 +254,8 @@ def _holds_something_else(folder: Path) -> bool:
     """Whether a folder holds more than the beginnings of a run that was killed before its config.toml was written."""
     if not folder.exists():
         return False
-    begun = {each for name in (FACTS, CONFIG) for each in leftovers(folder / name)}
-    others = {each.name for each in folder.iterdir() if each not in begun} - {LOCK}
+    begun = {each for name in (FACTS, CONFIG) for each in files.leftovers(folder / name)}
+    others = {each.name for each in folder.iterdir() if each not in begun} - {files.LOCK}
     if others != {FACTS}:
         return bool(others)
     try:
@@ -279,16 +265,10 @@ def _holds_something_else(folder: Path) -> bool:
     return False
 
 
-def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """The first differing value of two tables."""
-    name = next(name for name in (*before, *now) if before.get(name) != now.get(name))
-    return f"{name} = {before.get(name, 'not set')!r} there, {now.get(name, 'not set')!r} now"
-
-
 def stored_config(folder: Path) -> Config:
     """The settings of the run in a folder."""
     try:
-        return Config.from_run(read_text(folder / CONFIG))
+        return Config.from_run(files.read_text(folder / CONFIG))
     except ConfigError as error:
         raise RunError(
             f"{folder / CONFIG} cannot be read: {error}; restore it from a copy, or use the version of advbnn that "

@@ -7,7 +7,7 @@ from advbnn.attacks.oracle import check_outputs
 from advbnn.bayes.likelihoods import Categorical
 from advbnn.bayes.modes import Modes
 from advbnn.bayes.protocol import gaussian_parameters
-from advbnn.data import Batches, Examples, Splits
+from advbnn.data import Batches, Examples
 from advbnn.data.augment import to_float
 from advbnn.data.streams import StreamBatches
 from advbnn.defenses.defense import Defense
@@ -19,7 +19,7 @@ from advbnn.randomness import seeded
 from advbnn.training.averaging import restored
 
 
-def check_arguments(net: object, data: object, defense: object) -> None:
+def check_arguments(net: object, defense: object) -> None:
     """Refuse arguments of `fit` of the wrong type."""
     if not isinstance(net, nn.Module):
         raise ArgumentTypeError(f"net must be a torch.nn.Module that returns logits, got {type(net).__name__}")
@@ -28,9 +28,6 @@ def check_arguments(net: object, data: object, defense: object) -> None:
         raise ArgumentError(f"net is a mixture of {len(net)} modes, which are trained one by one; {remedy}")
     if next(net.parameters(), None) is None:
         raise ArgumentError(f"net must have parameters to train, and this {type(net).__name__} has none")
-    if not isinstance(data, Splits):
-        remedy = "advbnn.data.load(name) returns one, and from_tensors(images, labels) makes each of the two sets"
-        raise ArgumentTypeError(f"data must be Splits(train, test), got {type(data).__name__}; {remedy}")
     if not isinstance(defense, Defense):
         remedy = "make one with advbnn.defense('adv_bnn', 'cifar10')"
         raise ArgumentTypeError(f"defense must be a Defense, got {defense!r}; {remedy}")

@@ -19,11 +19,6 @@ class Tally:
     def __len__(self) -> int:
         return len(self._rows)
 
-    @property
-    def examples(self) -> int:
-        """The number of examples in this process."""
-        return sum(examples for examples, _ in self._counts)
-
     def clear(self) -> None:
         self._rows: list[Tensor] = []
         self._counts: list[tuple[int, int]] = []

@@ -8,6 +8,7 @@ import copy
 import functools
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from advbnn.evaluation.attackable import Attackable
 from advbnn.evaluation.audit.attack_suite import even_change
 from advbnn.evaluation.audit.history import relative_change
 from advbnn.modules import evaluating, without_parameter_gradients
-from advbnn.randomness import derive_seed, seeded
+from advbnn.randomness import derive_seed, pass_under, seeded
 
 CLEAR = 0.01
 """The total variation from which two predictions count as different; other kernels round in other ways."""
@@ -47,6 +48,7 @@ WAYS = {
 SIZES = ("alone", "in_pairs")
 
 _Predict = Callable[[int], Tensor]  # the probabilities under a seed
+_Mode = Callable[[], AbstractContextManager[None]]  # of autograd
 
 
 def ways_of_calling(
@@ -71,9 +73,8 @@ def ways_of_calling(
 @torch.no_grad()
 def answers(model: Attackable, x: Tensor, seed: int) -> Tensor:
     """Logits under a seed, to be compared with those of another time: see `changed_since`."""
-    with evaluating(model), seeded(seed, x.device):
-        logits: Tensor = model(x)
-    return logits
+    with evaluating(model):
+        return pass_under(seed, model, x)
 
 
 def changed_since(earlier: Tensor, model: Attackable, x: Tensor, seed: int) -> Tensor:
@@ -90,53 +91,31 @@ def _points(model: Attackable, x: Tensor, y: Tensor, threat: Threat, seed: int) 
 
 
 def _changes(model: Attackable, other: Attackable, z: Tensor, seed: int, random: bool) -> dict[str, Tensor]:
-    @functools.cache
-    def plain(seed: int) -> Tensor:
-        with torch.no_grad(), without_parameter_gradients(model):
-            return _probabilities(model, z, seed)
+    def called(*parts: Tensor, by: Attackable = model, mode: _Mode = torch.no_grad, frozen: bool = True) -> _Predict:
+        """The probabilities under a seed if the network is called so, part by part."""
 
-    def gradients_on(seed: int) -> Tensor:
-        with torch.enable_grad(), without_parameter_gradients(model):
-            return _probabilities(model, z, seed)
-
-    def differentiated(seed: int) -> Tensor:
-        with torch.enable_grad(), without_parameter_gradients(model):
-            return _probabilities(model, z.clone().requires_grad_(), seed)
-
-    def trainable(seed: int) -> Tensor:
-        with torch.no_grad():
-            return _probabilities(model, z, seed)
-
-    def inference(seed: int) -> Tensor:
-        with torch.inference_mode(), without_parameter_gradients(other):
-            found = _probabilities(other, z, seed)
-        return found.clone()
-
-    def channels_last(seed: int) -> Tensor:
-        with torch.no_grad(), without_parameter_gradients(model):
-            arranged = z.clone(memory_format=torch.channels_last) if z.dim() == 4 else z
-            return _probabilities(model, arranged, seed)
-
-    def by(size: int) -> _Predict:
         def predict(seed: int) -> Tensor:
-            with torch.no_grad(), without_parameter_gradients(model):
-                return torch.cat([_probabilities(model, part, seed) for part in few.split(size)])
+            with mode(), without_parameter_gradients(by) if frozen else nullcontext():
+                found = torch.cat([pass_under(seed, by, part).detach().softmax(1) for part in parts])
+            return found.clone()  # as a tensor of inference mode can be used nowhere else
 
         return predict
 
+    plain = functools.cache(called(z))
     few = z[: len(z) - len(z) % 2 or 1][:_FEW_IMAGES]
-    ways = (gradients_on, differentiated, trainable, inference, channels_last)
-    found = {way.__name__: _change(plain, way, seed, random) for way in ways}
+    ways = {
+        "gradients_on": called(z, mode=torch.enable_grad),
+        "differentiated": called(z.clone().requires_grad_(), mode=torch.enable_grad),
+        "trainable": called(z, frozen=False),
+        "inference": called(z, by=other, mode=torch.inference_mode),
+        "channels_last": called(z.clone(memory_format=torch.channels_last) if z.dim() == 4 else z),
+    }
+    found = {name: _change(plain, way, seed, random) for name, way in ways.items()}
     for name, size in zip(SIZES, (1, 2), strict=True):
+        change = _change(lambda seed: plain(seed)[: len(few)], called(*few.split(size)), seed, random)
         found[name] = torch.full((len(z),), math.nan, device=z.device)
-        found[name][: len(few)] = _change(lambda seed: plain(seed)[: len(few)], by(size), seed, random)
+        found[name][: len(few)] = change
     return found
-
-
-def _probabilities(model: Attackable, z: Tensor, seed: int) -> Tensor:
-    with seeded(seed, z.device):
-        logits: Tensor = model(z)
-    return logits.detach().softmax(1)
 
 
 def _change(usual: _Predict, other: _Predict, seed: int, random: bool) -> Tensor:

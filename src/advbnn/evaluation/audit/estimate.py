@@ -1,17 +1,13 @@
 """Roughly how long an audit takes: a gradient and a forward pass are timed on a batch, and multiplied."""
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from advbnn.attacks import PGD, Threat
-from advbnn.data.augment import to_float
-from advbnn.data.imageset import row_numbers
 from advbnn.evaluation.accuracy import Evaluation
 from advbnn.evaluation.audit.attack_suite import ALL, Level, SuiteEntry
 from advbnn.evaluation.audit.worst_points import CONTENDERS
+from advbnn.machine.timing import seconds_of
 
 _SURVIVORS = 0.5
 """The share of images that are taken to survive the first attacks."""
@@ -51,23 +47,8 @@ def audit_passes(
 
 def pass_seconds(evaluation: Evaluation, threat: Threat) -> tuple[float, float]:
     """Seconds of a pass with and without a gradient, per image, on one batch of the data."""
-    data, rows = evaluation.data, evaluation.rows
-    chosen = torch.arange(len(data)) if rows is None else row_numbers(rows, len(data))
-    stored, labels = next(iter(data.gather([chosen[: evaluation.batch_size]])))
-    x, y = evaluation.prepared(to_float(stored), labels)
+    x, y = evaluation.first(evaluation.batch_size)
     attack = PGD(threat, steps=2)
-    gradient = _timed(lambda: attack(evaluation.fast, x, y, seed=0), x.device) / (2 * len(x))
-    forward = _timed(lambda: evaluation.classify(x, 0), x.device) / (evaluation.samples * len(x))
+    gradient = seconds_of(lambda: attack(evaluation.fast, x, y, seed=0), x.device) / (2 * len(x))
+    forward = seconds_of(lambda: evaluation.classify(x, 0), x.device) / (evaluation.samples * len(x))
     return gradient, forward
-
-
-def _timed(work: Callable[[], object], device: torch.device) -> float:
-    """Seconds of the second call: the first may compile or capture."""
-    seconds = 0.0
-    for _ in range(2):
-        started = time.perf_counter()
-        work()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        seconds = time.perf_counter() - started
-    return seconds

@@ -51,9 +51,8 @@ def band(record: Record) -> Band | None:
 def headline(record: Record) -> str:
     """The worst case at one radius, in one line."""
     (low, high), found = record.interval, band(record)
-    ball = "" if record.threat is None else f"{record.threat.norm} {record.threat.eps:.4g}, "
     rule = f" ({OLD_RULE})" if by_old_rule(record) else ""
-    line = f"{ball}{record.name}: worst-case accuracy {100 * record.accuracy:.1f} %{rule}, "
+    line = f"{record.ball_title}, {record.name}: worst-case accuracy {100 * record.accuracy:.1f} %{rule}, "
     line += f"95 % interval {100 * low:.1f} - {100 * high:.1f} %"
     return line if found is None else f"{line}; {found}"
 
@@ -70,8 +69,8 @@ def known_seed(record: Record) -> str | None:
     if KNOWN_SEED not in record.details:
         return None
     share = sum(record.details[KNOWN_SEED]) / (record.n * len(record.seeds))
-    ball = "" if record.threat is None else f"{record.threat.norm} {record.threat.eps:.4g}, "
-    return f"{ball}not in the worst case: {100 * share:.1f} % if the attacker knows the seed of the ensemble"
+    kept = f"{100 * share:.1f} % if the attacker knows the seed of the ensemble"
+    return f"{record.ball_title}, not in the worst case: {kept}"
 
 
 def next_level(level: str) -> str:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from advbnn.modules import evaluating
-from advbnn.randomness import derive_seed, offers_resample, random_state, seeded
+from advbnn.randomness import derive_seed, draws, offers_resample, pass_under
 
 _SEEDS = 400
 """Seeds of the passes. Each is used three times, so that a state that is kept for 1,000 passes changes meanwhile."""
@@ -81,16 +81,11 @@ def look_back(
     seeds = seeds or (_FEWEST_SEEDS if transparent(model) else _SEEDS)
 
     def outputs(z: Tensor, number: int) -> Tensor:
-        with seeded(derive_seed(seed, "history", number), z.device):
-            found: Tensor = model(z)
-        return found
+        return pass_under(derive_seed(seed, "history", number), model, z)
 
     first, repeated, started = [], [], time.perf_counter()
     with evaluating(model):
-        with seeded(seed, x.device):
-            before = random_state(x.device)
-            model(x)
-            uses_generator = not torch.equal(before, random_state(x.device))
+        uses_generator = draws(model, x)
         for number in range(seeds):
             first.append(outputs(x, number))
             repeated.append(outputs(x, number))

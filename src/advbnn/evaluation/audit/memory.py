@@ -5,6 +5,7 @@ ends, its output changes abruptly: at some distance from a test image, or half-w
 by one pixel, which nobody stored, tell that from other abrupt networks.
 """
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from advbnn.evaluation.attackable import Attackable
 from advbnn.evaluation.audit.consistency import total_variation
-from advbnn.randomness import seeded
+from advbnn.randomness import pass_under
 
 _FEW_IMAGES = 64
 """The images of a batch that are compared with each other."""
@@ -37,12 +38,7 @@ def memory(model: Attackable, x: Tensor, nearby: Tensor, seed: int) -> dict[str,
 
     NaN where it was not measured, as for all but a few images of a batch. All outputs have the same seed.
     """
-
-    def logits(z: Tensor) -> Tensor:
-        with seeded(seed, x.device):
-            found: Tensor = model(z)
-        return found
-
+    logits = functools.partial(pass_under, seed, model)
     generator, few = torch.Generator(x.device).manual_seed(seed), x[:_FEW_IMAGES]
     pixels = torch.randperm(few[0].numel(), generator=generator, device=x.device)
     meaningless = few.flip(0).flatten(1)[:, pixels].view_as(few)

@@ -14,7 +14,7 @@ from advbnn.evaluation.audit.attack_suite import even_change
 from advbnn.evaluation.audit.consistency import total_variation, ways_of_calling
 from advbnn.evaluation.audit.memory import memory
 from advbnn.modules import evaluating, without_parameter_gradients
-from advbnn.randomness import seeded
+from advbnn.randomness import pass_under, seeded
 
 _DIRECTIONS = 4
 """Random directions in which the gradient is compared with finite differences."""
@@ -104,9 +104,7 @@ def _explained(model: Attackable, x: Tensor, y: Tensor, step: float, seed: int, 
 @torch.no_grad()
 def _predictions(model: Attackable, x: Tensor, threat: Threat, seed: int) -> dict[str, Tensor]:
     def prediction(z: Tensor, others: Tensor) -> Tensor:
-        with seeded(seed, x.device):
-            probs: Tensor = model(torch.cat([z, others])).softmax(1)
-            return probs[: len(z)]
+        return pass_under(seed, model, torch.cat([z, others])).softmax(1)[: len(z)]
 
     middle = _middle(threat)
     alone = prediction(x, x)

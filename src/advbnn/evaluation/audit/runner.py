@@ -14,9 +14,7 @@ from advbnn.attacks import PGD, FixedRandomness, GradientMaskingWarning
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.prediction import prediction_of, sampled_log_probs
 from advbnn.bayes.protocol import members
-from advbnn.data.augment import to_float
 from advbnn.data.chance import chance_level
-from advbnn.data.imageset import row_numbers
 from advbnn.evaluation.accuracy import CLEAN, Evaluation, Options, Perturbation, SmallSampleWarning, attack_settings
 from advbnn.evaluation.attackable import Attackable, attackable
 from advbnn.evaluation.audit.attack_suite import ALL, Level, attack_suite, even_change
@@ -79,11 +77,8 @@ class AuditRunner:
         given: Mapping[str, Perturbation],
         save: Callable[[list[dict[str, Tensor]]], None] | None = None,
     ) -> None:
-        data, rows = evaluation.data, evaluation.rows
-        chosen = torch.arange(len(data)) if rows is None else row_numbers(rows, len(data))
         # a few images show whether the network is random and returns probabilities
-        stored, labels = next(iter(data.gather([chosen[:16]])))
-        x, _ = evaluation.prepared(to_float(stored), labels)
+        x, _ = evaluation.first(16)
         with evaluation.explain_input_errors():
             model = attackable(evaluation.model, x)
         # the first process decides, so that all run the same suite
@@ -106,7 +101,7 @@ class AuditRunner:
         suite = functools.partial(
             attack_suite,
             model=model,
-            classes=len(data.classes),
+            classes=len(evaluation.data.classes),
             pixels=pixels,
             random=random,
             transfer_from=transfer_from,
@@ -118,7 +113,9 @@ class AuditRunner:
         self.sanity_attack = None if grey is None else PGD(grey, steps=level.steps[0], eot=eot)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SmallSampleWarning)  # the first evaluation has warned
-            self.evaluation = Evaluation(model, data, **options | {"samples": evaluation.samples if random else 1})
+            self.evaluation = Evaluation(
+                model, evaluation.data, **options | {"samples": evaluation.samples if random else 1}
+            )
 
     def run(self, plans: Sequence[Plan]) -> Records:
         """The records of the worst case, one for each radius."""
@@ -136,7 +133,6 @@ class AuditRunner:
 
     def _attack_batch(self, x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
         """All results of one batch."""
-        x, y = self.evaluation.prepared(x, y)
         threat, seeds = self.suites[0][0].attack.threat, self.evaluation.seed_list
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", GradientMaskingWarning)  # the flags report it
@@ -166,41 +162,38 @@ class AuditRunner:
             batch_size=self.evaluation.batch_size,
         )
         clean = self._offer(x, y, torch.arange(len(x), device=x.device), seed, worst)
-        certain, inconclusive, known_seed = [], [], [clean > 0]
-        right: list[Tensor] = []
-        turns: list[Tensor] = []  # which survivors were attacked first
-        correct: list[Tensor] = []
         kept: list[Tensor] = []  # the points of every attack, and the worst ones, of one radius after the other
+        of_radii: list[dict[str, Tensor]] = []
         chosen, revived = torch.full_like(x, math.nan), torch.zeros_like(y, dtype=torch.bool)
+        correct, known_seed = torch.empty(0), clean > 0
         for radius, _ in enumerate(self.suites):
-            of_radius = self._attack(radius, x, y, seed, batch, worst, kept)
-            right, turns = [*right, of_radius[0]], [*turns, of_radius[1]]
-            known_seed.append(self._know_seed(radius, x, y, seed, batch, known_seed[-1] & (right[-1] != 0).all(1)))
+            right, turns = self._attack(radius, x, y, seed, batch, worst, kept)
+            known_seed = self._know_seed(radius, x, y, seed, batch, known_seed & (right != 0).all(1))
             before, chosen = chosen, worst.choose(functools.partial(self._compare, y, seed))
             kept += [chosen] if self._save else []
             new = (chosen != before).flatten(1).any(1)
             rows = new.nonzero().squeeze(1)
             # the ensembles are the same at every radius, and so is what they say of a point that is not new
-            scored, log_probs = self._score(chosen[rows], y[rows], seed) if len(rows) else (correct[-1][:0], None)
-            correct.append(correct[-1].index_copy(0, rows, scored) if correct else scored)
-            revived |= (worst.chance.amin(0) < SURVIVES) & (correct[-1].double().mean(1) > 1 - SURVIVES)
+            scored, log_probs = self._score(chosen[rows], y[rows], seed) if len(rows) else (correct[:0], None)
+            correct = correct.index_copy(0, rows, scored) if of_radii else scored
+            revived |= (worst.lowest < SURVIVES) & (correct.double().mean(1) > 1 - SURVIVES)
             if self.sampled and self.tested:
                 sure.test(chosen, new, log_probs)
-            certain.append(sure.certain.clone() if self.sampled else correct[-1][:, 0])
-            inconclusive.append(sure.inconclusive.clone())
+            certain = sure.certain.clone() if self.sampled else correct[:, 0]
+            found = {"right": right, "turns": turns, "correct": correct, KNOWN_SEED: known_seed}
+            of_radii.append({**found, CERTAIN: certain, INCONCLUSIVE: sure.inconclusive.clone()})
         large_eps = clean > 0
         if self.sanity_attack is not None:
             points = self._craft("sanity attack", self.sanity_attack, x, y, seed, batch)
             large_eps = self.evaluation.classify(points, seed).label == y
+        of_attacks = ("right", "turns")  # which have a column for each attack of a radius
         return {
+            **{
+                name: (torch.cat if name in of_attacks else torch.stack)([one[name] for one in of_radii], 1)
+                for name in of_radii[0]
+            },
             "clean": clean,
-            "right": torch.cat(right, 1),
-            "turns": torch.cat(turns, 1),
             "large_eps": large_eps,
-            "correct": torch.stack(correct, 1),
-            KNOWN_SEED: torch.stack(known_seed[1:], 1),
-            CERTAIN: torch.stack(certain, 1),
-            INCONCLUSIVE: torch.stack(inconclusive, 1),
             "weight_samples": sure.weight_samples,
             "revived": revived,
             **({_POINTS: torch.stack(kept, 1)} if self._save else {}),
@@ -222,18 +215,17 @@ class AuditRunner:
             rows = everyone if entry.on == ALL else worst.surviving
             found, place = x, f"radius {radius + 1} of {len(self.suites)}, attack {number + 1} of {len(entries)}"
             first, others = entry.sample(rows, len(x), derive_seed(seed, "first", batch.number))
-            for part, later in ((first, others), (others, others[:0])):
+            before = (worst.lowest, worst.most_dangerous) if len(others) else None
+            for part in (first, others):
                 if not len(part):
                     break
-                before = worst.lowest, worst.most_dangerous
                 points = self._craft(f"{place}: {entry.name}", entry.attack, x[part], y[part], seed, batch)
                 right[part, number] = self._offer(points, y[part], part, seed, worst)
                 found = found.index_copy(0, part, points) if self._save else x
-                if not len(later):
-                    break
-                turns[later, number] = _LEFT_OUT
-                turns[part, number] = self._lowered(before, points, y, part, seed, worst)
-                if turns[part, number].sum() < 1:
+                if before is not None and part is first:
+                    turns[others, number] = _LEFT_OUT
+                    turns[first, number] = self._lowered(before, points, y, first, seed, worst)
+                if not turns[first, number].sum() >= 1:  # NaN if there are no others
                     break
             kept += [found] if self._save else []
         return right, turns

@@ -7,14 +7,14 @@ certainty, on as many weight samples as the decision needs; close to a tie it st
 import functools
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from advbnn.modules import evaluating
-from advbnn.randomness import derive_seed, seeded
+from advbnn.randomness import derive_seed, pass_under
 
 BOUNDED = ("probability", "vote")
 """The rules whose infinite ensemble can be tested: a mean of logarithms has no bound to bet on."""
@@ -118,14 +118,9 @@ def _block(number: int, device: torch.device) -> int:
 def _probabilities(model: nn.Module, x: Tensor, batch_size: int, seeds: Sequence[int]) -> Tensor:
     """The probabilities at n points of the weight samples of these seeds, [seeds, n, classes]."""
     parts = x.split(batch_size)
-
-    def probs(part: Tensor, seed: int) -> Tensor:
-        with seeded(seed, x.device):
-            logits: Tensor = model(part)
-        return logits.softmax(1).double()
-
     with evaluating(model):
-        return torch.stack([torch.cat([probs(part, seed) for part in parts]) for seed in seeds])
+        logits = [torch.cat([pass_under(seed, model, part) for part in parts]) for seed in seeds]
+    return torch.stack(logits).softmax(-1).double()
 
 
 class CertainSet:
@@ -141,29 +136,17 @@ class CertainSet:
 
     Args:
         points: how many points of each image are tested at most.
+        how: further arguments of `sequential_test`.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        y: Tensor,
-        *,
-        rule: str,
-        points: int,
-        error: float,
-        seed: int,
-        max_weight_samples: int,
-        batch_size: int,
-    ) -> None:
+    def __init__(self, model: nn.Module, y: Tensor, *, points: int, error: float, seed: int, **how: Any) -> None:
         self._y, self._seed, self._tests = y, seed, 0
         self._sequential_test = functools.partial(
             sequential_test,
             model,
-            rule=rule,
             false_correct=error,  # a wrong image is called certain only if the test of the point that breaks it errs
             false_wrong=error / points,  # an image is called wrong by mistake if any of its tests errs
-            max_weight_samples=max_weight_samples,
-            batch_size=batch_size,
+            **how,
         )
         self.certain = torch.ones_like(y, dtype=torch.bool)
         self.wrong, self.weight_samples = torch.zeros_like(self.certain), torch.zeros_like(y)

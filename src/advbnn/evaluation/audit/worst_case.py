@@ -5,10 +5,10 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Unpack
 
-import torch
 from torch import Tensor, nn
 
 from advbnn.attacks.identity import settings_of
@@ -16,7 +16,7 @@ from advbnn.attacks.threat import Threat
 from advbnn.data.imageset import Examples, row_numbers
 from advbnn.display import notebook
 from advbnn.display.progress import duration
-from advbnn.errors import ArgumentError, ArgumentTypeError, unknown
+from advbnn.errors import ArgumentError, ArgumentTypeError, one_of
 from advbnn.evaluation.accuracy import Evaluation, Options, Perturbation, attack_settings
 from advbnn.evaluation.audit.attack_suite import LEVELS, ROLES
 from advbnn.evaluation.audit.flags import Flag
@@ -25,7 +25,7 @@ from advbnn.evaluation.audit.runner import AuditRunner
 from advbnn.evaluation.checks import check_attack
 from advbnn.evaluation.identity import ModelIdentity
 from advbnn.evaluation.points import Points, StoredPoints
-from advbnn.evaluation.records import Record, Records
+from advbnn.evaluation.records import Records
 from advbnn.machine.processes import world
 
 WORST_CASE = "worst_case"
@@ -69,8 +69,7 @@ def audit(
             default, as every seed repeats the whole audit.
     """
     threats, sources, given = _by_radius(threat), dict(transfer_from or {}), dict(attacks or {})
-    if level not in LEVELS:
-        raise unknown("level", level, LEVELS)
+    one_of("level", level, LEVELS)
     for name, source in sources.items():
         if not isinstance(source, nn.Module):
             raise ArgumentTypeError(f"transfer_from must hold models by name; {name!r} is {type(source).__name__}")
@@ -86,10 +85,9 @@ def audit(
         files = {} if save_points is None else {one: points_file(save_points, one, threats) for one in threats}
 
         def save(found: Sequence[Mapping[str, Tensor]]) -> None:
+            rows, identity = row_numbers(evaluation.rows, len(data)), evaluation.plan.model
             for threat, sets in zip(threats, found, strict=True):
-                rows = torch.arange(len(data)) if evaluation.rows is None else row_numbers(evaluation.rows, len(data))
-                identity, command = evaluation.plan.model, options.get("command", "")
-                Points.made(sets, rows, data, threat, identity, command).save(files[threat])
+                Points.made(sets, rows, data, threat, identity, options.get("command", "")).save(files[threat])
 
         runner = AuditRunner(
             evaluation,
@@ -129,10 +127,8 @@ def points_file(path: Path | str, threat: Threat, threats: Sequence[Threat]) -> 
 def _stored_points(points: Points, evaluation: Evaluation, threats: Sequence[Threat]) -> dict[str, StoredPoints]:
     """The points as attacks at the smallest radius that contains them; larger balls contain them too."""
     data = evaluation.data
-    if evaluation.rows is not None:
-        chosen = set(row_numbers(evaluation.rows, len(data)).tolist())
-        if chosen.isdisjoint(points.rows.tolist()):
-            raise ArgumentError(f"{points.name} holds no point for the images of this audit; choose its rows (rows=)")
+    if set(row_numbers(evaluation.rows, len(data)).tolist()).isdisjoint(points.rows.tolist()):
+        raise ArgumentError(f"{points.name} holds no point for the images of this audit; choose its rows (rows=)")
     for number, threat in enumerate(threats):
         try:
             found = points.on(data, threat)
@@ -155,7 +151,7 @@ class Audit:
     records: Records
 
     def __post_init__(self) -> None:
-        found = Records(sorted(self.records.where(kind=WORST_CASE), key=_radius))
+        found = Records(sorted(self.records.where(kind=WORST_CASE), key=attrgetter("radius")))
         if len({(record.model, record.name) for record in found}) != 1:
             listed = ", ".join(dict.fromkeys(f"{r.model.label} ({r.name})" for r in found)) or "none"
             raise ArgumentError(f"records must hold the audit of one model at one level, found: {listed}")
@@ -169,7 +165,7 @@ class Audit:
     @property
     def raised(self) -> tuple[Flag, ...]:
         """The raised flags, each with its evidence at the largest radius that raises it."""
-        flags = {flag.name: flag for record in self.records for flag in self.flags(_radius(record)) if flag.raised}
+        flags = {flag.name: flag for record in self.records for flag in self.flags(record.radius) if flag.raised}
         return tuple(flags.values())
 
     def __repr__(self) -> str:
@@ -185,7 +181,7 @@ class Audit:
         for entry in last.details["attacks"]:
             role = ROLES.get(entry["role"], entry["role"])
             rows.append((entry["name"], role, f"{sum(entry['correct']):,} of {sum(entry['n']):,}"))
-        tables.append(notebook.table(f"Attacks at radius {_radius(last):.4g}", ("attack", "kind", "correct"), rows))
+        tables.append(notebook.table(f"Attacks at radius {last.radius:.4g}", ("attack", "kind", "correct"), rows))
         flags = [(flag.title, flag.evidence) for flag in self.raised] or [("none", "")]
         return "".join([*tables, notebook.table("Raised flags", ("flag", "evidence"), flags)])
 
@@ -201,10 +197,6 @@ class Audit:
         lines += [*map(headline, self.records), *filter(None, map(known_seed, self.records)), next_level(first.name)]
         lines += [f"{flag.title}. {flag.evidence}" for flag in self.raised] or ["No flag is raised."]
         return "\n".join(lines)
-
-
-def _radius(record: Record) -> float:
-    return record.threat.eps if record.threat else 0.0
 
 
 def _by_radius(threat: Threat | Sequence[Threat]) -> list[Threat]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from advbnn.evaluation.records import Record, Records
 from advbnn.evaluation.transfer import affinity
 from advbnn.report.elements import NOTHING, Cell, Section, Table, percent
-from advbnn.report.select import ball_title, clean_of, images_of, samples_of
+from advbnn.report.select import clean_of, images_of, samples_of
 from advbnn.report.style import Look
 
 _WORDS = (
@@ -21,7 +21,7 @@ def affinity_section(records: Records, looks: Mapping[str, Look]) -> Section | N
     groups: dict[tuple[str, str], dict[tuple[str, str], Record]] = {}
     for record in records.where(kind="transfer", curve=""):
         if record.source is not None:
-            group = groups.setdefault((ball_title(record), json.dumps(record.attack)), {})
+            group = groups.setdefault((record.ball_title, json.dumps(record.attack)), {})
             group[record.source.label, record.model.label] = record
     tables: list[Table] = []
     for pairs in groups.values():
@@ -40,7 +40,7 @@ def _table(name: str, records: Records, pairs: Mapping[tuple[str, str], Record],
         for source in shown
     ]
     used = list(pairs.values())
-    where = ball_title(pairs[shown[0].label, shown[0].label])
+    where = pairs[shown[0].label, shown[0].label].ball_title
     caption = f"Affinity at {where}, with the accuracy in %. {images_of(used)}; {samples_of(used)}."
     return Table(name=name, caption=caption, columns=["attack", *(f"on {look.title}" for look in shown)], rows=rows)
 

@@ -9,7 +9,7 @@ from advbnn.evaluation.audit.headline import band
 from advbnn.evaluation.records import Record, Records
 from advbnn.report.audited import audited_attacks
 from advbnn.report.elements import NOTHING, Cell, Notice, Section, Table, percent, percent_range
-from advbnn.report.select import ball, ball_title
+from advbnn.report.select import ball
 from advbnn.report.series import Titles, reaches
 from advbnn.report.style import Look
 
@@ -47,7 +47,7 @@ def _flags(worst: Sequence[Record], titles: Titles) -> _Flags:
         for flag in record.details["flags"]:
             found = Flag(**flag)
             evidence = _renamed(found.evidence, record, titles)
-            by_name.setdefault(found.name, []).append((ball_title(record), replace(found, evidence=evidence)))
+            by_name.setdefault(found.name, []).append((record.ball_title, replace(found, evidence=evidence)))
     return by_name
 
 
@@ -103,7 +103,7 @@ def _suite(worst: Records, looks: Mapping[str, Look], titles: Titles) -> Table:
     rows = []
     for label, look in looks.items():
         for record in sorted(worst.where(label=label), key=ball):
-            where = [Cell(look.title), Cell(ball_title(record))]
+            where = [Cell(look.title), Cell(record.ball_title)]
             for entry in record.details["attacks"]:
                 right, asked = sum(entry["correct"]), sum(entry["n"])
                 share = f"{percent(right / asked)} %" if entry["on"] == "all" and asked else ""

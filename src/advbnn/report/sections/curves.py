@@ -66,7 +66,7 @@ def _figure(name: str, curve: str, title: str, panel: Sequence[Record], looks: M
     found = labels_of(panel)
     shown = [look for label, look in looks.items() if label in found]
     ordered = sorted(panel, key=_place)
-    solid = [accuracy_line(look, [r for r in ordered if r.model.label == look.label], _place) for look in shown]
+    solid = [accuracy_line(look, [r for r in ordered if r.model.label == look.label], "at") for look in shown]
     axis = _AXES[curve]
     plotted = plots.Panel(lines=solid, x_label=axis, log=curve in _LOGARITHMIC)
     measured = images_of(panel) if curve == "ensemble" else f"{images_of(panel)}; {samples_of(panel)}"

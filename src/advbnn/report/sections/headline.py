@@ -10,7 +10,7 @@ from advbnn.report.answer import answer, middle_ball
 from advbnn.report.audited import at_most, clean_in, worst_cases
 from advbnn.report.elements import NOTHING, Cell, Section, Table, percent, percent_range
 from advbnn.report.picture import Picture
-from advbnn.report.select import ball, ball_title, clean_of, images_of, samples_of
+from advbnn.report.select import ball, clean_of, images_of, samples_of
 from advbnn.report.series import WORST, Series, Titles, main_series
 from advbnn.report.style import Look
 
@@ -130,7 +130,7 @@ def _caption(used: Sequence[Record], worst: Records, series: Sequence[Series]) -
 def _everything(measured: Sequence[Record], looks: Mapping[str, Look], titles: Titles) -> Table:
     rows = []
     for r in sorted(measured, key=lambda r: list(looks).index(r.model.label)):
-        first = map(Cell, (looks[r.model.label].title, titles.of(r.name, r.attack), ball_title(r)))
+        first = map(Cell, (looks[r.model.label].title, titles.of(r.name, r.attack), r.ball_title))
         samples = f"all {r.samples} members" if r.exact else f"{r.samples}"
         last = map(Cell, (percent_range(r.spread.min, r.spread.max), samples, f"{r.n:,}"))
         rows.append([*first, accuracy_cell(r), *last])

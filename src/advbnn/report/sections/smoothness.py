@@ -7,7 +7,6 @@ from typing import Any
 from advbnn.evaluation.records import Record, Records
 from advbnn.report import plots
 from advbnn.report.elements import Cell, Figure, Section, Table, with_error
-from advbnn.report.select import ball_title
 from advbnn.report.style import Look
 
 _WORDS = (
@@ -28,7 +27,7 @@ def smoothness_section(records: Records, looks: Mapping[str, Look]) -> Section |
     """Bars of the local Lipschitz value."""
     groups: dict[str, list[Record]] = {}
     for record in records.where(kind="lipschitz"):
-        groups.setdefault(ball_title(record), []).append(record)
+        groups.setdefault(record.ball_title, []).append(record)
     figures = [_figure(ball, Records(group), looks) for ball, group in groups.items()]
     title = "Local Lipschitz value"
     return Section(name="lipschitz", title=title, words=[_WORDS], figures=figures) if figures else None
