@@ -7,7 +7,9 @@ from torch.distributions import Normal
 
 from advbnn.bayes.kl import kl_divergence, names_in_scope
 from advbnn.bayes.mean_field import bayesianize
+from advbnn.bayes.modes import Modes
 from advbnn.bayes.priors import GaussianPrior, unit_norm_scales
+from advbnn.errors import ArgumentError
 from advbnn.models import build
 from small_nets import conv_net, images
 
@@ -44,6 +46,14 @@ def test_prior_mean_one_takes_the_batchnorm_scales_out_of_the_kl() -> None:
     share = (plain - kl_divergence(centred)).item()
     assert share == pytest.approx(4224 * 200, rel=1e-4)
     assert share > 0.5 * plain.item()
+
+
+def test_a_mixture_has_no_kl_of_its_own() -> None:
+    """The sum over modes, which is the KL of independent parts, would be wrong."""
+    first, second = bayesianize(conv_net()), bayesianize(conv_net())
+    with pytest.raises(ArgumentError, match="mixture.*weight"):
+        kl_divergence(nn.Sequential(Modes([first, second])))
+    assert kl_divergence(Modes([first])) == kl_divergence(first)
 
 
 def test_a_prior_may_be_a_module_with_parameters() -> None:

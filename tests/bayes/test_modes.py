@@ -16,7 +16,7 @@ from advbnn.bayes.mean_field import bayesianize
 from advbnn.bayes.modes import Modes
 from advbnn.bayes.prediction import Ensemble, predict
 from advbnn.bayes.protocol import members, posterior_mean
-from advbnn.errors import ArgumentError
+from advbnn.errors import AdvbnnError
 from advbnn.evaluation.identity import ModelIdentity
 from advbnn.evaluation.regression import regress
 from advbnn.fast.acceleration import accelerate
@@ -36,6 +36,7 @@ def networks(count: int = 3) -> list[nn.Module]:
 
 
 X = torch.rand(6, 4, generator=torch.Generator().manual_seed(0))
+Y = torch.arange(6) % 2
 
 
 def test_every_call_chooses_a_mode_with_its_weight() -> None:
@@ -202,9 +203,20 @@ def test_files_make_room_and_keep_the_weights(tmp_path: Path) -> None:
         (lambda: Modes(["a.safetensors"]), "networks.*load"),
         (lambda: Modes(networks(), weights=[1, 2]), "weights.*3"),
         (lambda: Modes(networks(), weights=[1, 2, 0]), "weights.*positive"),
-        (lambda: Modes(networks()).sample(3), "mode.*0 to 2"),
+        (lambda: Modes(networks()[2]), r"networks.*Modes\(\[net\]\)"),  # a Sequential, whose layers are no modes
+        (lambda: Modes(None), "networks.*list"),
+        (lambda: Modes(networks(), weights=["a", 1, 2]), "weights.*number"),
+        (lambda: Modes(networks(), weights=3), "weights.*number"),
+        (lambda: Modes(networks()).sample(3), "mode.*at most 2"),
+        (lambda: predict(Modes(networks()), X, exact_up_to=-1), "exact_up_to"),
+        (lambda: predict(Modes([*networks(), nn.Linear(4, 2)]), X), r"networks.*\[6, 3\].*\[6, 2\].*same classes"),
+        (lambda: regress(Modes([*networks(), nn.Linear(4, 2)]), X), "networks.*same classes"),
+        (
+            lambda: PGD(Threat("linf", 0.1), eot=2)(Modes([*networks(), nn.Linear(4, 2)]), X, Y),
+            "networks.*same classes",
+        ),
     ],
 )
 def test_bad_arguments_are_refused(call, message: str) -> None:
-    with pytest.raises((ArgumentError, TypeError), match=message):
+    with pytest.raises(AdvbnnError, match=message):
         call()

@@ -18,7 +18,7 @@ from advbnn.attacks.threat import Threat
 from advbnn.bayes.modes import Modes
 from advbnn.bayes.prediction import predict
 from advbnn.data import to_float
-from advbnn.evaluation.accuracy import Evaluation, evaluate, store_of
+from advbnn.evaluation.accuracy import Evaluation, SingleMemberWarning, evaluate, store_of
 from advbnn.evaluation.records import Records
 from advbnn.randomness import crafting_seed, scoring_seed
 from evaluation_workers import OPTIONS, Shift, evaluate_as_one_of_two, evaluate_until_killed
@@ -259,10 +259,14 @@ def test_few_members_are_scored_by_their_exact_mean(tmp_path: Path) -> None:
     torch.manual_seed(0)
     others = [nn.Sequential(nn.Flatten(), nn.Linear(64, 10)) for _ in range(2)]
     modes, images = Modes([net(), *others], weights=[2, 1, 1]).eval(), digits()
-    records = evaluate(modes, images, {"clean": None, "pgd": ATTACK}, seeds=2, out=tmp_path / "records.json")
+    exact = {"clean": None, "pgd": replace(ATTACK, eot=3)}
+    records = evaluate(modes, images, exact, seeds=2, out=tmp_path / "records.json")
     assert [(record.samples, record.details["members"]) for record in records] == [(3, 3), (3, 3)]
     right = int((predict(modes, to_float(images.images)).label == images.labels).sum())
     assert records[0].correct == (right, right)  # nothing is left to the seed
+    with pytest.warns(SingleMemberWarning, match="pgd.*eot=3") as caught:  # and the accuracy is too high
+        evaluate(modes, images, {"pgd": ATTACK, "again": ATTACK}, seeds=1)
+    assert len(caught) == 1 and caught[0].filename == __file__
     sampled = evaluate(Modes([net(), bnn()]).eval(), images, seeds=1, samples=4)
     assert sampled[0].samples == 4 and "members" not in sampled[0].details
     noisy = Modes([net(), Recording()]).eval()  # only a pass shows that it is random

@@ -80,13 +80,16 @@ def test_names_are_unique() -> None:
 
 def test_the_defence_of_a_run_is_in_its_config(tmp_path: Path) -> None:
     configs = {"runs/a": 'defense = "adv"', "runs/b": "no TOML", "runs/c": "seed = 1", ".": 'defense = "bnn"'}
+    configs["runs/several"] = 'defense = "adv"\nmodes.count = 3'
     for name, text in {**configs, "runs/d": 'defense = "b\u00fcn"'}.items():
         (tmp_path / name).mkdir(parents=True, exist_ok=True)
         (tmp_path / name / "config.toml").write_text(text, encoding="latin-1")
         (tmp_path / name / "run.json").write_text("{}")
     (tmp_path / "runs" / "empty").mkdir()
     here = tmp_path.name
-    runs = {"a": "adv", "a (last)": "adv"}
+    several = "3 modes of Adv. training"
+    runs = {"a": "adv", "a (last)": "adv", "several": several, "several (last)": several}
+    assert looks(["several"], runs)["several"].title == "3 modes of Adv. training (several)"
     assert defenses_in(tmp_path) == {here: "bnn", f"{here} (last)": "bnn", **runs}
     (tmp_path / "run.json").unlink()
     assert defenses_in(tmp_path) == runs

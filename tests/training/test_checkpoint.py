@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from advbnn.bayes.mean_field import bayesianize
-from advbnn.errors import CheckpointError
+from advbnn.errors import CheckpointError, FileError
 from advbnn.training import checkpoint
 from advbnn.training.checkpoint import CheckpointWarning, latest, save
 from zoo import Tied
@@ -117,11 +117,24 @@ def test_a_damaged_checkpoint_is_skipped_with_a_warning(tmp_path: Path, part: st
         assert weight(latest(tmp_path)) == 1
 
 
+def test_weights_have_the_permissions_of_other_files(tmp_path: Path) -> None:
+    (tmp_path / "other").touch()
+    checkpoint.save_weights(nn.Linear(2, 2), tmp_path / "model.safetensors", {}, lambda digest: None)
+    files = (tmp_path / "model.safetensors", *write(tmp_path, 1).folder.iterdir())
+    assert {file.stat().st_mode for file in files} == {(tmp_path / "other").stat().st_mode}
+
+
 def test_a_damaged_file_of_weights_is_named(tmp_path: Path) -> None:
     for content in (b"", b"no weights", b"\xff" * 100):
         (tmp_path / "model.safetensors").write_bytes(content)
         with pytest.raises(CheckpointError, match=r"model\.safetensors .*restore"):
             checkpoint.load_weights(nn.Linear(2, 2), tmp_path / "model.safetensors")
+    torch.save(nn.Linear(2, 2).state_dict(), tmp_path / "net.pt")
+    with pytest.raises(CheckpointError, match=r"net\.pt .*no safetensors.*load_state_dict"):
+        checkpoint.load_weights(nn.Linear(2, 2), tmp_path / "net.pt")
+    for path, remedy in ((tmp_path, "a folder.*safetensors"), (tmp_path / "none.safetensors", "none.*path")):
+        with pytest.raises(FileError, match=remedy):
+            checkpoint.load_weights(nn.Linear(2, 2), path)
 
 
 def test_if_all_are_damaged_that_is_an_error(tmp_path: Path) -> None:

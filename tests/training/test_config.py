@@ -134,6 +134,7 @@ def test_settings_on_the_command_line(tmp_path: Path) -> None:
         ('defense = "adv"\ndata = "."\nlike = "imges"', "like='imges'.*'images'"),
         ('defense = "adv"\nname = "x"', "key='name'"),
         ('defense = "adv"\nseed = "one"', "run.toml: seed: .*whole number"),
+        ('defense = "adv"\nmodes = "5"', "run.toml: modes .*whole number.*table"),
         ('defense = "adv"\n[attack]\n"threat.eps" = 0.1', "attack.threat.eps = ... without the quotes"),
         ('data = "digits"\ndefense = "adv"\nattack.threat.eps = 8', 'run.toml: attack.threat.eps: .*"8/255"'),
         ('defense = "adv', "run.toml: "),

@@ -16,12 +16,13 @@ from advbnn.bayes.prediction import predict
 from advbnn.data import ImageSet, Splits
 from advbnn.defenses.defense import Averaging, EarlyStopping, Swag
 from advbnn.defenses.schedules import Constant
-from advbnn.errors import ArgumentError, RunError
+from advbnn.errors import ArgumentError, CheckpointError, RunError
 from advbnn.training import modes as modes_module
 from advbnn.training.interrupts import Interrupted
 from advbnn.training.loading import load_trained
 from advbnn.training.loop import fit
 from advbnn.training.mode_plan import ModePlan
+from advbnn.training.mode_run import ModesRun, claimed
 from advbnn.training.state import TrainingState
 from quick import quick, same, train
 from workers import modes_together, processes, run_all, train_modes, train_modes_until_killed
@@ -70,9 +71,37 @@ def test_modes_are_ordinary_trainings(digits: Splits[ImageSet], tmp_path: Path, 
     for number, mode in enumerate(expected):
         assert same(load_trained(out / "modes" / str(number)).model, mode)
     assert {line["mode"] for line in result.history} == set(plan.trainings)
+    assert "mode 2: " in repr(result) and "<th>mode</th>" in result._repr_html_()
     assert "3 modes" in (out / "log.txt").read_text()
     with pytest.raises(RunError, match="other settings"):
         train(digits, value, modes=2, seed=7, out=out)
+
+
+@pytest.mark.parametrize("how", ["independent", "snapshots"])
+def test_a_run_may_get_more_modes(digits: Splits[ImageSet], tmp_path: Path, how: str) -> None:
+    value, out, plans = quick("adv"), tmp_path / "run", [ModePlan(count=count, how=how) for count in (2, 3)]
+    train(digits, value, modes=plans[0], out=out)
+    with pytest.raises(RunError, match="2 modes.*resume"):
+        train(digits, value, modes=plans[1], out=out)
+    assert len(load_trained(out).model) == 2
+    more = train(digits, value, modes=plans[1], out=out, resume=True).model
+    assert same(more, train(digits, value, modes=plans[1]).model) and load_trained(out).config.modes == plans[1]
+    assert (out / "modes" / "0" / "log.txt").read_text().count("finished after") == 1
+    with pytest.raises(RunError, match="other settings"):
+        train(digits, quick("adv", batch_size=33), modes=4, out=out, resume=True)
+    assert load_trained(out).finished
+
+
+def test_a_damaged_mixture_is_written_again_from_its_modes(digits: Splits[ImageSet], tmp_path: Path) -> None:
+    value, out = quick("adv"), tmp_path / "run"
+    whole = train(digits, value, modes=2, out=out).model
+    content = bytearray((out / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (out / "model.safetensors").write_bytes(content)
+    with pytest.raises(CheckpointError, match="resume"):
+        load_trained(out)
+    assert same(train(digits, value, modes=2, out=out, resume=True).model, whole)
+    assert same(load_trained(out).model, whole)
 
 
 def test_the_modes_share_the_validation_set_and_load_their_last_epochs(
@@ -163,7 +192,7 @@ def test_ctrl_c_in_the_third_mode_resumes_bit_for_bit(
     value, plan, out = quick("adv_bnn", averaging=Averaging(decay=0.9)), PLANS[how], tmp_path / "run"
     whole = train(digits, value, modes=plan, seed=3)
     stopped_after(17 if how == "branches" else 23, monkeypatch)
-    with pytest.raises(Interrupted, match="resume"):
+    with pytest.raises(Interrupted, match="2 of 3 modes.*resume"):
         train(digits, value, modes=plan, seed=3, out=out)
     monkeypatch.undo()
     partly = load_trained(out)
@@ -198,7 +227,7 @@ def test_processes_share_the_modes(
     value, out = quick("adv"), tmp_path / "run"
     result = train(digits, value, modes=3, out=out, progress=True)
     shown = capfd.readouterr().err
-    assert all(f"mode {number}/3: mode {number}/3, epoch 2/2" in shown for number in (1, 2, 3))
+    assert all(f"mode {number}/3: epoch 2/2" in shown for number in (1, 2, 3))
     assert all((out / "modes" / k / "log.txt").read_text().count("finished after") == 1 for k in "012")
     assert same(result.model, train(digits, value, modes=3).model)
 
@@ -211,14 +240,14 @@ def test_a_mode_that_another_process_trains_is_left_to_it(
         stopped_after(3, patched)
         train(digits, value, modes=3, out=out)
 
-    def killed(run: modes_module.ModesRun, said: list[str]) -> list[str]:
+    def killed(run: ModesRun, said: list[str]) -> list[str]:
         """The other process is killed while this one waits for it."""
         assert [run.finished(name) for name in run.plan.names] == [False, True, True]
         claim.close()
         return said
 
     monkeypatch.setattr(modes_module, "_wait_for_others", killed)
-    assert claim.enter_context(modes_module._claimed(out / "modes" / "claims" / "0"))
+    assert claim.enter_context(claimed(out / "modes" / "claims" / "0"))
     model = train(digits, value, modes=3, out=out, resume=True).model
     assert same(model, train(digits, value, modes=3).model)
 
@@ -231,7 +260,7 @@ def test_what_is_waited_for_is_said_once(
         stopped_after(3, patched)
         train(digits, quick("none"), modes=2, out=out)
     monkeypatch.setattr("advbnn.training.modes.time.sleep", lambda _: claim.close() if next(looks) == 3 else None)
-    claim.enter_context(modes_module._claimed(out / "modes" / "claims" / "0"))
+    claim.enter_context(claimed(out / "modes" / "claims" / "0"))
     train(digits, quick("none"), modes=2, out=out, resume=True, progress=True)
     assert capsys.readouterr().err.count("waiting for other processes") == 1
 

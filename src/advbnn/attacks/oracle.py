@@ -21,7 +21,7 @@ from advbnn.attacks.gradient import (
 )
 from advbnn.attacks.losses import Objective, gaussian_nll, margin
 from advbnn.attacks.threat import Threat
-from advbnn.bayes.prediction import are_probabilities
+from advbnn.bayes.prediction import are_probabilities, check_same_outputs
 from advbnn.bayes.protocol import EXACT_UP_TO, Member
 from advbnn.errors import ArgumentError, ArgumentTypeError
 from advbnn.randomness import pass_under, seeded
@@ -62,7 +62,7 @@ class Oracle:
         self._is_random = is_random
         self._rows = max(_ROWS, *(getattr(part, "largest_batch", 0) for part in model.modules()))
         self._rough_gradients = any(getattr(part, "rough_gradients", False) for part in model.modules())
-        self._output_checked = False
+        self._output_shape: torch.Size | None = None  # of one example
         self.queries = torch.zeros(rows.stop - rows.start, dtype=torch.int64, device=self._whole_x.device)
         self._largest_entries: list[Tensor] = []
 
@@ -289,9 +289,10 @@ class Oracle:
 
     def _checked(self, network: nn.Module, x: Tensor) -> Tensor:
         outputs: Tensor = network(x)
-        if not self._output_checked:
+        if self._output_shape is None:
             check_outputs(outputs, x, self._whole_y, self._objective.classifies)
-            self._output_checked = True
+            self._output_shape = outputs.shape[1:]
+        check_same_outputs(self._output_shape, outputs.shape[1:])
         return outputs
 
 

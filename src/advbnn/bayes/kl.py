@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from advbnn.bayes.modes import Modes
 from advbnn.bayes.protocol import Choice, GaussianParameter, gaussian_parameters
 from advbnn.errors import ArgumentError, unknown
 
@@ -11,7 +12,8 @@ def kl_divergence(model: nn.Module, scope: str | Choice = "all") -> Tensor:
     """KL(q(w) || p(w)), summed over the random weights of every Bayesian part of `model` (eq. 6 and 12).
 
     Args:
-        model: a `Bayesian`, or any module that contains some, such as one built from `advbnn.bayes.layers`.
+        model: a `Bayesian`, or any module that contains some, such as one built from `advbnn.bayes.layers`. Of a
+            mixture, `Modes`, each component has a KL of its own.
         scope: `"all"`, the paper's objective; `"classifier"`, only the last linear layer, which is what the
             authors' published VGG regularises; or a predicate on (name, mean parameter).
     """
@@ -26,6 +28,9 @@ def names_in_scope(model: nn.Module, scope: str | Choice = "all") -> list[str]:
 
 def _in_scope(model: nn.Module, scope: str | Choice) -> list[GaussianParameter]:
     parameters = gaussian_parameters(model)
+    if any(isinstance(part, Modes) and len(part) > 1 and gaussian_parameters(part) for part in model.modules()):
+        remedy = "the mean of kl_divergence(mode) for mode in modes.net, by weight, is an upper bound"
+        raise ArgumentError(f"model holds a mixture, whose KL has no closed form; {remedy}")
     if not parameters:
         raise ArgumentError("model has no Bayesian part, so no KL; convert it with advbnn.bayesianize(net)")
     if scope == "all":

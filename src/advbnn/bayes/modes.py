@@ -3,7 +3,7 @@
 A deep ensemble is a mixture of plain networks, MultiSWAG one of `SWAG`s. Five checkpoints become modes in three lines:
 
     nets = [build() for _ in files]
-    for net, file in zip(nets, files): safetensors.torch.load_model(net, file)
+    for net, file in zip(nets, files): net.load_state_dict(torch.load(file, weights_only=True))
     modes = advbnn.Modes(nets)
 """
 
@@ -21,7 +21,7 @@ from torch.func import functional_call
 from advbnn.bayes.functional import parameter_paths, saved_tensors
 from advbnn.bayes.protocol import Member, RandomNetwork, Weights, check_plain, random_parts
 from advbnn.display import notebook
-from advbnn.errors import ArgumentError, ArgumentTypeError
+from advbnn.errors import ArgumentError, ArgumentTypeError, shown, whole
 
 
 class Modes(RandomNetwork):
@@ -43,7 +43,12 @@ class Modes(RandomNetwork):
 
     def __init__(self, networks: Iterable[nn.Module], weights: Sequence[float] | None = None) -> None:
         """`weights` are the probabilities of the modes, up to a common factor; equal when None."""
-        components: list[Any] = list(networks)
+        given: Any = networks
+        # a Sequential is iterable, too: its layers would be the modes
+        if isinstance(given, nn.Sequential) or not isinstance(given, Iterable):
+            came = type(given).__name__
+            raise ArgumentTypeError(f"networks must be a list of networks, got {came}; of a single one, Modes([net])")
+        components: list[Any] = list(given)
         if not components:
             raise ArgumentError("networks must hold at least one network, got none")
         for number, component in enumerate(components):
@@ -67,9 +72,7 @@ class Modes(RandomNetwork):
 
     def sample(self, mode: int | None = None) -> Weights:
         """One weight sample of the given mode; of one chosen at random when None."""
-        index = self.choose() if mode is None else mode
-        if not 0 <= index < len(self):
-            raise ArgumentError(f"mode must be one of the {len(self)} modes, 0 to {len(self) - 1}; got {mode}")
+        index = self.choose() if mode is None else whole("mode", mode, 0, len(self) - 1)
         component = self.net[index]
         inner = component.sample() if isinstance(component, RandomNetwork) else saved_tensors(component)
         # a network without tensors has a mode all the same
@@ -156,11 +159,19 @@ def _support(component: nn.Module) -> int:
 
 
 def _normalised(weights: Sequence[float], count: int) -> tuple[float, ...]:
-    if len(weights) != count:
-        raise ArgumentError(f"weights must hold one number for each of the {count} networks, got {len(weights)}")
-    total = math.fsum(weights)
-    if not all(weight > 0 for weight in weights) or not math.isfinite(total):
-        raise ArgumentError(f"weights must be positive and finite, got {list(weights)}; leave out what has none")
+    try:
+        numbers = tuple(map(float, weights))
+    except (TypeError, ValueError):
+        raise ArgumentTypeError(
+            f"weights must be a list of numbers, one for each network; got {shown(weights)}"
+        ) from None
+    if len(numbers) != count:
+        raise ArgumentError(f"weights must hold one number for each of the {count} networks, got {len(numbers)}")
+    total = math.fsum(numbers)
+    if not all(number > 0 for number in numbers) or not math.isfinite(total):
+        raise ArgumentError(
+            f"weights must be positive and finite, got {list(numbers)}; leave out networks without weight"
+        )
     if math.isclose(total, 1, rel_tol=1e-12):
-        return tuple(map(float, weights))  # saved ones stay the same, bit for bit
-    return tuple(float(weight) / total for weight in weights)
+        return numbers  # saved ones stay the same, bit for bit
+    return tuple(number / total for number in numbers)

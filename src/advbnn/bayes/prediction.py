@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from advbnn.bayes.activations import outputs_of
 from advbnn.bayes.protocol import EXACT_UP_TO, RandomNetwork, members
 from advbnn.display import notebook
-from advbnn.errors import ArgumentError, ArgumentTypeError, one_of, positive_whole
+from advbnn.errors import ArgumentError, ArgumentTypeError, one_of, positive_whole, whole
 from advbnn.modules import all_finite, evaluating, explain_input_errors, not_finite_error
 from advbnn.names import RULES
 from advbnn.randomness import Resampled, is_random, random_state, seeded, with_fresh_state
@@ -261,7 +261,7 @@ def outputs_and_weights(
 
     Members that use random numbers of their own, such as noise, are sampled too.
     """
-    parts = members(model, at_most=exact_up_to)
+    parts = members(model, at_most=whole("exact_up_to", exact_up_to, 0))
     if parts:
         before = None if torch.compiler.is_compiling() else random_state(x.device)
         outputs = outputs_of([part.net for part in parts], x)
@@ -274,6 +274,7 @@ def _all_logits(model: nn.Module, x: Tensor, samples: int, exact_up_to: int) -> 
     outputs, weights = outputs_and_weights(model, x, samples, exact_up_to)
     for output in outputs:
         _check_logits(output)
+    check_same_outputs(*(output.shape for output in outputs))
     return outputs, None if weights is None else torch.tensor(weights, dtype=torch.float64).to(outputs[0])
 
 
@@ -284,6 +285,16 @@ def _check_logits(logits: Any) -> None:
     if logits.shape[1] < 2:
         remedy = "for regression use advbnn.regress, for two classes give it two outputs"
         raise ArgumentError(f"model must return logits for two classes or more, got {tuple(logits.shape)}; {remedy}")
+
+
+def check_same_outputs(*shapes: torch.Size) -> None:
+    """Refuse networks of one model that differ in the shape of their outputs."""
+    different = next((shape for shape in shapes if shape != shapes[0]), None)
+    if different is not None:
+        found = f"{list(shapes[0])} and {list(different)}"
+        raise ArgumentError(
+            f"model's networks must return outputs of one shape, got {found}; give all the same classes"
+        )
 
 
 def _refuse_probabilities(found: bool) -> None:

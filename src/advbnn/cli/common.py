@@ -26,6 +26,7 @@ from advbnn.machine.processes import World, joined
 from advbnn.models.from_file import load_model
 from advbnn.modules import usable_device
 from advbnn.training.loading import load_trained
+from advbnn.training.run_folder import run_label
 from advbnn.training.tasks import TaskResults
 
 if TYPE_CHECKING:
@@ -94,12 +95,12 @@ def open_subject(subject: Subject, place: torch.device | str, leads: bool = True
     run = subject.run or Path()
     trained = load_trained(run, device=place, last=subject.last)
     if not trained.finished and leads:
-        typer.echo(f"warning: {run} is not finished; using its last checkpoint", err=True)
+        typer.echo(f"warning: {run} is not finished; using what it has: {trained.unfinished}", err=True)
     defense = trained.config.defense
     if subject.last and defense.early_stopping is None:
         raise ArgumentError(f"{run} was trained without early stopping, to the last epoch; leave --last out")
     # records of unfinished training do not stand for the finished network
-    which = " (last)" if subject.last else "" if trained.finished else f" (step {trained.step})"
+    which = " (last)" if subject.last else f" ({trained.unfinished})" if trained.unfinished else ""
     return Opened(
         model=trained.model,
         label=label_of(run) + which,
@@ -150,9 +151,9 @@ def show_failures(results: TaskResults) -> None:
 
 
 def label_of(run: Path) -> str:
-    """The label of a run in records: the name of its folder."""
+    """The label of a run in records, see `run_label`."""
     check_name(run, "RUN")
-    return run.resolve().name
+    return run_label(run)
 
 
 def first_rows(data: Examples, limit: int | None) -> range | None:
@@ -200,8 +201,8 @@ def show(records: Sequence[Record], chance: float | None = None) -> None:
     output.print(table)
     first = records[0]
     samples = "the given number of" if first.curve == "ensemble" else first.samples
-    ensemble = f"averages {samples} weight samples, which no attack has seen"
-    if "members" in first.details:
+    ensemble = f"averages {samples} weight samples, which no attack has seen; one pass if it is not random"
+    if first.exact:
         ensemble = f"is the exact mean over its {samples} members"
     output.print(
         f"{first.n:,} images of {first.data.name}; evaluation seeds: {len(first.seeds)}. The classifier {ensemble}."

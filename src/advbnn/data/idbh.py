@@ -28,7 +28,10 @@ class CropShift(Augmentation):
     def apply(self, images: Tensor, uniform: Tensor) -> Tensor:
         height, width = images.shape[-2:]
         if not 1 <= self.limit <= min(height, width):
-            raise ArgumentError(f"limit must lie in 1..{min(height, width)} for images of this size, got {self.limit}")
+            raise ArgumentError(
+                f"augment: CropShift with limit={self.limit}, of IDBH, needs at least as many pixels on each side, "
+                f"got images of {height} x {width}; use augment='crop_flip'"
+            )
         total = integers(uniform[:, 0], self.limit)
         narrower = integers(uniform[:, 1], total + 1)
         columns = _window(width, narrower, uniform[:, 2], uniform[:, 3])

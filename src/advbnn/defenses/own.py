@@ -46,7 +46,7 @@ MODES = Published(
     name="modes",
     title="Several modes",
     paper="This library: an ensemble of adversarially trained networks",
-    random="which mode answers a pass; a prediction is the exact mean over all",
+    random="which mode a pass uses; a prediction is the exact mean over all",
     redrawn=EVERY_PASS,
     protocol=AuthorsProtocol(replace(PGD_20, eot=5), passes=5),
     samples=5,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from advbnn.evaluation.accuracy import Evaluation as Evaluation
 from advbnn.evaluation.accuracy import Options as Options
 from advbnn.evaluation.accuracy import Perturbation as Perturbation
+from advbnn.evaluation.accuracy import SingleMemberWarning as SingleMemberWarning
 from advbnn.evaluation.accuracy import SmallSampleWarning as SmallSampleWarning
 from advbnn.evaluation.accuracy import evaluate as evaluate
 from advbnn.evaluation.records import Plan as Plan

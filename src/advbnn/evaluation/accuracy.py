@@ -18,6 +18,7 @@ from typing import Any, TypedDict, Unpack
 import torch
 from torch import Tensor, nn
 
+from advbnn.attacks.arc import ARC
 from advbnn.attacks.base import Attack
 from advbnn.attacks.bpda import BPDA
 from advbnn.attacks.fixed_randomness import FixedRandomness
@@ -51,6 +52,10 @@ Details = Callable[[dict[str, Tensor]], Sequence[Mapping[str, Any]]]
 
 class SmallSampleWarning(UserWarning):
     """There are so few images that the interval of an accuracy is too wide to be useful."""
+
+
+class SingleMemberWarning(UserWarning):
+    """An attack on a mixture takes one member per step, where the exact mean over all is attacked better."""
 
 
 class Options(TypedDict, total=False):
@@ -130,7 +135,7 @@ class Evaluation:
         self._may_be_exact = options.get("exact", True)
         self.out, self.progress = options.get("out"), options.get("progress", False)
         self._label, self._command = options.get("label"), options.get("command", "")
-        self._overwrite = options.get("overwrite", False)
+        self._overwrite, self._warned = options.get("overwrite", False), False
         engine, precision = options.get("engine", "auto"), options.get("precision", "full")
         how = {"gradients": options.get("gradients"), "batch_size": self.batch_size}
         # a source is accelerated once, not for every batch
@@ -183,10 +188,20 @@ class Evaluation:
         if attack is not None:
             check_attack(name, attack)
             known |= {"kind": "attack", "attack": attack_settings(attack), "threat": attack.threat}
+            self._warn_of_single_members(name, attack)
             source = getattr(attack, "source", None)
             if source is not None:
                 known |= {"kind": "transfer", "source": ModelIdentity.of(source)}
         return replace(self.plan, **known | fields)
+
+    def _warn_of_single_members(self, name: str, attack: Perturbation) -> None:
+        if not isinstance(attack, Attack) or isinstance(attack, ARC | FixedRandomness) or attack.eot > 1:
+            return
+        if self.exact and (count := self.plan.samples) > 1 and not self._warned:
+            self._warned = True
+            what = f"{name}, with one EOT sample, attacks one of the {count} members per step"
+            remedy = f"eot={count} (--eot {count}) attacks their exact mean, which is stronger"
+            warnings.warn(f"{what}; {remedy}", SingleMemberWarning, stacklevel=5)
 
     def accuracy(self, name: str, attack: Perturbation | None, **fields: Any) -> Records:
         """The accuracy under one attack; `fields` go into its record."""

@@ -151,6 +151,11 @@ class Record(Plan):
         return cls(**{f.name: getattr(plan, f.name) for f in fields(Plan)}, **results)
 
     @property
+    def exact(self) -> bool:
+        """Whether the classifier is the exact mean over its `samples` members."""
+        return "members" in self.details
+
+    @property
     def ensembles(self) -> int:
         """R, the number of independent ensembles that scored the images under each seed."""
         return len(self.correct) // len(self.seeds)
@@ -267,7 +272,7 @@ class Records(Sequence[Record]):
                 r.ball_title,
                 r._result,
                 f"{r.n:,} of {r.data.name}",
-                r.samples,
+                f"all {r.samples} members" if r.exact else r.samples,
                 len(r.seeds),
             )
             for r in self

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from advbnn import modules
 from advbnn.bayes.likelihoods import Gaussian
-from advbnn.bayes.prediction import outputs_and_weights, passes_needed
+from advbnn.bayes.prediction import check_same_outputs, outputs_and_weights, passes_needed
 from advbnn.data.imageset import Examples
 from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole, within
 from advbnn.evaluation.batchwise import Batch, batchwise
@@ -156,6 +156,7 @@ def _outputs(model: nn.Module, x: Tensor, samples: int, seed: int | None) -> tup
     if not isinstance(first, Tensor) or not first.is_floating_point() or first.shape[:1] != x.shape[:1]:
         came = f"{first.dtype} {list(first.shape)}" if isinstance(first, Tensor) else type(first).__name__
         raise ArgumentError(f"model must return one tensor of real numbers with {len(x)} rows, got {came}")
+    check_same_outputs(*(output.shape for output in outputs))
     stacked = torch.stack(outputs).to(torch.promote_types(first.dtype, torch.float32))
     shares = torch.tensor(weights or [1 / len(outputs)] * len(outputs), dtype=torch.float64)
     return stacked, shares.to(stacked)

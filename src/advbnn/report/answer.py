@@ -40,7 +40,7 @@ def _best(ranked: Sequence[Record], shown: Series, clean: Mapping[str, Record], 
     if best.model.label in clean:
         numbers += f", and {percent(clean[best.model.label].accuracy)} % without attack"
     if len(ranked) == 1:
-        return f"{title} has a {kind} of {numbers}."
+        return f"{title} has {'a' if shown.worst else 'an'} {kind} of {numbers}."
     second = ranked[1]
     return (
         f"{title} has the highest {kind} of {len(ranked)} models at {where}: {numbers}; "

@@ -44,4 +44,5 @@ def audited_attacks(worst: Record) -> list[Record]:
 def _record(worst: Record, entry: Mapping[str, Any]) -> Record:
     kind, threat = ("clean", None) if entry["role"] == "clean" else ("attack", worst.threat)
     found = replace(worst, kind=kind, name=entry["name"], attack=entry["attack"], threat=threat, outcomes=())
-    return replace(found, correct=tuple(entry["correct"]), details={}, seconds=0.0)
+    kept = {name: value for name, value in worst.details.items() if name == "members"}
+    return replace(found, correct=tuple(entry["correct"]), details=kept, seconds=0.0)

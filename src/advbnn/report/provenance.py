@@ -16,7 +16,9 @@ def provenance_tables(records: Records, titles: Titles) -> list[Table]:
         (d.name, f"{d.n:,}", d.rows or "all", d.sha256) for r in records for d in (r.data, r.against) if d
     )
     settings = {
-        "weight samples of the classifier": (str(r.samples) for r in records if r.curve != "ensemble"),
+        "weight samples of the classifier": (
+            f"all of {r.samples} members" if r.exact else str(r.samples) for r in records if r.curve != "ensemble"
+        ),
         "averaging rule": (r.rule for r in records),
         "evaluation seeds": (" ".join(map(str, r.seeds)) for r in records),
         "batch size": (str(r.batch_size) for r in records),

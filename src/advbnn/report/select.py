@@ -22,9 +22,9 @@ def labels_of(records: Iterable[Record]) -> list[str]:
 
 
 def radius_words(eps: float) -> str:
-    """`"8/255"` for what is a whole number of grey levels, up to six digits; else a number."""
-    levels = round(255 * eps)
-    return f"{levels}/255" if levels and abs(levels / 255 - eps) < 1e-6 else f"{eps:.4g}"
+    """`"8/255"` for what is a whole number of grey levels, up to six digits, and no round number; else a number."""
+    levels, short = round(255 * eps), f"{eps:.4g}"
+    return f"{levels}/255" if levels and abs(levels / 255 - eps) < 1e-6 and float(short) != eps else short
 
 
 def ball(record: Record) -> tuple[str, float]:
@@ -48,9 +48,14 @@ def images_of(records: Sequence[Record]) -> str:
 
 
 def samples_of(records: Sequence[Record]) -> str:
-    """The numbers of weight samples and seeds: `"20 weight samples, 3 seeds"`."""
-    samples, seeds = _range([r.samples for r in records]), _range([len(r.seeds) for r in records])
-    return f"{samples} weight sample{'' if samples == '1' else 's'}, {seeds} seed{'' if seeds == '1' else 's'}"
+    """How classifiers average, and the number of seeds: `"20 weight samples, all of 3 members, 3 seeds"`."""
+    parts = []
+    if sampled := [r.samples for r in records if not r.exact]:
+        parts.append(f"{_range(sampled)} weight sample{'' if set(sampled) == {1} else 's'}")
+    if exact := [r.samples for r in records if r.exact]:
+        parts.append(f"all of {_range(exact)} member{'' if set(exact) == {1} else 's'}")
+    seeds = [len(r.seeds) for r in records]
+    return ", ".join([*parts, f"{_range(seeds)} seed{'' if set(seeds) == {1} else 's'}"])
 
 
 def check_one_data_set(records: Records) -> None:

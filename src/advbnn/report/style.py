@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from advbnn.training.run_folder import CONFIG, FACTS
+from advbnn.training.run_folder import CONFIG, FACTS, run_label
 
 TITLES = {"none": "No defence", "rse": "RSE", "adv": "Adv. training", "bnn": "BNN", "adv_bnn": "Adv-BNN"}
 """The paper's five defences in its order; other models are named by their label."""
@@ -70,14 +70,17 @@ def looks(labels: Iterable[str], defenses: Mapping[str, str] | None = None) -> d
 
 
 def defenses_in(folder: Path) -> dict[str, str]:
-    """The defence of a run folder and of those in its folder `runs`, by label."""
+    """The defence of a run folder and of those in its folder `runs`, by label; of several modes, with their number."""
     found: dict[str, str] = {}
     for run in (folder.resolve(), *sorted((folder / "runs").glob("*"))):
         if (run / CONFIG).is_file() and (run / FACTS).is_file():
             # without a readable config the label is enough
             with suppress(UnicodeDecodeError, tomllib.TOMLDecodeError, KeyError):
-                defense = str(tomllib.loads((run / CONFIG).read_text(encoding="utf-8"))["defense"])
-                found |= {run.name: defense, f"{run.name}{_LAST}": defense}
+                settings = tomllib.loads((run / CONFIG).read_text(encoding="utf-8"))
+                defense = str(settings["defense"])
+                if isinstance(modes := settings.get("modes"), dict) and modes.get("count", 1) != 1:
+                    defense = f"{modes['count']} modes of {TITLES.get(defense, defense)}"
+                found |= {(label := run_label(run)): defense, f"{label}{_LAST}": defense}
     return found
 
 

@@ -25,7 +25,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_model, save_model
 from torch import nn
 
-from advbnn.errors import CheckpointError
+from advbnn.errors import CheckpointError, FileError
 from advbnn.files import explain_file_errors, file_digest
 
 FORMAT = 2
@@ -79,7 +79,7 @@ def save(
         for leftover in folder.glob(f"{_WRITING}*"):
             shutil.rmtree(leftover)
         temporary.mkdir()
-        save_model(model, str(temporary / WEIGHTS), metadata=dict(notes or {}))
+        _write_weights(model, temporary / WEIGHTS, notes or {})
         content = io.BytesIO()  # torch hides the reason why it cannot write into a file
         torch.save(dict(training), content)
         (temporary / TRAINING).write_bytes(content.getbuffer())
@@ -136,7 +136,7 @@ def save_weights(model: nn.Module, file: Path, notes: Mapping[str, str], note_di
     """Write the weights of `model` as a safetensors file, whole or not at all; its SHA-256 is noted first."""
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        save_model(model, str(temporary), metadata=dict(notes))
+        _write_weights(model, temporary, notes)
         _sync(temporary)
         note_digest(file_digest(temporary))
         os.replace(temporary, file)
@@ -160,11 +160,19 @@ def recover(folder: Path | str) -> Checkpoint | None:
 
 
 def load_weights(model: nn.Module, file: Path | str) -> None:
-    """Load the weights of a safetensors file into `model`."""
+    """Load the weights of a safetensors file into `model`; every name and shape must fit."""
     try:
-        load_model(model, str(file))
+        with explain_file_errors(file, "cannot be read", "give the path of a safetensors file"):
+            if Path(file).is_dir():
+                raise FileError(
+                    f"{file} is a folder; give a safetensors file, such as {Path(file) / 'model.safetensors'}"
+                )
+            load_model(model, str(file))
     except SafetensorError as error:
-        raise CheckpointError(f"{file} is damaged ({error}); restore it from a copy, or train again") from error
+        raise CheckpointError(
+            f"{file} is no safetensors file, or is damaged ({error}); restore it from a copy, or load a checkpoint of "
+            "PyTorch that you trust by model.load_state_dict(torch.load(file, weights_only=True))"
+        ) from error
     except RuntimeError as error:
         reason = textwrap.shorten(str(error), 200, placeholder=" ...")
         raise CheckpointError(
@@ -177,6 +185,13 @@ def notes_of(file: Path | str) -> dict[str, str]:
     """The notes in the header of a safetensors file."""
     with safe_open(str(file), "pt") as opened:
         return opened.metadata() or {}
+
+
+def _write_weights(model: nn.Module, file: Path, notes: Mapping[str, str]) -> None:
+    file.touch()
+    permissions = file.stat().st_mode
+    save_model(model, str(file), metadata=dict(notes))
+    file.chmod(permissions)  # safetensors leaves a file that nobody else can read, also on the machine of a colleague
 
 
 def _sync(path: Path) -> None:

@@ -226,8 +226,11 @@ def _comment(value: Defense) -> str:
 
 def _split(table: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The keys of the run itself, and those of its defence; every key of the nested table is checked."""
-    if type(table.get("modes")) is int:
-        table = {**table, "modes": {"count": table["modes"]}}
+    modes = table.get("modes", {})
+    if type(modes) is int:
+        table = {**table, "modes": {"count": modes}}
+    elif not isinstance(modes, Mapping):
+        raise ConfigError(f"modes must be a whole number, or a table with count, how and trunk; got {shown(modes)}")
     if isinstance(table.get("init"), str):
         table = {**table, "init": [table["init"]]}
     own = [name for name in config_io.field_names(Config) if name != "defense"]

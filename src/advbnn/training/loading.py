@@ -44,9 +44,10 @@ class Trained:
     """A network, in evaluation mode, and its run.
 
     Attributes:
-        finished: whether training is complete; if not, the weights are from the last checkpoint.
+        finished: whether training is complete; if not, the weights are from the last checkpoint, and of several modes
+            the mixture has those that are finished.
         classes: the names of the classes in the order of the outputs; None if the run does not say.
-        step: the number of updates, if training is not complete.
+        step: the number of updates, if the training of a single network is not complete.
         noise_std: the learned noise of a Gaussian likelihood, for `regress` and `score_regression`; else None.
     """
 
@@ -57,6 +58,17 @@ class Trained:
     noise_std: float | None
     classes: tuple[str, ...] | None = None
     step: int | None = None
+
+    @property
+    def unfinished(self) -> str:
+        """How far an unfinished run is, `"step 40"` or `"2 of 5 modes"`; empty for a finished one."""
+        if self.finished:
+            return ""
+        return (
+            f"{len(self.model)} of {self.config.modes.count} modes"
+            if isinstance(self.model, Modes)
+            else f"step {self.step}"
+        )
 
     def load_data(self) -> Splits[Any]:
         """The data of the run, if it still has the classes that the network was trained on."""

@@ -56,7 +56,9 @@ class FitResult:
 
     def __repr__(self) -> str:
         parts = [f"{type(self.model).__name__} by {self.defense.name}", f"seed {self.seed}", f"{self.steps} steps"]
-        parts += [describe(line) for line in self.history[-1:]]
+        parts += [
+            f"mode {line['mode']}: {describe(line)}" if "mode" in line else describe(line) for line in self.history[-1:]
+        ]
         parts += [] if self.out is None else [f"in {self.out}"]
         return f"FitResult({', '.join(parts)})"
 
@@ -64,8 +66,10 @@ class FitResult:
         """The last metrics, for notebooks."""
         last = self.history[-notebook.MOST_ROWS :]
         kinds = dict.fromkeys(name for line in last for name in line if name.endswith(("_accuracy", "_mse")))
+        modes = ("mode",) if any("mode" in line for line in last) else ()
         rows = [
             (
+                *(line[name] for name in modes),
                 line["epoch"],
                 line["step"],
                 *("" if name not in line else _shown(name, line[name]) for name in kinds),
@@ -74,7 +78,7 @@ class FitResult:
             for line in last
         ]
         caption = f"{type(self.model).__name__} by {self.defense.name}, seed {self.seed}, {self.steps:,} steps"
-        columns = ("epoch", "step", *(name.replace("_", " ") for name in kinds), "loss")
+        columns = (*modes, "epoch", "step", *(name.replace("_", " ") for name in kinds), "loss")
         return notebook.table(caption if self.out is None else f"{caption}, in {self.out}", columns, rows)
 
 

@@ -14,10 +14,9 @@ import copy
 import pickle
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,124 +24,39 @@ import torch
 from torch import nn
 
 from advbnn.bayes.modes import Modes
-from advbnn.bayes.protocol import inner_network
-from advbnn.bayes.sample_bank import SampleBank
-from advbnn.bayes.swag import SWAG
 from advbnn.data import Splits
 from advbnn.defenses.defense import Defense
-from advbnn.display.progress import ProgressBar
-from advbnn.errors import MOST, InUseError, RunError
-from advbnn.files import locked_folder
+from advbnn.display.progress import ProgressBar, duration
+from advbnn.errors import MOST, RunError
+from advbnn.files import locked_folder, write_atomically
 from advbnn.machine.processes import ALONE, world
 from advbnn.machine.threads import share_of_threads
-from advbnn.models import reset_parameters_
-from advbnn.models.initial_weights import InitialWeights, load_initial
-from advbnn.randomness import seeded
+from advbnn.models.initial_weights import InitialWeights
 from advbnn.training.checkpoint import save_weights
 from advbnn.training.config import Config
 from advbnn.training.interrupts import Interrupted
-from advbnn.training.loading import Trained, load_trained, mean_noise
-from advbnn.training.loop import FitResult, fit, run_facts
+from advbnn.training.loading import Trained, mean_noise
+from advbnn.training.loop import FitResult, run_facts
 from advbnn.training.mode_plan import TRUNK, ModePlan
-from advbnn.training.run_folder import METRICS, MODEL, MODES, NOISE_STD, RunFolder, read_metrics, write_sum
+from advbnn.training.mode_run import ModesRun
+from advbnn.training.run_folder import (
+    CONFIG,
+    METRICS,
+    MODEL,
+    MODES,
+    NOISE_STD,
+    RunFolder,
+    is_sound,
+    read_metrics,
+    stored_config,
+    write_sum,
+)
 from advbnn.training.state import TrainingState
 from advbnn.training.tasks import Task
 from advbnn.training.workers import device_list, run_tasks
 
 SECONDS_BETWEEN_LOOKS = 5.0
 """How often a process that waits for the modes of others looks whether they are finished, or free."""
-
-
-@dataclass(frozen=True)
-class ModesRun:
-    """The arguments of `fit` for several modes; every mode takes the `options` as they are."""
-
-    net: nn.Module
-    built: bool  # by the defence, so that it builds the modes too; a copy in another process does not know
-    data: Splits[Any]
-    defense: Defense
-    plan: ModePlan
-    seed: int
-    config: Config
-    out: Path | None
-    progress: bool
-    init: tuple[InitialWeights, ...]  # none, one for all modes, or one for each
-    init_classifier: str
-    options: Mapping[str, Any]
-
-    def folder(self, name: str) -> Path | None:
-        """The run folder of one training."""
-        return None if self.out is None else self.out / MODES / name
-
-    def finished(self, name: str) -> bool:
-        folder = self.folder(name)
-        return folder is not None and (folder / MODEL).exists()
-
-    def title(self, name: str) -> str:
-        """What progress calls a training."""
-        return TRUNK if name == TRUNK else f"mode {int(name) + 1}/{self.plan.count}"
-
-    def train(self, name: str, device: torch.device | str, start: nn.Module | None = None) -> FitResult:
-        """Train one mode, or resume its training; it starts from the weights of `start`, or else of their folder."""
-        plan, seed = self.plan, self.plan.seed_of(name, self.seed)
-        before = plan.start_of(name)
-        weights = self._init_of(name) if before is None else None
-        model = self._fresh(seed, weights)
-        if before is not None:
-            model.load_state_dict(_state_to_continue(self.load(before).model if start is None else start))
-        files = (str(weights),) if isinstance(weights, str | Path) else ()
-        described = plan.defense_of(name, self.config.defense)
-        config = replace(self.config, defense=described, seed=seed, modes=ModePlan(), init=files)
-        return fit(
-            model,
-            self.data,
-            plan.defense_of(name, self.defense),
-            seed=seed,
-            out=self.folder(name),
-            resume=True,
-            config=config,
-            device=device,
-            progress=self.title(name) if self.progress else False,
-            **self.options,
-        )
-
-    def train_unless_taken(self, name: str, device: torch.device | str) -> bool:
-        """Train one mode, unless it is finished, must wait, or another process trains it; whether it was trained."""
-        before, folder = self.plan.start_of(name), self.folder("claims")
-        if folder is None or self.finished(name) or (before is not None and not self.finished(before)):
-            return False
-        with _claimed(folder / name) as free:
-            if free and not self.finished(name):
-                self.train(name, device)
-                return True
-        return False
-
-    def load(self, name: str | None = None) -> Trained:
-        """One mode from its folder, or all modes; on the CPU."""
-        folder = self.out if name is None else self.folder(name)
-        if folder is None:
-            raise RunError("the modes are in no folder; give fit an out")
-        return load_trained(folder, net=None if self.built else copy.deepcopy(self.net))
-
-    def _init_of(self, name: str) -> InitialWeights | None:
-        """The checkpoint that a training starts from, if any."""
-        if not self.init:
-            return None
-        return self.init[int(name) if len(self.init) > 1 and name != TRUNK else 0]
-
-    def _fresh(self, seed: int, init: InitialWeights | None) -> nn.Module:
-        """A network like the given one, with initial weights of its own or of a checkpoint, ready for `fit`."""
-        train = self.data.train
-        if self.built:
-            kind = {"classes": len(train.classes), "shape": train.shape, "seed": seed}
-            model = self.defense.build(**kind, init=init, init_classifier=self.init_classifier)
-            return model.train(self.net.training)
-        with seeded(seed):
-            model = copy.deepcopy(self.net)
-            reset_parameters_(inner_network(model))
-            if init is not None:
-                load_initial(inner_network(model), init, self.init_classifier)
-            return self.defense.wrap(model)
 
 
 def fit_modes(
@@ -207,7 +121,22 @@ def _train_all(run: ModesRun, out: Path, resume: bool, device: torch.device) -> 
         _say(run, None, f"{out} is finished: {plan.count} modes; nothing to do")
         return
     if opened is not None:
-        _say(run, opened, f"{plan.count} modes, {plan.how}, of {run.defense.name} in {out / MODES}")
+        begun = f"; {_state(out, plan)}" if any(map(run.finished, plan.names)) else ""
+        _say(run, opened, f"{plan.count} modes, {plan.how}, of {run.defense.name} in {out / MODES}{begun}")
+    try:
+        _train_missing(run, out, opened, device)
+    except Interrupted as stop:
+        rest = f"{_state(out, plan)}, saved in {out}; continue with --resume (resume=True)"
+        raise Interrupted(f"stopped; {rest}", stop.signal) from None
+    if opened is not None:
+        notes = _write_all(run, out)
+        _say(run, opened, f"finished: {plan.count} modes in {out}{notes}")
+    processes.any(False)  # until the file is there
+
+
+def _train_missing(run: ModesRun, out: Path, opened: RunFolder | None, device: torch.device) -> None:
+    """Train the modes that are not finished, with other processes if there are some, and wait for theirs."""
+    processes, plan = world(), run.plan
     devices = _devices(device, processes.size)
     if processes.size > 1:
         for name in plan.trainings:
@@ -215,15 +144,22 @@ def _train_all(run: ModesRun, out: Path, resume: bool, device: torch.device) -> 
                 run.train(name, device)
     elif len(devices) > 1:
         _train_in_parallel(run, out, devices)
-    said: list[str] = []
+    said, began, before = list[str](), time.monotonic(), sum(map(run.finished, plan.trainings))
     while processes.size == 1 and not all(map(run.finished, plan.trainings)):
-        trained = [run.train_unless_taken(name, device) for name in plan.trainings]
-        if not any(trained) and not all(map(run.finished, plan.trainings)):
+        trained = False
+        for name in plan.trainings:
+            if run.train_unless_taken(name, device):
+                trained, left = True, [one for one in plan.trainings if not run.finished(one)]
+                # at the pace of all processes that train modes of this run
+                pace = (time.monotonic() - began) / (len(plan.trainings) - len(left) - before)
+                if left:
+                    _say(run, opened, f"{_state(out, plan)}, about {duration(pace * len(left))} left")
+        if not trained and not all(map(run.finished, plan.trainings)):
             said = _wait_for_others(run, said)
-    if opened is not None:
-        notes = _write_all(run, out)
-        _say(run, opened, f"finished: {plan.count} modes in {out}{notes}")
-    processes.any(False)  # until the file is there
+
+
+def _state(out: Path, plan: ModePlan) -> str:
+    return f"{sum((out / MODES / name / MODEL).exists() for name in plan.names)} of {plan.count} modes finished"
 
 
 def _wait_for_others(run: ModesRun, said: list[str]) -> list[str]:
@@ -251,23 +187,36 @@ def _opened(run: ModesRun, out: Path, resume: bool) -> RunFolder:
 class _ModesFolder(RunFolder):
     """The folder of all modes, which has no checkpoints of its own."""
 
-    @property
+    @cached_property
     def finished(self) -> bool:
-        return (self.path / MODEL).exists()
+        """Whether the file of all modes is there and sound; else it is written again."""
+        return (self.path / MODEL).exists() and is_sound(self.path, MODEL)
+
+    @property
+    def state(self) -> str:
+        return _state(self.path, stored_config(self.path).modes)
+
+    def _reopen(self, config: Config, resume: bool) -> None:
+        """A run may get more modes: those that it has do not depend on their number."""
+        before = stored_config(self.path)
+        more = replace(before, modes=replace(before.modes, count=config.modes.count))
+        if 1 < before.modes.count < config.modes.count and not more.difference(config):
+            if not resume:
+                raise RunError(f"{self.path} holds {before.modes.count} modes; add some with --resume or resume=True")
+            (self.path / MODEL).unlink(missing_ok=True)
+            write_atomically(self.path / CONFIG, config.to_toml().encode())
+        super()._reopen(config, resume)
 
 
 def _train_in_parallel(run: ModesRun, out: Path, devices: list[str]) -> None:
     """Train the modes that no other process trains, one at a time on each device."""
     threads, start_of = share_of_threads(len(devices)), run.plan.start_of
-    try:
-        with tempfile.TemporaryDirectory() as place:  # the data is too large for messages
-            file = Path(place) / "run"
-            file.write_bytes(pickle.dumps(run))
-            needs = {name: (run.title(before),) if (before := start_of(name)) else () for name in run.plan.trainings}
-            tasks = [Task(run.title(name), _train_task, (file, name), needed) for name, needed in needs.items()]
-            results = run_tasks(tasks, devices, threads=threads, log=lambda line: _say(run, None, line))
-    except Interrupted as stop:
-        raise Interrupted(f"stopped; saved in {out}; continue with --resume (resume=True)", stop.signal) from None
+    with tempfile.TemporaryDirectory() as place:  # the data is too large for messages
+        file = Path(place) / "run"
+        file.write_bytes(pickle.dumps(replace(run, titled=False)))  # the names of tasks are shown
+        needs = {name: (run.title(before),) if (before := start_of(name)) else () for name in run.plan.trainings}
+        tasks = [Task(run.title(name), _train_task, (file, name), needed) for name, needed in needs.items()]
+        results = run_tasks(tasks, devices, threads=threads, log=lambda line: _say(run, None, line))
     if results.failed:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in results.failed.items())
         raise RunError(f"{out} is not finished: {reasons}; remove the cause, and continue with --resume (resume=True)")
@@ -279,26 +228,15 @@ def _train_task(device: str, file: Path, name: str) -> None:
 
 
 def _write_all(run: ModesRun, out: Path) -> str:
-    """Write all modes as one network; returns what their last metrics say on average."""
+    """Write all modes as one network; returns the means of their last metrics."""
     modes, noise_std = _combined([run.load(name) for name in run.plan.names])
     notes = {} if noise_std is None else {NOISE_STD: repr(noise_std)}
     with locked_folder(out, wait=True):
         save_weights(modes, out / MODEL, notes, partial(write_sum, out, MODEL))
     last = [read_metrics(out / MODES / name / METRICS)[-1] for name in run.plan.names]
     scores = [key for key in last[0] if key.endswith("_accuracy")]
-    return "".join(f", {key.partition('_')[0]} {100 * sum(m[key] for m in last) / len(last):.1f} %" for key in scores)
-
-
-@contextmanager
-def _claimed(folder: Path) -> Iterator[bool]:
-    """Whether this process alone has the lock of a training, within the block."""
-    with ExitStack() as stack:
-        free = True
-        try:
-            stack.enter_context(locked_folder(folder))
-        except InUseError:
-            free = False
-        yield free
+    means = {key.partition("_")[0]: 100 * sum(m[key] for m in last) / len(last) for key in scores}
+    return f"; mean of the modes: {', '.join(f'{kind} {mean:.1f} %' for kind, mean in means.items())}" if means else ""
 
 
 def _devices(device: torch.device, processes: int) -> list[str]:
@@ -306,11 +244,6 @@ def _devices(device: torch.device, processes: int) -> list[str]:
     if processes > 1 or str(device) != "cuda":
         return [str(device)]
     return device_list("cuda", jobs=None, pending=MOST)
-
-
-def _state_to_continue(model: nn.Module) -> dict[str, Any]:
-    """The weights that a further training starts from: of samples or moments, those of the network inside."""
-    return (model.net if isinstance(model, SampleBank | SWAG) else model).state_dict()
 
 
 def _say(run: ModesRun, opened: RunFolder | None, text: str) -> None:

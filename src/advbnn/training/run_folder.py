@@ -71,6 +71,11 @@ class RunFolder:
     def finished(self) -> bool:
         return self.checkpoint is not None and bool(self.checkpoint.facts.get("finished"))
 
+    @property
+    def state(self) -> str:
+        """How far the run is, if it is not finished."""
+        return f"stopped after step {self.checkpoint.step if self.checkpoint else 0}"
+
     def save(self, *, facts: Mapping[str, Any], **parts: Any) -> None:
         """Write a checkpoint; arguments as for `checkpoint.save`."""
         copies = {COPY: self.facts, _SETTINGS: self._settings}
@@ -115,7 +120,7 @@ class RunFolder:
             )
         step = self.checkpoint.step if self.checkpoint else 0
         if not resume and not self.finished:
-            raise RunError(f"{self.path} holds this run, stopped after step {step}; use --resume or resume=True")
+            raise RunError(f"{self.path} holds this run, {self.state}; use --resume or resume=True")
         if not self.finished and (note := other_arithmetic(before, facts)):
             self.notes.append(note)
         self.facts = before
@@ -201,12 +206,24 @@ def write_sum(folder: Path, name: str, digest: str) -> None:
 
 def verify_weights(folder: Path, name: str) -> Path:
     """The path of a file of weights, if it has its checksum; a folder without checksums is accepted."""
-    if (folder / SUMS).exists() and _sums(folder).get(name) != files.file_digest(folder / name):
+    if not is_sound(folder, name):
         raise CheckpointError(
             f"{folder / name} is damaged, or {SUMS} beside it: its checksum differs; restore both from a copy"
             + (f", or resume the run, which writes them again: {resume_command(folder)}" if name == MODEL else "")
         )
     return folder / name
+
+
+def is_sound(folder: Path, name: str) -> bool:
+    """Whether a file of weights has its checksum; in a folder without checksums any file has."""
+    return not (folder / SUMS).exists() or _sums(folder).get(name) == files.file_digest(folder / name)
+
+
+def run_label(folder: Path) -> str:
+    """How records call a run: by the name of its folder; a mode also by that of its run, as in `"digits/modes/0"`."""
+    path = folder.resolve()
+    of_a_run = path.parent.name == MODES and (path.parents[1] / CONFIG).exists()
+    return "/".join(path.parts[-3:]) if of_a_run else path.name
 
 
 def resume_command(folder: Path) -> str:

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from advbnn.attacks.oracle import check_outputs
 from advbnn.bayes.likelihoods import Categorical
+from advbnn.bayes.modes import Modes
 from advbnn.bayes.protocol import gaussian_parameters
 from advbnn.data import Batches, Examples
 from advbnn.data.augment import to_float
@@ -22,6 +23,9 @@ def check_arguments(net: object, defense: object) -> None:
     """Refuse arguments of `fit` of the wrong type."""
     if not isinstance(net, nn.Module):
         raise ArgumentTypeError(f"net must be a torch.nn.Module that returns logits, got {type(net).__name__}")
+    if isinstance(net, Modes) and len(net) > 1:
+        remedy = "train a network with modes=K, or each of its networks with a fit of its own"
+        raise ArgumentError(f"net is a mixture of {len(net)} modes, which are trained one by one; {remedy}")
     if next(net.parameters(), None) is None:
         raise ArgumentError(f"net must have parameters to train, and this {type(net).__name__} has none")
     if not isinstance(defense, Defense):

@@ -41,6 +41,11 @@ def test_the_band_is_in_shares_of_images_and_seeds() -> None:
     assert band(old(record)) == Band(record.accuracy, 12 / 1200)
 
 
+def test_an_exact_mean_has_no_band() -> None:
+    record = replace(audited(), details={**audited().details, "members": 3})
+    assert record.exact and band(record) is None and "infinite ensemble" not in headline(record)
+
+
 def test_a_deterministic_network_has_no_band_and_one_rule() -> None:
     record = replace(audited(), details={**audited().details, "random": False})
     assert band(record) is None and band(old(record)) is None

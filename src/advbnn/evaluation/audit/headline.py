@@ -40,8 +40,8 @@ def by_old_rule(record: Record) -> bool:
 
 
 def band(record: Record) -> Band | None:
-    """The band of a random network; None for others, and where the rule of the classifier cannot be tested."""
-    if INCONCLUSIVE not in record.details or not record.details.get("random", True):
+    """The band of a random network; None for others, for exact means, and for a rule that cannot be tested."""
+    if INCONCLUSIVE not in record.details or record.exact or not record.details.get("random", True):
         return None
     images = record.n * len(record.seeds)
     certain = record.accuracy if by_old_rule(record) else sum(record.details[CERTAIN]) / images

@@ -188,7 +188,7 @@ class Audit:
     def __str__(self) -> str:
         first = self.records[0]
         classifier = f"{first.samples} weight sample{'' if first.samples == 1 else 's'}"
-        if "members" in first.details:
+        if first.exact:
             classifier = f"the exact mean over {first.samples} members"
         elif not first.details["random"]:
             classifier = "deterministic"

@@ -131,7 +131,8 @@ def _everything(measured: Sequence[Record], looks: Mapping[str, Look], titles: T
     rows = []
     for r in sorted(measured, key=lambda r: list(looks).index(r.model.label)):
         first = map(Cell, (looks[r.model.label].title, titles.of(r.name, r.attack), r.ball_title))
-        last = map(Cell, (percent_range(r.spread.min, r.spread.max), f"{r.samples}", f"{r.n:,}"))
+        samples = f"all {r.samples} members" if r.exact else f"{r.samples}"
+        last = map(Cell, (percent_range(r.spread.min, r.spread.max), samples, f"{r.n:,}"))
         rows.append([*first, accuracy_cell(r), *last])
     columns = ["model", "attack", "radius", "accuracy, %", "over the seeds, %", "weight samples", "images"]
     return Table(name="accuracies", caption="Every accuracy that was measured.", columns=columns, rows=rows)
