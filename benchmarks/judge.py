@@ -259,12 +259,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("networks", nargs="+", metavar="NETWORK")
     parser.add_argument("--config", help="TOML file that builds the networks of pieces")
-    parser.add_argument("--root", required=True, help="folder of CIFAR-10")
+    parser.add_argument("--data", default="cifar10", help="dataset; its test images are attacked")
+    parser.add_argument("--root", help="folder of the dataset")
     parser.add_argument("--label", required=True, help="name of the network in the records")
     parser.add_argument("--out", type=Path, required=True, help="file of records")
     add_options(parser)
     given = parser.parse_args()
-    data = advbnn.data.load("cifar10", root=given.root).test
+    data = advbnn.data.load(given.data, root=given.root).test
     judge(load(given.networks, given.config, given.device), data, given, given.label, given.out)
 
 
