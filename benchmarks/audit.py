@@ -40,6 +40,8 @@ from advbnn.bayes.mean_field import bayesianize
 from advbnn.data import to_float
 from advbnn.evaluation.attackable import Attackable
 from advbnn.evaluation.audit import runner
+from advbnn.evaluation.audit.batch_audit import BatchAudit
+from advbnn.evaluation.audit.sequential_test import CertainSet
 from advbnn.evaluation.audit.worst_case import Audit, audit
 from advbnn.fast.fast_passes import FastPasses
 from advbnn.modules import dtype_of
@@ -125,13 +127,12 @@ class Breakdown:
             self.captures.append({"images": len(x), "gradient": key[3], "phase": self._names[-1], "seconds": seconds})
 
         of = self.within
-        runner_type = runner.AuditRunner
         replaced = {
-            (runner_type, "_craft"): of(lambda self, name, *rest: f"attack: {name.split(': ')[-1]}"),
-            (runner_type, "_offer"): of(lambda *args: "score every attack"),
-            (runner_type, "_compare"): of(lambda *args: "compare contenders"),
-            (runner_type, "_score"): of(lambda *args: "score the worst point"),
-            (runner.CertainSet, "test"): of(lambda *args: "test the infinite ensemble"),
+            (BatchAudit, "_craft"): of(lambda self, name, *rest: f"attack: {name.split(': ')[-1]}"),
+            (BatchAudit, "_offer"): of(lambda *args: "score every attack"),
+            (BatchAudit, "_compare"): of(lambda *args: "compare contenders"),
+            (BatchAudit, "_score"): of(lambda *args: "score the worst point"),
+            (CertainSet, "test"): of(lambda *args: "test the infinite ensemble"),
             (runner, "probe"): of(lambda *args: "probes"),
             (runner, "look_back"): of(lambda *args: "look back"),
         }

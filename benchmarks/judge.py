@@ -1,5 +1,7 @@
 """Judges networks of finite support twice on the same images: by the audit, and by AutoAttack from outside.
 
+The accuracy without an attack is that on all test images.
+
     python benchmarks/judge.py NETWORK [NETWORK ...] --root /data/cifar10 --label five_modes --out results/x.json
 
 A NETWORK is a run folder, or the beginning of the names of files that hold pieces of one state dict as safetensors
@@ -36,8 +38,9 @@ from advbnn.attacks.threat import Threat
 from advbnn.bayes.protocol import Member, members, random_parts
 from advbnn.data.imageset import Examples
 from advbnn.display.progress import duration
-from advbnn.evaluation.accuracy import Evaluation, Options
+from advbnn.evaluation.accuracy import Evaluation
 from advbnn.evaluation.batchwise import Batch
+from advbnn.evaluation.options import Options
 from advbnn.evaluation.records import Record
 from advbnn.fast import accelerate
 from advbnn.modules import evaluating, without_parameter_gradients
@@ -177,11 +180,11 @@ def _announce(evaluation: Evaluation, full: nn.Module, low: nn.Module, bf16: Seq
     print(f"{AUTOATTACK}: {evaluation.plan.n:,} images, roughly {total} in all", file=sys.stderr, flush=True)
 
 
-def seconds_per_image(net: nn.Module, x: Tensor, gradient: bool) -> float:
-    """The time of one pass, with a gradient or without one."""
+def seconds_per_image(net: nn.Module, x: Tensor, gradient: bool, repeats: int = 5) -> float:
+    """The time of the fastest of several passes, with a gradient or without one."""
     took = math.inf
     with without_parameter_gradients(net):
-        for _ in range(5):  # the fast engine builds its pass at the third
+        for _ in range(repeats):  # the fast engine builds its pass at the third
             started = time.perf_counter()
             with torch.set_grad_enabled(gradient):
                 inputs = x.clone().requires_grad_(gradient)
@@ -229,8 +232,9 @@ def evaluation_options(model: nn.Module, given: argparse.Namespace, label: str, 
 
 
 def judge(model: nn.Module, data: Examples, given: argparse.Namespace, label: str, out: Path) -> None:
-    """Both judges, with the options of `add_options`; AutoAttack for networks of finite support alone."""
+    """Clean accuracy, and both judges with the options of `add_options`; AutoAttack for finite support alone."""
     shared = evaluation_options(model, given, label, out)
+    show(advbnn.evaluate(model, data, **{**shared, "rows": None})[0])
     threats = [Threat("linf", float(Fraction(eps))) for eps in given.eps]
     if "autoattack" in given.judges and (members(model) or not random_parts(model)):
         for threat in threats:

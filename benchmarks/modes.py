@@ -16,6 +16,7 @@ import argparse
 import itertools
 import shutil
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,12 @@ def place(name: str, seed: int) -> str:
     return name if seed == 0 else f"{name}-seed{seed}"
 
 
+def title_of(name: str, seed: int) -> str:
+    """How records call a row, or another run by the name of its folder."""
+    title = ROWS[name].title if name in ROWS else name.replace("_", " ")
+    return title if seed == 0 else f"{title}, seed {seed}"
+
+
 def train(name: str, given: argparse.Namespace) -> None:
     """Train a row, or continue it."""
     root = [] if given.root is None else [f"root={given.root}"]
@@ -114,13 +121,11 @@ def begin_with_first_mode(modes: Path, out: Path, config: Config) -> None:
 
 def judge_row(name: str, given: argparse.Namespace) -> None:
     """Judge a row, or continue it."""
-    folder, seed = given.runs / place(name, given.seed), "" if given.seed == 0 else f", seed {given.seed}"
+    folder = given.runs / place(name, given.seed)
     data = advbnn.data.load(given.data, root=given.root).test
     found = load_trained(folder, device=given.device)
     out = given.results / f"{place(name, given.seed)}.json"
-    judge(found.model, data, given, ROWS[name].title + seed, out)
-    records = advbnn.evaluate(found.model, data, None, label=ROWS[name].title + seed, out=out, seeds=1)
-    print(f"{records[0]!r}", flush=True)
+    judge(found.model, data, given, title_of(name, given.seed), out)
 
 
 def compare_rows(names: list[str], given: argparse.Namespace) -> None:
@@ -131,9 +136,9 @@ def compare_rows(names: list[str], given: argparse.Namespace) -> None:
         print(one)
 
 
-def add_places(parser: argparse.ArgumentParser) -> None:
+def add_places(parser: argparse.ArgumentParser, choices: Iterable[str] | None = None) -> None:
     """Adds the rows, the data, and where runs and records are."""
-    parser.add_argument("rows", nargs="+", choices=ROWS, metavar="ROW", help=", ".join(ROWS))
+    parser.add_argument("rows", nargs="+", choices=choices, metavar="ROW", help=", ".join(ROWS))
     parser.add_argument("--root", default=None, help="folder of CIFAR-10")
     parser.add_argument("--data", default="cifar10")
     parser.add_argument("--runs", type=Path, default=Path("runs/modes"))
@@ -145,7 +150,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands: dict[str, Any] = {"train": train, "judge": judge_row, "compare": compare_rows}
     parser.add_argument("command", choices=commands)
-    add_places(parser)
+    add_places(parser, ROWS)
     parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="for training")
     add_options(parser)
     given = parser.parse_args()

@@ -6,21 +6,24 @@
     python benchmarks/modes_worth.py distil modes5 ...             # one network that learns from all modes
     python benchmarks/modes_worth.py cost one wide modes5 ...      # images per second, alone and with a gradient
 
-`uncertainty` measures calibration, abstention and the detection of attacks, and of the images in FOLDER, clean and
-attacked until the network is certain of them. Records go to `RESULTS-COMMAND/`: `advbnn report`, `advbnn tables`.
-All commands resume, but for the training of `distil`; `cost` measures again.
+Other runs in `--runs` go by the name of their folder. `uncertainty` measures calibration, abstention and the detection
+of attacks, and of the images in FOLDER, clean and attacked until the network is certain of them. Its records go to
+`RESULTS-uncertainty/`, speeds to `RESULTS-cost/`; the others are judged as by `judge.py`, beside those of `modes.py`,
+so that `advbnn tables` compares them. The first of several radii is that of `uncertainty` and of trainings. All
+commands resume, but for the training of `distil`; `cost` measures again.
 """
 
 import argparse
 import copy
 from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import torch
 from common import Rows
-from judge import evaluation_options, one_network, seconds_per_image, show
-from modes import ROWS, add_places, place
+from judge import add_options, evaluation_options, judge, one_network, seconds_per_image, show
+from modes import add_places, place, title_of
 from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 
@@ -30,10 +33,9 @@ from advbnn.attacks.threat import Threat
 from advbnn.bayes.protocol import members
 from advbnn.data import Batches, from_tensors, to_float
 from advbnn.data.augment import HorizontalFlip, RandomCrop
-from advbnn.data.image import decode_all, image_files
+from advbnn.data.image import image_files, read_inputs
 from advbnn.data.imageset import Examples
 from advbnn.data.splits import Splits
-from advbnn.evaluation.records import Records
 from advbnn.evaluation.uncertainty import ood_detection, uncertainty
 from advbnn.fast import accelerate
 from advbnn.models import reset_parameters_
@@ -44,64 +46,64 @@ NUMBERS = (1, 2, 3, 5, 10)
 ATTACKS = ("pgd", "evasive", "overconfident", "underconfident")
 
 
-def worth(model: nn.Module, data: Splits[Any], threat: Threat, given: argparse.Namespace, **options: Any) -> Records:
+def worth(model: nn.Module, data: Splits[Any], given: argparse.Namespace, label: str, out: Path) -> None:
     """Calibration, abstention and detection, of clean, attacked and foreign images."""
-    # exact for a mixture; with one EOT sample the attack would be weaker on it than on a single network
-    made = {name: registry.make_attack(name, threat, model, eot=10) for name in ATTACKS}
+    options = evaluation_options(model, given, label, out)
+    made = attacks_on(model, threat_of(given))
     found = uncertainty(model, data.test, {"clean": None, **made}, **options)
     for folder in given.foreign:
         others = {folder.name: foreign(folder, data.test)}
         for attack in (None, made["overconfident"]):
             found += ood_detection(model, data.test, others, attack, **options)
-    return found
+    for record in found:
+        show(record)
+
+
+def attacks_on(model: nn.Module, threat: Threat) -> dict[str, Attack]:
+    """Exact for a mixture: with one EOT sample they would be weaker on it than on a single network."""
+    return {name: registry.make_attack(name, threat, model, eot=10) for name in ATTACKS}
+
+
+def threat_of(given: argparse.Namespace) -> Threat:
+    """The ball of `uncertainty`, and of the attacks in training."""
+    return Threat("linf", float(Fraction(given.eps[0])))
 
 
 def foreign(folder: Path, like: Examples) -> Examples:
-    """All images of a folder, of the size of others; their labels mean nothing."""
-    pixels = torch.from_numpy(decode_all(image_files([folder]), like.shape[-1], lambda done, of: None))
-    labels = torch.zeros(len(pixels), dtype=torch.int64)
-    return from_tensors(pixels[:, : like.shape[0]], labels, classes=like.classes, name=folder.name)
+    """All images of a folder, in the shape of others; their labels mean nothing."""
+    inputs = read_inputs(image_files([folder]), like.shape)
+    labels = torch.zeros(len(inputs), dtype=torch.int64)
+    return from_tensors(inputs, labels, classes=like.classes, name=folder.name)
 
 
-def number(model: nn.Module, data: Splits[Any], threat: Threat, given: argparse.Namespace, **options: Any) -> Records:
+def number(model: nn.Module, data: Splits[Any], given: argparse.Namespace, label: str, out: Path) -> None:
     """The first mode, and more and more of them."""
     nets = [member.net for member in members(model)]
-    counts = [count for count in NUMBERS if count <= len(nets)]
-    return judged({f"{count} of": advbnn.Modes(nets[:count]) for count in counts}, data, threat, given, options)
+    for count in (count for count in NUMBERS if count <= len(nets)):
+        judge(advbnn.Modes(nets[:count]), data.test, given, f"first {count} of {label}", beside(out, str(count)))
 
 
-def average(model: nn.Module, data: Splits[Any], threat: Threat, given: argparse.Namespace, **options: Any) -> Records:
-    """One network with the mean weights of the mixture; `number` judges the mixture itself."""
-    mean = mean_weights(model, data.train, PGD(threat), given.device)
-    return judged({"mean weights of": mean}, data, threat, given, options)
+def average(model: nn.Module, data: Splits[Any], given: argparse.Namespace, label: str, out: Path) -> None:
+    """One network with the mean weights of the mixture."""
+    mean = mean_weights(model, data.train, PGD(threat_of(given)), given.device)
+    judge(mean, data.test, given, f"mean weights of {label}", beside(out, "mean"))
 
 
-def distil(model: nn.Module, data: Splits[Any], threat: Threat, given: argparse.Namespace, **options: Any) -> Records:
-    """One network that has learned the predictions of the mixture, which `number` judges."""
-    student, file = copy.deepcopy(members(model)[0].net), given.runs / f"{options['out'].stem}-student.safetensors"
+def distil(model: nn.Module, data: Splits[Any], given: argparse.Namespace, label: str, out: Path) -> None:
+    """One network that has learned the predictions of the mixture."""
+    student, file = copy.deepcopy(members(model)[0].net), given.runs / f"{out.stem}-student.safetensors"
     if file.exists():
         load_model(student, file)
     else:
-        train_student(student, one_network(accelerate(model)), data.train, PGD(threat, steps=10), given.epochs)
+        attack = PGD(threat_of(given), steps=10)
+        train_student(student, one_network(accelerate(model)), data.train, attack, given.epochs)
         save_model(student, str(file))
-    return judged({"one network that learned from": student.eval()}, data, threat, given, options)
+    judge(student.eval(), data.test, given, f"one network that learned from {label}", beside(out, "student"))
 
 
-def judged(
-    networks: dict[str, nn.Module],
-    data: Splits[Any],
-    threat: Threat,
-    given: argparse.Namespace,
-    options: dict[str, Any],
-) -> Records:
-    """Clean accuracy and worst case of each network, in a file of its own."""
-    found, file, label = Records(), options.pop("out"), options.pop("label")
-    for name, network in networks.items():
-        out = file.with_name(f"{file.stem}-{name.split(' ')[0]}.json")
-        about = {"label": f"{name} {label}", "out": out, **options}
-        found += advbnn.evaluate(network, data.test, **about | {"rows": None})
-        found += advbnn.audit(network, data.test, threat, given.level, **about).records
-    return found
+def beside(out: Path, what: str) -> Path:
+    """The file of a network that was made from another."""
+    return out.with_name(f"{out.stem}-{what}.json")
 
 
 def train_student(student: nn.Module, teacher: nn.Module, train: Examples, attack: Attack, epochs: int) -> None:
@@ -156,7 +158,7 @@ def cost(name: str, model: nn.Module, data: Splits[Any], given: argparse.Namespa
     x = to_float(data.test.images[: given.batch or 1000].to(given.device))
     for precision in ("full", "bf16"):
         fast = one_network(accelerate(model, "auto", precision))
-        seconds = {what: seconds_per_image(fast, x, what == "gradient") for what in ("prediction", "gradient")}
+        seconds = {what: seconds_per_image(fast, x, what == "gradient", 100) for what in ("prediction", "gradient")}
         per_second = {f"{what}s_a_second": round(1 / took, 1) for what, took in seconds.items()}
         rows.add({"row": name, "networks": len(members(model)) or 1, "precision": precision, **per_second})
 
@@ -172,26 +174,22 @@ def main() -> None:
     }
     parser.add_argument("command", choices=commands)
     add_places(parser)
+    add_options(parser)
+    parser.set_defaults(images=2000)
     parser.add_argument("--foreign", type=Path, nargs="*", default=[], help="folders of images of other kinds")
-    parser.add_argument("--images", type=int, default=2000, help="the first so many test images")
-    parser.add_argument("--eps", type=float, default=8 / 255)
-    parser.add_argument("--level", default="quick", help="of the audits")
     parser.add_argument("--epochs", type=int, default=40, help="of `distil`")
-    parser.add_argument("--batch", type=int)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     given = parser.parse_args()
-    data, threat = advbnn.data.load(given.data, root=given.root), Threat("linf", given.eps)
-    folder = given.results.with_name(f"{given.results.name}-{given.command}")
-    rows = Rows(folder / "cost.json", batch=given.batch or 1000) if given.command == "cost" else None
+    data = advbnn.data.load(given.data, root=given.root)
+    apart = given.results.with_name(f"{given.results.name}-{given.command}")
+    rows = Rows(apart / "cost.json", batch=given.batch or 1000) if given.command == "cost" else None
     for name in given.rows:
-        model = load_trained(given.runs / place(name, given.seed), device=given.device).model
+        folder = place(name, given.seed)
+        model = load_trained(given.runs / folder, device=given.device).model
         if rows is not None:
-            cost(name, model, data, given, rows)
+            cost(folder, model, data, given, rows)
             continue
-        label = ROWS[name].title + ("" if given.seed == 0 else f", seed {given.seed}")
-        options = evaluation_options(model, given, label, folder / f"{place(name, given.seed)}.json")
-        for record in commands[given.command](model, data, threat, given, **options):
-            show(record)
+        out = (apart if given.command == "uncertainty" else given.results) / f"{folder}.json"
+        commands[given.command](model, data, given, title_of(name, given.seed), out)
 
 
 if __name__ == "__main__":

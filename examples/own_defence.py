@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 
 import advbnn
+from advbnn.evaluation.audit import Audit
+from advbnn.evaluation.comparison import compare
 
 SHORT = bool(os.environ.get("ADVBNN_EXAMPLE"))
 ROWS = range(10 if SHORT else 200)  # the test images that are used
@@ -33,10 +35,14 @@ net = advbnn.models.build("mlp", classes=10, image_size=8, channels=1)
 how = advbnn.defense("adv", "digits", schedule={"epochs": 1 if SHORT else 10})
 trained = advbnn.fit(net, data, how, seed=0).model
 
-defended = nn.Sequential(RandomMask(0.2, 8), trained)
-found = advbnn.audit(
-    defended, data.test, advbnn.Threat("linf", 0.1), "quick", rows=ROWS, samples=5, label="random mask"
-)
+
+def audited(net: nn.Module, label: str) -> Audit:
+    return advbnn.audit(net, data.test, advbnn.Threat("linf", 0.1), "quick", rows=ROWS, samples=5, label=label)
+
+
+found = audited(nn.Sequential(RandomMask(0.2, 8), trained), "random mask")
 print(found)
+for comparison in compare(found.records, audited(trained, "no mask").records):  # the same images
+    print(comparison)
 for flag in found.raised:
     print(f"{flag.title}: {flag.evidence}")

@@ -11,6 +11,7 @@ from advbnn.attacks import PGD
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.mean_field import bayesianize
 from advbnn.bayes.prediction import predict
+from advbnn.defenses.pni import ParametricNoise
 from advbnn.defenses.rse import add_noise
 from advbnn.randomness import seeded
 from cheats import Wrapped
@@ -50,6 +51,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "plain": network,
     "bayesian": lambda: bayesianize(network(), init_std=0.1),
     "noisy": lambda: add_noise(network()),
+    "noisy weights": lambda: ParametricNoise().wrap(network()),
     "dropout": lambda: Dropping(network()),
     "partly bayesian": lambda: nn.Sequential(nn.Identity(), bayesianize(network(), init_std=0.1)),
 }

@@ -9,7 +9,8 @@ from advbnn.data import ImageSet, Splits
 from advbnn.defenses.defense import Defense
 from advbnn.defenses.profiles import defense
 from advbnn.defenses.schedules import Constant
-from advbnn.training.loop import FitResult, fit
+from advbnn.training.fit_result import FitResult
+from advbnn.training.loop import fit
 
 
 def quick(name: str = "adv_bnn", **overrides: Any) -> Defense:

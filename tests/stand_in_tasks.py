@@ -107,3 +107,14 @@ def once(path: Path, act: Callable[[], object]) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     act()
+
+
+def good_and_bad(folder: Path) -> list[Task]:
+    """Two tasks that end well, in the order they need; two that fail; and one that must wait for these in vain."""
+    return [
+        Task(name="after", work=copy, arguments=(folder / "before", folder / "after"), needs=("before",)),
+        Task(name="before", work=write, arguments=(folder / "before",)),
+        Task(name="bad", work=refuse),
+        Task(name="wrong", work=stumble),
+        Task(name="after bad", work=write, arguments=(folder / "never",), needs=("bad",)),
+    ]

@@ -10,7 +10,7 @@ import torch
 ROOT = Path(__file__).parent.parent / "examples"
 PRINTED = {
     "convert_and_train": r"FitResult\(Bayesian.*'clean' of mine: .*worst-case accuracy",
-    "own_defence": r"random mask.*5 weight samples.*worst-case accuracy",
+    "own_defence": r"random mask.*5 weight samples.*worst-case accuracy.*no mask.*on the same 10 images",
     "from_autoattack": r"deterministic.*largest change: 0\.(1|09).*accuracy on them",
     "several_modes": r"three modes.*on the same 100 images.*exact mean over 3 members",
     "fine_tune": r"'clean' of checkpoint.*'clean' of fine-tuned.*'PGD-20' .* of fine-tuned",

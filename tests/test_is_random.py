@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from advbnn.attacks import PGD
 from advbnn.attacks.threat import Threat
-from advbnn.bayes.prediction import passes_needed, predict
+from advbnn.bayes.outputs import passes_needed
+from advbnn.bayes.prediction import predict
 from advbnn.evaluation.accuracy import evaluate
 from advbnn.evaluation.attackable import Attackable
 from advbnn.evaluation.audit.probes import probe

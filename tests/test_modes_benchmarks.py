@@ -14,6 +14,7 @@ import advbnn
 from advbnn.attacks.threat import Threat
 from advbnn.data import to_float
 from advbnn.evaluation.accuracy import SmallSampleWarning
+from advbnn.evaluation.intervals import paired_interval
 from advbnn.randomness import crafting_seed
 
 pytest.importorskip("pyautoattack")
@@ -98,9 +99,8 @@ def test_bfloat16_decides_nothing(judge: SimpleNamespace, modes: advbnn.Modes, d
 def scripts() -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(BENCHMARKS)
-        yield {
-            name: SimpleNamespace(**runpy.run_path(str(BENCHMARKS / f"{name}.py"))) for name in ("modes", "modes_worth")
-        }
+        names = ("modes", "modes_worth", "modes_gains")
+        yield {name: SimpleNamespace(**runpy.run_path(str(BENCHMARKS / f"{name}.py"))) for name in names}
 
 
 def test_the_rows_have_one_recipe_and_cost_the_same(scripts: Any) -> None:
@@ -143,3 +143,22 @@ def test_a_student_learns_its_teacher(scripts: Any, judge: SimpleNamespace, mode
     chosen = data.test.subset(range(200))
     agree = student.eval()(to_float(chosen.images)).argmax(1) == advbnn.predict(modes, to_float(chosen.images)).label
     assert agree.double().mean() > 0.7  # chance is 0.1
+
+
+def test_gains_are_paired(scripts: Any) -> None:
+    """Equal networks do not differ in any resample, and accuracies differ by about their paired interval."""
+
+    def network(right: int) -> dict[str, Any]:
+        labels, correct = torch.zeros(400, dtype=torch.int64), torch.arange(400) < right
+        probs = torch.where(correct[:, None], torch.tensor([0.8, 0.2]), torch.tensor([0.4, 0.6]))
+        found = {"probs": probs, "entropy": -(probs * probs.log()).sum(1), "correct": correct, "labels": labels}
+        return dict.fromkeys(("clean", "pgd", "evasive", "foreign", "foreign, attacked"), found)
+
+    networks = {"one": network(300), "same": network(300), "better": network(320)}
+    found = scripts["modes_gains"].gains(networks, resamples=200)
+    assert all(one["difference"] == 0 and one["interval"] == [0, 0] for one in found["same"].values())
+    better = found["better"]["accuracy"]
+    assert better["difference"] == pytest.approx(20 / 400)
+    expected = paired_interval(*(networks[name]["clean"]["correct"].double() for name in ("better", "one")))
+    # an end of 200 resamples has a standard error of a fifth of that of the mean, 0.002
+    assert better["interval"] == pytest.approx(expected, abs=0.01)

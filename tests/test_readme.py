@@ -1,7 +1,9 @@
 """The documents agree with the code: examples run, names exist, tables match the records."""
 
+import dataclasses
 import pkgutil
 import re
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +13,7 @@ import pytest
 import torch
 
 import advbnn
+from advbnn.evaluation.audit.attack_suite import LEVELS
 from advbnn.paper.docs_tables import has_tables, refresh
 
 ROOT = Path(__file__).parent.parent
@@ -40,6 +43,29 @@ def test_the_examples_for_own_networks_run_as_written(
     torch.manual_seed(0)
     exec("\n".join(python_blocks(ROOT / "docs" / "own.md")), {})
     assert capsys.readouterr().out.endswith("True\n")  # dropout was seen to be random
+
+
+@pytest.mark.filterwarnings("ignore::advbnn.evaluation.accuracy.SmallSampleWarning")
+@pytest.mark.parametrize("page", ["index", "training", "attacks", "evaluation", "report", "from-autoattack"])
+def test_the_examples_of_other_pages_run_as_written(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They evaluate the run of `configs/digits-adv_bnn.toml`, for which the network of the playground stands in."""
+    monkeypatch.chdir(tmp_path)
+    less: dict[str, Any] = {"eot": (1, 2), "steps": (1, 2), "apgd_steps": 2, "square_queries": 4, "nes_queries": 30}
+    less |= {"max_weight_samples": 20, "comparison_samples": 20, "ensembles": 2}
+    for level in ("quick", "standard"):
+        monkeypatch.setitem(LEVELS, level, dataclasses.replace(LEVELS["quick"], **less))
+    shutil.copytree(Path(advbnn.__file__).parent / "play" / "digits" / "adv_bnn", "runs/digits-adv_bnn")
+    test = advbnn.data.load("digits").test
+    scope: dict[str, Any] = {"x": test.images[:20] / 255, "y": test.labels[:20]}
+    scope["model"] = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))  # for from-autoattack.md
+    blocks = python_blocks(ROOT / "docs" / f"{page}.md")
+    for block in blocks[:2] if page == "training" else blocks:  # its others are tested below
+        block = block.replace('data="digits")', 'data="digits", schedule={"epochs": 1})')
+        block = block.replace('out="runs/digits-adv_bnn"', 'out="runs/new"').replace("range(200)", "range(20)")
+        exec(re.sub(r"steps=\d+, eot=\d+", "steps=2, eot=2", block), scope)
+    assert page != "evaluation" or "worst-case accuracy" in capsys.readouterr().out
 
 
 def test_the_examples_for_own_attacks_run_as_written(capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,7 +117,7 @@ def test_the_example_of_a_loader_runs_as_written(
 def test_the_examples_of_fine_tuning_run_as_written(capsys: pytest.CaptureFixture[str]) -> None:
     scope: dict[str, Any] = {}
     torch.manual_seed(0)
-    exec("\n".join(python_blocks(ROOT / "docs" / "fine-tune.md")), scope)
+    exec("\n".join(python_blocks(ROOT / "docs" / "fine-tune.md")).replace("range(200)", "range(10)"), scope)
     assert "worst-case accuracy" in capsys.readouterr().out
     kept = dict(scope["bnn"].prior_mean.named_buffers())
     assert torch.equal(kept["0.weight"], scope["checkpoint"]["0.weight"])

@@ -80,7 +80,7 @@ def train_together(rank: int, size: int, folder: Path, same_noise: bool, engine:
     while not training.over:
         for x, y in training.rest_of_epoch():
             training.advance(x, y)
-    metrics = training.read_tally()
+    metrics = training.read_step_metrics()
     state = {"weights": training.model.state_dict(), "gradients": gradients, "metrics": metrics}
     torch.save(state, folder / f"of{size}-{rank}.pt")
     if size > 1:

@@ -146,6 +146,11 @@ def check_types(settings: Any) -> None:
             raise ArgumentTypeError(f"{name} must be {expected}, got {shown(value)}")
 
 
+def first_line(error: Exception) -> str:
+    """The first line of an error's message, or its class if there is none."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def shown(value: object) -> str:
     """The value for a message, cut if it is long."""
     try:

@@ -1,13 +1,15 @@
 """Files named by users: written whole or not at all, locked while they change, and errors in the library's words."""
 
+import csv
 import hashlib
+import io
 import json
 import os
 import platform
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -67,6 +69,15 @@ def append_text(path: Path, text: str) -> None:
     """Appends to a UTF-8 file, which is created if it does not exist."""
     with explain_file_errors(path, "cannot be written", _WRITABLE), path.open("a", encoding="utf-8") as file:
         file.write(text)
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows with the same columns as comma-separated text with a header."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 @contextmanager

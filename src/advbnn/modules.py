@@ -67,6 +67,11 @@ def device_of(model: nn.Module, otherwise: torch.device) -> torch.device:
     return next((p.device for p in model.parameters()), otherwise)
 
 
+def tensor_bytes(tensor: Tensor) -> memoryview:
+    """The values of a tensor as bytes, for digests."""
+    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
+
+
 def usable_device(device: torch.device | str) -> torch.device:
     """A device that torch has here."""
     try:

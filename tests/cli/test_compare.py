@@ -9,8 +9,9 @@ FEW = ["--limit", 110, "--samples", 2, "--seeds", 1, "--device", "cpu"]
 
 def test_measures_both_then_compares_what_is_stored(runs: Path, advbnn: Command) -> None:
     plain, robust = runs / "plain", runs / "robust"
-    shown = advbnn("compare", plain, robust, *FEW, "--attack", "clean", "--attack", "fgsm", "--eps", 0.1)
-    assert "fgsm at linf 0.1" in shown and "same 110 images of digits" in shown
+    attacks = ["--attack", "clean", "--attack", "fgsm", "--eot", 2, "--eps", 0.1]
+    shown = advbnn("compare", plain, robust, *FEW, *attacks)
+    assert "fgsm EOT 2 at linf 0.1" in shown and "same 110 images of digits" in shown
     assert len(Records.load(plain / "records.json")) == len(Records.load(robust / "records.json")) == 2
     for sides in ((plain, robust), (plain / "records.json", robust), (plain, robust / "records.json")):
         assert advbnn("compare", *sides) == shown  # nothing is measured again
@@ -19,6 +20,12 @@ def test_measures_both_then_compares_what_is_stored(runs: Path, advbnn: Command)
     assert table.startswith("| measurement | robust | plain | difference | images |")
     assert "measurement,robust,plain" in advbnn("compare", robust, plain, "--format", "csv")
     assert r"\begin{tabular}" in advbnn("compare", robust, plain, "--format", "latex")
+
+
+def test_averages_gradients_or_says_that_it_does_not(runs: Path, advbnn: Command) -> None:
+    both = (runs / "plain", runs / "robust", *FEW, "--steps", 1)
+    assert "pgd 1 EOT 10 at linf 0.05" in advbnn("compare", *both)
+    assert advbnn("compare", *both, "--attack", "pgd").count("note: no attack averages") == 1
 
 
 def test_networks_of_ones_own(runs: Path, advbnn: Command, tmp_path: Path) -> None:

@@ -43,12 +43,20 @@ def test_a_file_gets_whole_names_and_numbers(runs: Path, advbnn: Command, monkey
 def test_takes_the_radius_of_training_or_needs_one(runs: Path, tmp_path: Path, advbnn: Command) -> None:
     out = ["--out", tmp_path / "records.json"]
     advbnn("evaluate", runs / "robust", "--steps", 1, *out, *QUICK)
-    assert Records.load(out[1]).only(name="paper 1").threat == Threat("linf", 0.05)
+    assert Records.load(out[1]).only(name="pgd 1 EOT 10").threat == Threat("linf", 0.05)
     assert "give --eps" in advbnn("evaluate", runs / "plain", *out, *QUICK, status=1)
     assert {record.model.label for record in Records.load(out[1])} == {"robust"}  # refused before anything is measured
     l2 = ["--attack", "pgd", "--norm", "l2"]
     assert "--norm l2" in advbnn("evaluate", runs / "robust", *l2, *out, *QUICK, status=1)
     advbnn("evaluate", runs / "plain", "--attack", "clean", *out, *QUICK)
+
+
+def test_says_where_an_attack_is_weak(runs: Path, advbnn: Command) -> None:
+    shown = advbnn("evaluate", runs / "robust", "--attack", "paper", "--eps", 0.15, *QUICK)
+    assert "note: paper 20 ends inside the ball" in shown and "--eot" in shown
+    averaged = advbnn("evaluate", runs / "robust", "--attack", "pgd", "--eot", 2, "--steps", 2, "--eps", 0.15, *QUICK)
+    deterministic = advbnn("evaluate", runs / "plain", "--attack", "pgd", "--steps", 2, "--eps", 0.15, *QUICK)
+    assert "note:" not in averaged and "note:" not in deterministic
 
 
 def test_an_interrupted_evaluation_says_how_to_resume(

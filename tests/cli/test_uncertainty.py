@@ -18,18 +18,28 @@ def advbnn(*arguments: object) -> Any:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
+@pytest.mark.filterwarnings("default::advbnn.evaluation.accuracy.SmallSampleWarning")
+def test_warns_once_and_finds_no_disagreement_without_randomness(runs: Path, tmp_path: Path) -> None:
+    out = ["--out", tmp_path / "records.json"]
+    few = ["--attack", "pgd", "--eps", 0.1, "--limit", 20, "--steps", 1, "--device", "cpu"]
+    shown = advbnn("uncertainty", runs / "plain", *few, *out)
+    assert shown.exit_code == 0 and shown.output.count("warning: 20 images") == 1
+    detected = Records.load(out[1]).only(kind="detection").details["auroc"]
+    assert detected["mutual_information"]["mean"] == 0.5
+
+
 def test_measures_clean_attacked_and_foreign_images_for_the_report(runs: Path, tmp_path: Path) -> None:
     out = tmp_path / "records.json"
     shown = advbnn("uncertainty", runs / "robust", "--eps", 0.1, "--foreign", "digits", "--out", out, *QUICK)
     assert shown.exit_code == 0, shown.output
-    assert "ECE" in shown.output and "evasive 3 at linf 0.1" in shown.output and "undetected" in shown.output
+    assert "ECE" in shown.output and "evasive 3 EOT 10 at linf 0.1" in shown.output and "undetected" in shown.output
     records = Records.load(out)
     assert [(record.kind, record.name) for record in records] == [
         ("uncertainty", "clean"),
-        ("uncertainty", "pgd 3"),
-        ("detection", "pgd 3"),
-        ("uncertainty", "evasive 3"),
-        ("detection", "evasive 3"),
+        ("uncertainty", "pgd 3 EOT 10"),
+        ("detection", "pgd 3 EOT 10"),
+        ("uncertainty", "evasive 3 EOT 10"),
+        ("detection", "evasive 3 EOT 10"),
         ("uncertainty", "overconfident 3 EOT 10"),
         ("detection", "overconfident 3 EOT 10"),
         ("uncertainty", "underconfident 3 EOT 10"),

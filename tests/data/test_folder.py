@@ -1,10 +1,12 @@
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from advbnn.data import DataError, load_folder
+from advbnn.data.folder import load_held_out
 from images import save
 
 
@@ -34,6 +36,18 @@ def test_val_is_the_test_set_unless_there_is_one(image_folder: Path) -> None:
     loaded = load_folder(image_folder)
     assert loaded.validation is not None
     assert (len(loaded.test), len(loaded.validation)) == (2, 4)
+
+
+def test_held_out_images_need_no_training_images(image_folder: Path) -> None:
+    expected = load_folder(image_folder).test
+    shutil.rmtree(image_folder / "train")
+    test, validation = load_held_out(image_folder)
+    assert (test.fingerprint(), validation) == (expected.fingerprint(), None)
+    alone, _ = load_held_out(image_folder / "test")  # class folders without splits
+    assert (len(alone), alone.classes) == (4, ("cat", "dog"))
+    (image_folder / "test").rename(image_folder / "train")
+    with pytest.raises(DataError, match="test"):
+        load_held_out(image_folder)
 
 
 def test_finds_images_at_any_depth_and_ignores_other_files(image_folder: Path) -> None:

@@ -11,7 +11,8 @@ from torch import nn
 from advbnn.bayes.kl import kl_divergence
 from advbnn.bayes.likelihoods import Gaussian
 from advbnn.bayes.mean_field import Bayesian, bayesianize
-from advbnn.defenses.defense import Averaging, EarlyStopping, Swag, Variational
+from advbnn.defenses.defense import Averaging, EarlyStopping, Swag
+from advbnn.defenses.networks import Variational
 from advbnn.defenses.optimizers import LangevinSampler
 from advbnn.defenses.profiles import DEFENSES, defense
 from advbnn.defenses.registry import ONE_NETWORK

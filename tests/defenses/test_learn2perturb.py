@@ -18,6 +18,11 @@ def test_noise_has_the_scale_of_each_element_and_a_floor() -> None:
     assert abs(draws[:, 1].std().item() / 2.0 - 1) < 5 / (2 * n) ** 0.5
 
 
+def test_activations_keep_their_type() -> None:
+    for dtype in (torch.bfloat16, torch.float64):
+        assert FeatureNoise((2, 3, 3))(torch.zeros(1, 2, 3, 3, dtype=dtype)).dtype == dtype
+
+
 def test_the_penalty_makes_the_scale_grow() -> None:
     noise = FeatureNoise((1, 2, 2), init=0.25, gamma=1e-4)
     noise.penalty().backward()

@@ -4,7 +4,8 @@ import pytest
 
 from advbnn.attacks import PGD
 from advbnn.attacks.threat import Threat
-from advbnn.defenses.defense import Averaging, EarlyStopping, Noisy, Plain, Variational
+from advbnn.defenses.defense import Averaging, EarlyStopping
+from advbnn.defenses.networks import Noisy, Plain, Variational
 from advbnn.defenses.objective import RobustELBO
 from advbnn.defenses.optimizers import AdamOptimizer, SGDOptimizer
 from advbnn.defenses.profiles import DEFENSES, defense

@@ -1,3 +1,4 @@
+import pytest
 import torch
 from torch import nn
 
@@ -16,6 +17,13 @@ def test_it_is_one_of_the_two_norms() -> None:
         layer.group.weight.fill_(2.0)
     torch.testing.assert_close(with_choice(layer, False)(x), 2 * nn.functional.instance_norm(x))
     torch.testing.assert_close(with_choice(layer, True)(x), nn.functional.batch_norm(x, None, None, training=True))
+
+
+@pytest.mark.parametrize("batch", [True, False])
+def test_activations_keep_their_type_under_autocast(batch: bool) -> None:
+    layer, x = with_choice(RandomNorm2d(nn.BatchNorm2d(4)).eval(), batch), torch.randn(8, 4, 5, 5).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer(x).dtype == torch.bfloat16
 
 
 def test_running_statistics_move_only_where_batchnorm_is_chosen() -> None:

@@ -6,7 +6,7 @@ from itertools import count
 import pytest
 
 from advbnn.attacks import APGD, CW, PGD, Attack, Transfer
-from advbnn.display.progress import ProgressBar, listening
+from advbnn.display.progress import ProgressBar
 from advbnn.evaluation.accuracy import evaluate
 from every_attack import ATTACKS, CLASSES, LINF, X, every, images, predicted, small_net
 from trained_nets import digits, net
@@ -68,15 +68,6 @@ def test_every_attack_reports_rising_shares(name, threat):
     assert name in ("fgsm", "fab", "arc") or len({share for share in shares if 0 < share < 1}) >= 2
 
 
-def test_a_listener_hears_attacks_that_report_nowhere_else():
-    heard, own = [], []
-    with listening(heard.append):
-        PGD(LINF, steps=2)(small_net(), *images(), seed=0)
-        PGD(LINF, steps=2, progress=own.append)(small_net(), *images(), seed=0)
-    PGD(LINF, steps=4)(small_net(), *images(), seed=0)
-    assert heard == own == [0.5, 1]
-
-
 def test_shares_rise_over_all_chunks(often: None, capsys: pytest.CaptureFixture[str]):
     shares = []
     attack = PGD(LINF, steps=4, restarts=2, batch_size=2, progress=shares.append)
@@ -107,3 +98,9 @@ def test_an_evaluation_shows_the_share_of_each_batch(
         assert any(0 < share < 100 for share in shares)
     assert evaluate(net(), digits(), {"it": attack}, samples=1, seeds=2, label="plain") == shown
     assert capsys.readouterr().err == ""
+
+
+def test_an_attack_keeps_a_progress_of_its_own_in_an_evaluation() -> None:
+    own: list[float] = []
+    evaluate(net(), digits(), PGD(LINF, steps=2, progress=own.append), samples=1, seeds=1, progress=True)
+    assert own == [0.5, 1]

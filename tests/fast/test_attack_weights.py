@@ -3,6 +3,8 @@
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.utils import parametrizations
 
 from advbnn import models
 from advbnn.bayes.mean_field import bayesianize
@@ -54,6 +56,17 @@ def test_partly_random_weights_are_not_folded() -> None:
     made, fused_net = made_for(net, SampledWeights(bnn, torch.float32, lambda name: 0.0))
     assert not made.folded
     assert torch.isfinite(fused_net(made.sample(SEED, 0), torch.rand(2, 3, 8, 8), made.folded)).all()
+
+
+def test_weights_that_are_computed_from_samples_are_scaled_in_every_pass() -> None:
+    torch.manual_seed(0)
+    first = parametrizations.weight_norm(nn.Conv2d(3, 4, 3)), nn.BatchNorm2d(4), nn.ReLU()
+    net = with_statistics(nn.Sequential(*first, nn.Conv2d(4, 2, 3), nn.BatchNorm2d(2), nn.Flatten())).eval()
+    weights, x = SampledWeights(bayesianize(net), torch.float32, lambda name: 0.0), torch.rand(2, 3, 8, 8)
+    made, fused_net = made_for(net, weights)
+    assert not made.folded and len(fused_net.folds) == 2
+    expected = functional_call(net, weights.sample(SEED, 3), (x,))
+    torch.testing.assert_close(fused_net(made.sample(SEED, 3), x), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_fixed_weights_are_folded_once_and_follow_updates() -> None:

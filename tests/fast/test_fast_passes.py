@@ -15,6 +15,8 @@ from advbnn.attacks import APGD, PGD
 from advbnn.attacks.losses import margin
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.mean_field import bayesianize
+from advbnn.defenses.learn2perturb import FeatureNoise
+from advbnn.defenses.lwta import StochasticLWTA
 from advbnn.evaluation.accuracy import evaluate
 from advbnn.evaluation.audit.attack_suite import LEVELS
 from advbnn.evaluation.audit.history import look_back
@@ -22,6 +24,7 @@ from advbnn.evaluation.audit.worst_case import audit
 from advbnn.fast.acceleration import accelerate, rough_gradients
 from advbnn.fast.cuda_graph import Forward, GraphMemory
 from advbnn.fast.fast_passes import FastPasses, ladder, padded
+from advbnn.fast.inference import FusedForward
 from advbnn.randomness import seeded
 from trained_nets import bnn, digits, net
 
@@ -61,7 +64,7 @@ def outputs(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_batches_of_any_size_get_the_outputs_and_gradients_of_the_network(kind: str, built: list[int]) -> None:
-    """Shrinking batches share a few fast passes, unless the network's random numbers may depend on the batch size."""
+    """Shrinking batches share a few fast passes, unless the network's random numbers depend on the batch size."""
     model, (x, _) = NETWORKS[kind]().eval(), batch(16)
     fast = accelerate(model, "compile", batch_size=16)
     for n in range(16, 0, -1):
@@ -69,10 +72,43 @@ def test_batches_of_any_size_get_the_outputs_and_gradients_of_the_network(kind: 
             for found, expected in zip(outputs(fast, x[:n]), outputs(model, x[:n]), strict=True):
                 scale = float(expected.abs().amax())
                 torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4 * scale)
-    if kind in ("plain", "bayesian"):
+    if kind not in ("noisy", "dropout"):
         assert sorted(built) == sorted(2 * ladder(16))  # each with and without a gradient
     else:
         assert len(set(built)) > 5
+
+
+class Mixed(nn.Module):
+    """Adds an image of the batch that is chosen at random."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + x[torch.randint(len(x), (1,))]
+
+
+@pytest.mark.parametrize(
+    ("noise", "shared"),
+    [
+        (nn.Identity(), True),
+        (FeatureNoise((1, 8, 8)), True),
+        (nn.MultiheadAttention(8, 2, dropout=0.5, batch_first=True), True),  # in evaluation mode nothing is dropped
+        (StochasticLWTA(1), False),
+        (Mixed(), False),
+    ],
+)
+def test_random_numbers_that_all_images_share_are_told_from_others(noise: nn.Module, shared: bool) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.noise, self.last = noise, nn.Linear(64, 10)
+
+        def forward(self, x: Tensor) -> Tensor:
+            attention = isinstance(self.noise, nn.MultiheadAttention)
+            h = self.noise(*(x.flatten(1, 2),) * 3)[0] if attention else self.noise(x)
+            return self.last(h.flatten(1))
+
+    (x, _), fused, before = batch(3), FusedForward(Net().eval(), bf16=False), torch.get_rng_state()
+    assert fused.draws_ignore_the_batch(x) is shared
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_larger_batches_and_no_size_at_all_run_as_they_are(built: list[int]) -> None:

@@ -90,6 +90,7 @@ def test_a_folder_gives_the_same_files_every_time(tmp_path) -> None:
     before = _contents(tmp_path)
     assert "The paper&#39;s claims" in report.read_text()
     text = (out / "results.md").read_text()
+    assert text.index("(../images/table1.png)") < text.index("| defence |")  # the picture before its table
     assert "(../images/fig2.png)" in text and "advbnn reproduce all --data cifar10" in text
     assert {path.stem for path in figures.iterdir()} == set(FIGURES)
     assert all(path.read_bytes()[:4] == b"\x89PNG" for path in figures.iterdir())

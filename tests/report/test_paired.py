@@ -67,6 +67,8 @@ def test_the_judge_from_outside_has_columns_of_its_own(both: list[tuple[Records,
     more = made_up.record("one", 0.3, kind="attack", name="AutoAttack standard", threat=Threat("linf", 8 / 255))
     table = paired_table([both[0][0] + [more], both[1][0]])
     assert table.columns[-1] == "AutoAttack, 8/255" and table.rows[1][-1] == NOTHING
+    # what the first network lacks has nothing to be compared with
+    assert "AutoAttack, 8/255" not in paired_table([both[1][0], both[0][0] + [more]]).columns
 
 
 def test_the_picture(both: list[tuple[Records, list[torch.Tensor]]], tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_steps_that_are_too_short_are_not_in_the_headline() -> None:
     audited = replace(worst_cases(audits()).where(label="adv")[0], threat=Threat("linf", 0.15))
     scaled = with_share(attacked("adv", 0.15, attack=SCALED), 0.25)
     assert reaches(scaled) and not reaches(attacked("adv", 0.15))
-    records = Records([audited, scaled])
+    records = Records([audited, scaled, attacked("adv", 0.15, name="paper 20, short")])
     found = main_series(records, worst_cases(records), Titles(records))
     assert [one.title for one in found] == ["PGD-20, step 0.0336", WORST]
     assert [r.accuracy for r in found[0].records.values()] == [0.25]

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import count
@@ -25,9 +26,8 @@ from advbnn.training import cluster
 from advbnn.training.checkpoint import latest
 from advbnn.training.interrupts import Interrupted
 from advbnn.training.run_folder import CHECKPOINTS, MODEL
-from advbnn.training.tasks import Ledger, Task
-from advbnn.training.workers import run_tasks
-from stand_in_tasks import copy, die, once, refuse, say, stumble, train_and_stay, train_long, write
+from advbnn.training.tasks import Task, TaskQueue, run_tasks
+from stand_in_tasks import copy, die, good_and_bad, once, say, train_and_stay, train_long, write
 from workers import train_resumable
 
 HERE = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
@@ -52,7 +52,9 @@ def started_scheduler(folder: Path) -> Iterator[tuple[str, subprocess.Popen[byte
     options = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(file)]
     with started(folder / "scheduler.log", "scheduler", *options) as process:
         once(file, lambda: None)
-        yield json.loads(file.read_text())["address"], process
+        while not (text := file.read_text()):  # Dask opens the file before it writes
+            time.sleep(0.05)
+        yield json.loads(text)["address"], process
 
 
 @pytest.fixture(scope="module")
@@ -120,9 +122,9 @@ def test_a_scheduler_that_ends_is_said_to_be_lost(tmp_path: Path) -> None:
     task = Task(name="task", work=write, arguments=(tmp_path / "file",))
     with started_scheduler(tmp_path) as (address, process), cluster.connected(address) as client:
         client.rpc.timeout = 0.5  # instead of Dask's half a minute
-        ledger = Ledger([task], lambda line: process.kill())  # which says that it waits for workers
+        queue = TaskQueue([task], lambda line: process.kill())  # which says that it waits for workers
         with pytest.raises(RunError, match="scheduler.*same command again"):
-            cluster.run_on_workers(client, ledger, device=None, threads=None)
+            cluster.run_on_workers(client, queue, device=None, threads=None)
 
 
 def test_workers_are_not_lost_when_the_client_renews_its_own_list() -> None:
@@ -163,18 +165,18 @@ class Looks:
 def test_a_task_on_a_cpu_stays_there_when_workers_with_gpus_come() -> None:
     cpu, gpu = {"resources": {}, "memory_limit": 0}, {"resources": {"GPU": 1.0}, "memory_limit": 0}
     client, lines = Looks({"cpu": cpu}, {"cpu": cpu, "gpu": gpu}), list[str]()
-    ledger = Ledger([Task(name=name, work=write) for name in "ab"], lines.append)
-    cluster.run_on_workers(client, ledger, device=None, threads=None)
-    assert client.submitted == [("cpu", 1), ("gpu", 2)] and ledger.results.done == ["a", "b"]
+    queue = TaskQueue([Task(name=name, work=write) for name in "ab"], lines.append)
+    cluster.run_on_workers(client, queue, device=None, threads=None)
+    assert client.submitted == [("cpu", 1), ("gpu", 2)] and queue.results.done == ["a", "b"]
     assert not any(line.startswith(("again", "Dask")) for line in lines)
 
 
 def test_a_task_whose_workers_are_lost_fails_and_a_memory_limit_is_named() -> None:
     limited = {"resources": {}, "memory_limit": 2**31}
     client, lines = Looks(*[{str(number): limited} for number in range(9)]), list[str]()
-    ledger = Ledger([Task(name="task", work=write)], lines.append)
-    cluster.run_on_workers(client, ledger, device=None, threads=None)
-    assert len(client.submitted) == cluster.ATTEMPTS and "lost 3 times" in ledger.results.failed["task"]
+    queue = TaskQueue([Task(name="task", work=write)], lines.append)
+    cluster.run_on_workers(client, queue, device=None, threads=None)
+    assert len(client.submitted) == cluster.ATTEMPTS and "lost 3 times" in queue.results.failed["task"]
     assert [line for line in lines if "2.00 GiB" in line and "--memory-limit 0" in line] == lines[1:2]  # once
 
 
@@ -214,11 +216,7 @@ def test_the_documented_slurm_cluster_submits_such_jobs(monkeypatch) -> None:
 def test_local_processes_survive_failures_and_lost_workers(tmp_path: Path, capfd, monkeypatch) -> None:
     monkeypatch.setattr(cluster, "ATTEMPTS", 1)
     tasks = [
-        Task(name="after", work=copy, arguments=(tmp_path / "before", tmp_path / "after"), needs=("before",)),
-        Task(name="before", work=write, arguments=(tmp_path / "before",)),
-        Task(name="bad", work=refuse),
-        Task(name="wrong", work=stumble),
-        Task(name="after bad", work=write, arguments=(tmp_path / "never",), needs=("bad",)),
+        *good_and_bad(tmp_path),
         Task(name="killed", work=die),
         Task(name="talkative", work=say, arguments=("half way\n",)),
     ]

@@ -11,7 +11,8 @@ from advbnn.attacks import PGD
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.mean_field import bayesianize
 from advbnn.bayes.priors import GaussianPrior
-from advbnn.defenses.defense import Averaging, Defense, Variational
+from advbnn.defenses.defense import Averaging, Defense
+from advbnn.defenses.networks import Variational
 from advbnn.defenses.objective import RobustELBO
 from advbnn.defenses.optimizers import LangevinSampler
 from advbnn.training import fast_step as fast_step_module

@@ -16,9 +16,10 @@ from advbnn.bayes.kl import kl_divergence
 from advbnn.bayes.likelihoods import Categorical
 from advbnn.bayes.mean_field import Bayesian, bayesianize
 from advbnn.bayes.priors import GaussianPrior, Prior, ScaleMixturePrior
-from advbnn.defenses.defense import Averaging, Defense, Variational
+from advbnn.defenses.defense import Averaging, Defense
 from advbnn.defenses.ig_bnn import ParticleEnsemble
 from advbnn.defenses.kept_draw import KeptDraw
+from advbnn.defenses.networks import Variational
 from advbnn.defenses.objective import RobustELBO
 from advbnn.defenses.optimizers import LangevinSampler
 from advbnn.defenses.rse import add_noise

@@ -14,7 +14,8 @@ from advbnn.bayes.likelihoods import Categorical, Gaussian
 from advbnn.bayes.mean_field import Bayesian, bayesianize
 from advbnn.bayes.priors import GaussianPrior
 from advbnn.data import Splits, from_tensors
-from advbnn.defenses.defense import Defense, Variational
+from advbnn.defenses.defense import Defense
+from advbnn.defenses.networks import Variational
 from advbnn.defenses.objective import RobustELBO
 from advbnn.defenses.optimizers import AdamOptimizer
 from advbnn.defenses.schedules import Cosine

@@ -20,6 +20,7 @@ from advbnn.defenses.optimizers import AdamOptimizer, LangevinSampler
 from advbnn.defenses.schedules import Constant, Cosine, Stages
 from advbnn.machine.processes import ALONE
 from advbnn.randomness import derive_seed
+from advbnn.training import collected_weights
 from advbnn.training import state as state_module
 from advbnn.training.config import load_config
 from advbnn.training.loading import load_trained
@@ -77,7 +78,7 @@ def test_running_statistics_of_averaged_weights_are_for_the_attack_of_training(
 ) -> None:
     value = quick("adv_bnn", architecture="small_cnn", averaging=Averaging(decay=decay), augment=False, **options)
     seen: list[tuple[nn.Module, Tensor]] = []
-    refresh = state_module.refresh_batchnorm
+    refresh = collected_weights.refresh_batchnorm
 
     def watched(model: nn.Module, batches: Iterable[Tensor]) -> None:
         def noted() -> Iterator[Tensor]:
@@ -87,7 +88,7 @@ def test_running_statistics_of_averaged_weights_are_for_the_attack_of_training(
 
         refresh(model, noted())
 
-    monkeypatch.setattr(state_module, "refresh_batchnorm", watched)
+    monkeypatch.setattr(collected_weights, "refresh_batchnorm", watched)
     result = train(digits, value)
     assert len(seen) == 10  # an epoch of clean batches, and one of attacked batches
     (before, clean), (model, perturbed) = seen[0], seen[5]
@@ -105,7 +106,7 @@ def test_running_statistics_of_averaged_weights_are_for_the_attack_of_training(
 def test_a_moving_average_is_validated_and_returned_with_statistics_of_its_own(
     digits: Splits[ImageSet], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(state_module, "STATISTICS", 20)  # two batches
+    monkeypatch.setattr(collected_weights, "MOVING_AVERAGE_IMAGES", 20)  # two batches
     checked = []
     score = state_module.validation_score
 

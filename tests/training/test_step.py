@@ -10,7 +10,8 @@ from advbnn import models
 from advbnn.attacks import PGD
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.kl import kl_divergence
-from advbnn.defenses.defense import Defense, Noisy, Plain, Variational
+from advbnn.defenses.defense import Defense
+from advbnn.defenses.networks import Noisy, Plain, Variational
 from advbnn.defenses.objective import RobustELBO
 from advbnn.defenses.optimizers import SGDOptimizer
 from advbnn.modules import evaluating

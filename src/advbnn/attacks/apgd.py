@@ -72,12 +72,11 @@ class APGD(Attack):
             if len(active) == 0:
                 break
             ball, progress = self.threat.around(x[active]), (number, len(runs))
-            found = self._climb(oracle, objective, ball, y[active], labels[active], start[active], active, progress)
-            best.offer(found.x, found.score, active)
+            peak = self._climb(oracle, objective, ball, y[active], labels[active], start[active], active, progress)
+            best.offer(peak.x, peak.score, active)
         return best.x
 
     def _runs(self, prediction: Tensor, y: Tensor) -> list[tuple[Objective, Tensor]]:
-        """The objective and labels of each run."""
         if self.targets is None:
             return [(self.objective, y)]
         classes = prediction.shape[1]

@@ -1,6 +1,5 @@
-"""What all attacks share: the call, its checks, its seeds, and leaving the model's state untouched."""
+"""What all attacks share: the call, its seeds, and leaving the model's state untouched."""
 
-import functools
 import secrets
 import warnings
 from abc import ABC, abstractmethod
@@ -9,15 +8,16 @@ from dataclasses import KW_ONLY, dataclass, field
 import torch
 from torch import Tensor, nn
 
+from advbnn.attacks.checks import check_inputs
 from advbnn.attacks.losses import Objective
 from advbnn.attacks.oracle import Oracle
 from advbnn.attacks.straight_through import straight_through
+from advbnn.attacks.target import Target
 from advbnn.attacks.threat import Threat
-from advbnn.bayes.protocol import Member, members
 from advbnn.display.progress import Listener, reporting
-from advbnn.errors import MOST_EXAMPLES, ArgumentError, ArgumentTypeError, check_types, positive_whole
+from advbnn.errors import MOST_EXAMPLES, ArgumentTypeError, check_types, positive_whole
 from advbnn.modules import evaluating, without_parameter_gradients
-from advbnn.randomness import check_seed, draws, is_random, seeded, with_fresh_state
+from advbnn.randomness import check_seed, seeded, with_fresh_state
 
 
 class GradientMaskingWarning(UserWarning):
@@ -85,7 +85,7 @@ class Attack(ABC):
 
     def run(self, model: nn.Module, x: Tensor, y: Tensor, seed: int | None = None) -> AttackResult:
         """As calling the attack, with the number of queries."""
-        y = self._checked(model, x, y)
+        y = check_inputs(model, x, y, self.threat, self.objective.classifies)
         # inference-mode tensors cannot be differentiated through, so the attack works on a copy
         with torch.inference_mode(False):
             x, y = (t.clone() if t.is_inference() else t.detach() for t in (x, y))
@@ -105,17 +105,13 @@ class Attack(ABC):
         n, x_adv, queries = len(x), x.clone(), torch.zeros(len(x), dtype=torch.int64, device=x.device)
         generator = torch.Generator().manual_seed(secrets.randbits(62) if seed is None else check_seed(seed))
         weight_seed, *seeds = torch.randint(2**62, (3,), generator=generator).tolist()
-        random = functools.cache(lambda: is_random(model, x[:2]))
-        support = functools.cache(lambda at_most: _support(model, x[:2], at_most))
-        done, zero_gradients, size = 0, 0, min(self.batch_size or n, n)
+        target, done, zero_gradients, size = Target(model, x), 0, 0, min(self.batch_size or n, n)
         while done < n:
             rows = slice(done, min(done + size, n))
-            oracle = Oracle(
-                model, self.objective, (x, y), rows, seeds=seeds, is_random=random, report=report, support=support
-            )
+            oracle = Oracle(target, self.objective, (x, y), rows, seeds=seeds, report=report)
             try:
                 with seeded(weight_seed, x.device):
-                    found = self._perturb(oracle, x[rows], y[rows])
+                    perturbed = self._perturb(oracle, x[rows], y[rows])
             except RuntimeError as error:
                 # the CPU allocator has no exception of its own
                 memory = isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
@@ -124,7 +120,7 @@ class Attack(ABC):
                 size = (size + 1) // 2
                 continue
             zero_gradients += oracle.zero_gradients()
-            x_adv[rows] = self.threat.project(found.detach(), x[rows])
+            x_adv[rows] = self.threat.project(perturbed.detach(), x[rows])
             queries[rows] = oracle.queries
             done = rows.stop
             report(done / n)
@@ -137,57 +133,6 @@ class Attack(ABC):
                 stacklevel=4,
             )
         return AttackResult(x_adv, queries)
-
-    def _checked(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        """Refuses bad arguments; returns `y` in the dtype and on the device that losses need."""
-        if not isinstance(model, nn.Module):
-            raise ArgumentTypeError(f"model must be a torch.nn.Module that returns logits, got {type(model).__name__}")
-        if not isinstance(x, Tensor) or not x.is_floating_point():
-            came = str(x.dtype) if isinstance(x, Tensor) else type(x).__name__
-            raise ArgumentTypeError(f"x must be a floating point tensor, got {came}; for bytes use x.float() / 255")
-        if x.ndim == 0:
-            raise ArgumentError("x must be a batch [n, ...], got a single number; for one example use x[None]")
-        bounds = torch.tensor(self.threat.bounds, dtype=x.dtype).tolist()
-        smallest, largest = torch.stack(torch.aminmax(x)).tolist() if x.numel() else bounds
-        if not smallest <= largest:
-            raise ArgumentError("x holds NaN; clean the inputs before the attack")
-        if smallest < bounds[0] or largest > bounds[1]:
-            raise ArgumentError(
-                f"x lies in [{smallest:.6g}, {largest:.6g}], outside bounds {self.threat.bounds}; scale x into the "
-                "bounds, put the normalisation inside the model, or give Threat the bounds of your data"
-            )
-        if self.threat.holds_everything:
-            eps, box = self.threat.eps, self.threat.bounds
-            warnings.warn(f"eps={eps:g} allows every point of the box {box}; did you mean {eps:g}/255?", stacklevel=4)
-        if not isinstance(y, Tensor) or y.ndim == 0 or len(y) != len(x):
-            came = f"shape {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
-            raise ArgumentError(f"y must be a tensor with one label for each of the {len(x)} inputs, got {came}")
-        if not self.objective.classifies:
-            if not y.is_floating_point():
-                raise ArgumentTypeError(f"y must be floating point for loss='nll', got {y.dtype}; for classes use 'ce'")
-            if not bool(y.isfinite().all()):
-                raise ArgumentError("y holds NaN or infinity; leave out those examples")
-            return y.to(x.device)
-        if y.ndim != 1:
-            raise ArgumentError(f"y must hold class numbers, [n], got {tuple(y.shape)}; one-hot rows: y.argmax(1)")
-        if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
-            raise ArgumentTypeError(f"y must hold class numbers of an integer type, got {y.dtype}; use y.long()")
-        if len(y) and (least := int(y.min())) < 0:
-            raise ArgumentError(f"y holds the label {least}; class numbers start at 0")
-        return y.to(x.device, torch.int64)
-
-
-def _support(model: nn.Module, x: Tensor, at_most: int) -> tuple[Member, ...]:
-    """The networks of a posterior with finite support, in evaluation mode and without gradients of their weights.
-
-    None if there are too many, or if one of them is random itself: then a single pass of each is no exact mean.
-    """
-    found = members(model, at_most)
-    for member in found:
-        if member.net.training:
-            member.net.eval()
-        member.net.requires_grad_(False)  # copies, or parts of the model, whose flags are restored
-    return () if any(draws(member.net, x) for member in found) else found
 
 
 class BestPoints:

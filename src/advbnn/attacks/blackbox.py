@@ -104,12 +104,12 @@ class Search:
             rows, y, counts = rows[chosen], y[chosen], counts[chosen]
             self._extra[chosen] += 1
         objective = self.oracle.selection_objective
-        found = self.oracle.selection_loss(points, y, objective, samples, active=rows, points=counts)
-        score = found.values if objective.loss == "margin" else self.oracle.score(found.prediction, y)
+        loss = self.oracle.selection_loss(points, y, objective, samples, active=rows, points=counts)
+        score = loss.values if objective.loss == "margin" else self.oracle.score(loss.prediction, y)
         self._best.offer(points, score.masked_fill(counts == 0, -torch.inf), chosen)
-        counts = counts.masked_fill(self.oracle.succeeds(found.prediction, y, samples, score), 0)
+        counts = counts.masked_fill(self.oracle.succeeds(loss.prediction, y, samples, score), 0)
         self._counts = counts if chosen is None else self._counts.index_copy(0, chosen, counts)
-        return found.values
+        return loss.values
 
     def compare(self, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
         """The objective at two points of each active example, on the same weight samples; costs two queries.

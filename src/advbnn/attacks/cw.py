@@ -59,16 +59,16 @@ class CW(Attack):
             reached = torch.zeros_like(c, dtype=torch.bool)
             for step in range(self.steps):
                 x_adv = tanh_space.to_box(w)
-                found = oracle.gradient(x_adv, y, self.objective, self.eot)
+                loss = oracle.gradient(x_adv, y, self.objective, self.eot)
                 now = self.threat.distance(x_adv, x)
-                candidate = (found.values > self.confidence) & (~reached | (now < distance))
+                candidate = (loss.values > self.confidence) & (~reached | (now < distance))
                 success = self._confirmed(oracle, x_adv, y, candidate)
                 reached = reached | success
                 nearer = success & (now < distance)
                 nearest = torch.where(like_rows(nearer, x), x_adv, nearest)
                 distance = torch.where(nearer, now, distance)
-                push = torch.where(found.values < self.confidence, c, 0)
-                gradient = self._distance_gradient(x_adv - x, tau) - like_rows(push, x) * found.gradient
+                push = torch.where(loss.values < self.confidence, c, 0)
+                gradient = self._distance_gradient(x_adv - x, tau) - like_rows(push, x) * loss.gradient
                 mean, square = moments.update(gradient * tanh_space.slope(w))
                 w = w - self.learning_rate * mean / (square.sqrt() + 1e-8)
                 oracle.report(search * self.steps + step + 1, self.search_steps * self.steps)
@@ -92,8 +92,8 @@ class CW(Attack):
         if len(active) == 0:
             return candidate
         y, objective, samples = y[active], oracle.selection_objective, self.selection_samples
-        found = oracle.selection_loss(x_adv[active], y, objective, samples, active=active)
-        return torch.zeros_like(candidate).index_copy_(0, active, oracle.succeeds(found.prediction, y, samples))
+        loss = oracle.selection_loss(x_adv[active], y, objective, samples, active=active)
+        return torch.zeros_like(candidate).index_copy_(0, active, oracle.succeeds(loss.prediction, y, samples))
 
     def _distance_gradient(self, delta: Tensor, tau: Tensor) -> Tensor:
         if self.threat.norm == "l2":

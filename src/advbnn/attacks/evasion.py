@@ -22,7 +22,6 @@ class Evasion(Objective):
     weight: float = 1.0
 
     def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """The objective of each example, [n]."""
         log_p = outputs.log_softmax(1)
         wrong = log_p.scatter(1, y[:, None], -torch.inf).amax(1)
         return wrong - self.weight * torch.where(log_p.argmax(1) != y, entropy(outputs), 0)
@@ -47,5 +46,4 @@ class EvasivePGD(PGD):
 
     @property
     def objective(self) -> Objective:
-        """What is maximised."""
         return Evasion(average=self.average, weight=self.weight)

@@ -63,10 +63,10 @@ class FAB(Attack):
                 if len(active) == 0:
                     return nearest
                 moved = self._step(oracle, point[active], x[active], labels[active], objective, active)
-                found = oracle.selection_loss(
+                loss = oracle.selection_loss(
                     moved, y[active], oracle.selection_objective, self.selection_samples, active=active
                 )
-                success = oracle.succeeds(found.prediction, y[active], self.selection_samples)
+                success = oracle.succeeds(loss.prediction, y[active], self.selection_samples)
                 length = self.threat.distance(moved, x[active])
                 nearer = active[success & (length < distance[active])]
                 last = last.index_copy(0, active, moved)
@@ -87,9 +87,9 @@ class FAB(Attack):
     def _step(
         self, oracle: Oracle, point: Tensor, x: Tensor, labels: Tensor, objective: Objective, active: Tensor
     ) -> Tensor:
-        found = oracle.gradient(point, labels, objective, self.eot, active)
+        lead = oracle.gradient(point, labels, objective, self.eot, active)
         wide = torch.promote_types(x.dtype, torch.float32)
-        value, slope, origin, at = (t.to(wide).flatten(1) for t in (found.values[:, None], found.gradient, x, point))
+        value, slope, origin, at = (t.to(wide).flatten(1) for t in (lead.values[:, None], lead.gradient, x, point))
         # a class that is impossible has no boundary
         value = value.nan_to_num(0, 0, 0).squeeze(1)
         ahead = to_hyperplane(at, slope, -value, self.threat.norm, self.threat.bounds)

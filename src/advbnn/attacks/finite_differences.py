@@ -42,7 +42,6 @@ class FiniteDifferences(BlackBox):
 
     @property
     def step(self) -> float:
-        """The length of a step."""
         return self.threat.eps / 5 if self.step_size is None else self.step_size
 
     def _steps(self, search: Search, directions: int) -> Iterator[None]:

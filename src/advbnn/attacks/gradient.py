@@ -87,25 +87,16 @@ def expected_gradient(
 
     With all networks of a finite support it is the gradient of the expectation itself, sum_k w_k loss(f_k(x), y).
     """
-
-    def single(network: Network) -> Callable[[Tensor], LossValue]:
-        def value(z: Tensor) -> LossValue:
-            output = network(z)
-            values = objective(output, y)
-            return LossValue(values if objective.average == "loss" else values + objective.of_sample(output, y), output)
-
-        return value
-
     if len(networks) == 1:
-        return _differentiate(single(networks[0]), x)
+        return _gradient_of_sample(networks[0], x, y, objective)
     shares = [1.0] * len(networks) if weights is None else weights
     if objective.needs_mean:
         return _gradient_of_loss_of_mean(networks, x, y, objective, shares, random=weights is None)
     if objective.average != "loss":
-        return _gradient_of_cross_entropy_of_mean([single(network) for network in networks], x, y, objective, shares)
+        return _gradient_of_cross_entropy_of_mean(networks, x, y, objective, shares)
     mean, values, gradient = _Mean(log_scale=objective.classifies), torch.zeros(()), torch.zeros_like(x)
     for network, weight in zip(networks, shares, strict=True):
-        sample = _differentiate(single(network), x)
+        sample = _gradient_of_sample(network, x, y, objective)
         mean.add(sample.prediction, weight)
         values, gradient = values + weight * sample.values, gradient + weight * sample.gradient
     return LossGradient(values / mean.total, mean.result(), gradient / mean.total)
@@ -143,12 +134,19 @@ class _Mean:
         return self._sum - math.log(self.total) if self._log_scale else self._sum / self.total
 
 
+def _gradient_of_sample(network: Network, x: Tensor, y: Tensor, objective: Objective) -> LossGradient:
+    """The objective of a single pass, and its gradient."""
+
+    def value(z: Tensor) -> LossValue:
+        output = network(z)
+        values = objective(output, y)
+        return LossValue(values if objective.average == "loss" else values + objective.of_sample(output, y), output)
+
+    return _differentiate(value, x)
+
+
 def _gradient_of_cross_entropy_of_mean(
-    passes: Sequence[Callable[[Tensor], LossValue]],
-    x: Tensor,
-    y: Tensor,
-    objective: Objective,
-    weights: Sequence[float],
+    networks: Sequence[Network], x: Tensor, y: Tensor, objective: Objective, weights: Sequence[float]
 ) -> LossGradient:
     """-log sum_k w_k p_k has the gradient sum_k c_k grad(-log p_k) with c_k = w_k p_k / sum_j w_j p_j, p_k that of y.
 
@@ -157,8 +155,8 @@ def _gradient_of_cross_entropy_of_mean(
     mean, gradient = _Mean(log_scale=True), torch.zeros_like(x)
     total = torch.full((len(x),), -torch.inf, device=x.device)
     with seeded(fresh_seed(), x.device):
-        for run, weight in zip(passes, weights, strict=True):
-            sample = _differentiate(run, x)
+        for network, weight in zip(networks, weights, strict=True):
+            sample = _gradient_of_sample(network, x, y, objective)
             mean.add(sample.prediction, weight)
             log_p = sample.values if objective.targeted else -sample.values
             new = log_p + math.log(weight)

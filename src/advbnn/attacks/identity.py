@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from advbnn.attacks.threat import Threat
+from advbnn.modules import tensor_bytes
 
 Identify = Callable[[nn.Module], Any]
 
@@ -74,7 +74,7 @@ def json_value(value: Any, identify: Identify = lambda network: None) -> Any:
     if isinstance(value, nn.Module):
         return identify(value)
     if isinstance(value, Tensor):  # whose repr leaves out most of its values
-        return hashlib.sha256(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data).hexdigest()
+        return hashlib.sha256(tensor_bytes(value)).hexdigest()
     if isinstance(value, Threat):
         value = {"norm": value.norm, "eps": value.eps, **_changed(value)}  # a radius is always stated
     if isinstance(value, Mapping):

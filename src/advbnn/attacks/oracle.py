@@ -4,11 +4,11 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from advbnn.attacks.checks import check_outputs
 from advbnn.attacks.gradient import (
     LogitGradients,
     LossGradient,
@@ -20,10 +20,11 @@ from advbnn.attacks.gradient import (
     mean_loss,
 )
 from advbnn.attacks.losses import Objective, gaussian_nll, margin
+from advbnn.attacks.target import Target
 from advbnn.attacks.threat import Threat
-from advbnn.bayes.prediction import are_probabilities, check_same_outputs
+from advbnn.bayes.outputs import check_same_outputs
 from advbnn.bayes.protocol import EXACT_UP_TO, Member
-from advbnn.errors import ArgumentError, ArgumentTypeError
+from advbnn.errors import ArgumentError
 from advbnn.randomness import pass_under, seeded
 
 _ROWS = 64
@@ -38,30 +39,27 @@ class Oracle:
     whole batch, and the chunk takes its `rows`, so that neither depends on how the batch is split. `queries` counts the
     forward passes per example, [n], every weight sample counted.
 
-    `support` gives the networks of a posterior with finite support, if there are at most as many as it is asked for. A
-    mean over several samples is then exact: one pass of each network, with its probability.
+    Where the posterior has a small finite support, a mean over several samples is exact: one pass of each network, with
+    its probability.
     """
 
     def __init__(
         self,
-        model: nn.Module,
+        target: Target,
         objective: Objective,
         whole: tuple[Tensor, Tensor],
         rows: slice,
         *,
         seeds: Sequence[int],
-        is_random: Callable[[], bool],
         report: Callable[[float], None],
-        support: Callable[[int], Sequence[Member]] = lambda at_most: (),
     ) -> None:
-        self.rows, self._support = rows, support
-        self._model, self._objective, self._report = model, objective, report
+        self._target, self._objective, self.rows, self._report = target, objective, rows, report
         self._whole_x, self._whole_y = whole
         example_seed, self._selection_seed = seeds
         self._generator = torch.Generator(self._whole_x.device).manual_seed(example_seed)
-        self._is_random = is_random
-        self._rows = max(_ROWS, *(getattr(part, "largest_batch", 0) for part in model.modules()))
-        self._rough_gradients = any(getattr(part, "rough_gradients", False) for part in model.modules())
+        parts = list(target.model.modules())
+        self._rows = max(_ROWS, *(getattr(part, "largest_batch", 0) for part in parts))
+        self._rough_gradients = any(getattr(part, "rough_gradients", False) for part in parts)
         self._output_shape: torch.Size | None = None  # of one example
         self.queries = torch.zeros(rows.stop - rows.start, dtype=torch.int64, device=self._whole_x.device)
         self._largest_entries: list[Tensor] = []
@@ -69,7 +67,7 @@ class Oracle:
     @property
     def random(self) -> bool:
         """Whether two passes of the model may differ; if not, one weight sample is enough."""
-        return self._is_random()
+        return self._target.is_random
 
     def gradient(
         self, x: Tensor, y: Tensor, objective: Objective, eot: int = 1, active: Tensor | None = None
@@ -80,13 +78,13 @@ class Oracle:
         sampled once.
         """
         networks, weights = self._passes(eot)
-        found = expected_gradient(networks, x, y, objective, weights)
+        loss = expected_gradient(networks, x, y, objective, weights)
         passes = len(networks)
         # a mean is counted as a pass of its own, also where its activations were kept for the gradient
         self._count(2 * passes if passes > 1 and objective.needs_mean else passes, active)
-        self._watch(found.gradient, active)
+        self._watch(loss.gradient, active)
         # the mean logits of several networks say nothing about their mean probability
-        return found._replace(exact=weights is not None and objective.average != "logits")
+        return loss._replace(exact=weights is not None and objective.average != "logits")
 
     def exact(self, samples: int) -> bool:
         """Whether a mean over so many weight samples is no estimate: the network is deterministic, or all are there."""
@@ -117,7 +115,7 @@ class Oracle:
         They are the support of the posterior if it is finite and small, else `count` of its samples: the model under
         that many seeds. A deterministic model is its only member.
         """
-        support = self._support(max(count, EXACT_UP_TO)) if self.random else ()
+        support = self._target.support(max(count, EXACT_UP_TO)) if self.random else ()
         shares, networks = [member.weight for member in support], [self._member(member) for member in support]
         if not support:
             # from the current stream, so that a seeded attack stays reproducible
@@ -258,7 +256,7 @@ class Oracle:
         """The passes of a mean over `samples` weight samples, and their probabilities if they are all there are."""
         if samples == 1 or not self.random:
             return [self._forward], None
-        support = self._support(max(samples, EXACT_UP_TO))
+        support = self._target.support(max(samples, EXACT_UP_TO))
         if support:
             return [self._member(member) for member in support], [member.weight for member in support]
         return [self._forward] * samples, None
@@ -285,7 +283,7 @@ class Oracle:
         return network(x)
 
     def _forward(self, x: Tensor) -> Tensor:
-        return self._checked(self._model, x)
+        return self._checked(self._target.model, x)
 
     def _checked(self, network: nn.Module, x: Tensor) -> Tensor:
         outputs: Tensor = network(x)
@@ -294,27 +292,3 @@ class Oracle:
             self._output_shape = outputs.shape[1:]
         check_same_outputs(self._output_shape, outputs.shape[1:])
         return outputs
-
-
-def check_outputs(outputs: Any, x: Tensor, y: Tensor, classifies: bool) -> None:
-    """Refuses outputs that are not one tensor of logits for the labels `y`."""
-    if not isinstance(outputs, Tensor):
-        came = type(outputs).__name__
-        raise ArgumentTypeError(f"model must return one tensor, got a {came}; wrap it to return only the logits")
-    if len(outputs) != len(x):
-        raise ArgumentError(f"model must return one row per input, got {len(outputs)} rows for {len(x)} inputs")
-    if classifies and outputs.ndim != 2:
-        raise ArgumentError(f"model must return logits of shape [n, classes], got {tuple(outputs.shape)}")
-    # transferred together, to synchronise with the device once
-    sums_to_one = are_probabilities(outputs)
-    highest = y.max().long() if classifies else torch.zeros_like(sums_to_one, dtype=torch.int64)
-    has_nan, probabilities, label = torch.stack([outputs.isnan().any().long(), sums_to_one.long(), highest]).tolist()
-    if has_nan:
-        raise ArgumentError("model returned NaN before any attack step; check its weights and its normalisation")
-    if classifies and label >= outputs.shape[1]:
-        raise ArgumentError(
-            f"y holds the label {label}, but the model has {outputs.shape[1]} classes, numbered from 0; "
-            "check the labels, or the size of the model's last layer"
-        )
-    if classifies and probabilities:
-        raise ArgumentError("model returned probabilities, attacks need logits: remove the softmax, or return its log")

@@ -87,16 +87,16 @@ class PGD(Attack):
         x_adv = oracle.start(self.threat) if self.random_start else ball.x
         past = torch.zeros_like(x_adv)
         for step in range(self.steps):
-            found = oracle.gradient(x_adv, y, self.objective, self.eot)
+            loss = oracle.gradient(x_adv, y, self.objective, self.eot)
             if best is not None:
-                best.offer(x_adv, oracle.selection_score(x_adv, y, self.selection_samples, known=found))
-            gradient = found.gradient
+                best.offer(x_adv, oracle.selection_score(x_adv, y, self.selection_samples, known=loss))
+            gradient = loss.gradient
             if self.momentum:
                 gradient = past = self.momentum * past + _normalised(gradient)
             size = self.first_step * SCHEDULES[self.schedule](step / self.steps)
             moved = ball.project(torch.add(x_adv, self._direction(ball, gradient, x_adv), alpha=size))
             if self.pick == "first":
-                moved = torch.where(like_rows(oracle.score(found.prediction, y) > 0, moved), x_adv, moved)
+                moved = torch.where(like_rows(oracle.score(loss.prediction, y) > 0, moved), x_adv, moved)
             x_adv = moved
             oracle.report(run * self.steps + step + 1, self.restarts * self.steps)
         return x_adv

@@ -75,5 +75,4 @@ class UncertaintyPGD(PGD):
 
     @property
     def objective(self) -> Objective:
-        """What is maximised."""
         return Uncertainty(score=self.score, direction=self.direction)

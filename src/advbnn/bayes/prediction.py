@@ -11,15 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from advbnn.bayes.activations import outputs_of
-from advbnn.bayes.protocol import EXACT_UP_TO, RandomNetwork, members
+from advbnn.bayes.outputs import are_probabilities, check_same_outputs, outputs_and_weights, sampled_outputs
+from advbnn.bayes.protocol import EXACT_UP_TO, members
 from advbnn.display import notebook
-from advbnn.errors import ArgumentError, ArgumentTypeError, one_of, positive_whole, whole
-from advbnn.modules import all_finite, evaluating, explain_input_errors, not_finite_error
+from advbnn.errors import ArgumentError, one_of, positive_whole
+from advbnn.modules import all_finite, not_finite_error
 from advbnn.names import RULES
-from advbnn.randomness import Resampled, is_random, random_state, seeded, with_fresh_state
+from advbnn.randomness import seeded, with_fresh_state
 
-_LOOKS = 3  # passes that show whether a network is random
 _BYTES = 10  # images in [0, 1] stay below, whatever constant they are divided by
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -121,14 +120,7 @@ def _log_probs(
 ) -> tuple[Tensor, Tensor | None]:
     """The log probabilities of weight samples, or of all members with their weights."""
     positive_whole("samples", samples)
-    if not isinstance(x, Tensor):
-        raise ArgumentTypeError(f"x must be a tensor, got {type(x).__name__}; torch.as_tensor makes one of an array")
-    with evaluating(model), seeded(seed, x.device), explain_input_errors(model, "x", x.shape, x.dtype, x.device):
-        fresh = with_fresh_state(model)
-        passes = passes_needed(fresh, x, samples)
-        outputs, weights = _all_logits(fresh, x, passes, exact_up_to)
-    if weights is None:
-        outputs *= samples // passes
+    outputs, weights = _checked_logits(*sampled_outputs(model, x, samples, seed, exact_up_to))
     log_probs = torch.stack(outputs).log_softmax(-1)
     # checked after all passes are queued, and together, to wait for the device once
     checks = (all_finite(x), are_probabilities(outputs[0]), ~log_probs.isnan().any(), look_like_bytes(x))
@@ -154,7 +146,9 @@ def prediction_of(log_probs: Tensor, rule: str = "probability", weights: Tensor 
     log_mean = _log_mean(log_probs, weights)
     probs = log_mean.exp()
     entropy, expected_entropy = _entropy(log_mean), _mean(_entropy(log_probs), weights)
-    mutual_information = (entropy - expected_entropy).clamp_min(0)  # negative only by rounding
+    # the difference of two entropies is rounded: negative, or above zero for samples that are all the same
+    same = (log_probs == log_probs[:1]).all(-1).all(0)
+    mutual_information = (entropy - expected_entropy).clamp_min(0).masked_fill(same, 0)
     label = probs.argmax(-1)
     if rule == "loss":
         # a weighted infinity is an infinity: every weight is positive
@@ -212,7 +206,8 @@ class Ensemble(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """log (1/m) sum_k p(y | x, w_k), [n, classes]."""
         with seeded(self.seed, x.device):
-            outputs, weights = _all_logits(self.model, x, self.samples or 1, self.exact_up_to)
+            found = outputs_and_weights(self.model, x, self.samples or 1, self.exact_up_to)
+        outputs, weights = _checked_logits(*found)
         # only once: a check waits for the device, and a compiler cannot trace it
         if not self._checked and not torch.compiler.is_compiling():
             _refuse_probabilities(bool(are_probabilities(outputs[0])))
@@ -231,47 +226,7 @@ def look_like_bytes(x: Tensor) -> Tensor:
     return (low >= 0) & (high > _BYTES)
 
 
-def are_probabilities(outputs: Tensor) -> Tensor:
-    """Whether all rows are non-negative and sum to 1, as after a softmax and hardly ever for logits; one bool."""
-    off = (outputs.sum(-1) - 1).abs().amax() if outputs.numel() else torch.ones((), device=outputs.device)
-    # a sum in bfloat16 has a larger error than one in float32
-    return (off <= max(1e-3, torch.finfo(outputs.dtype).eps)) & (outputs >= 0).all()
-
-
-def passes_needed(model: nn.Module, x: Tensor, samples: int) -> int:
-    """How many passes give the outputs of `samples` weight samples: 1 for a network that is not random.
-
-    `_LOOKS` passes on two inputs decide, unless the network is known to be random, or takes no such batch. A state that
-    is kept for longer, without `resample(seed)`, is not seen: `samples` passes would see few of its states, too.
-    """
-    known = any(isinstance(part, RandomNetwork | Resampled) for part in model.modules())
-    if known or samples <= _LOOKS or x.dim() == 0 or not len(x) or x.layout != torch.strided:
-        return samples
-    try:
-        # another seed than that of attacks, as nothing that scores shares random numbers with them
-        return samples if is_random(model, x[:2], _LOOKS, seed=1) else 1
-    except Exception:  # a network may require one size of batches; real errors come again
-        return samples
-
-
-def outputs_and_weights(
-    model: nn.Module, x: Tensor, samples: int, exact_up_to: int = EXACT_UP_TO
-) -> tuple[list[Any], list[float] | None]:
-    """The outputs of all members with their weights, if there are few enough; else of weight samples, without weights.
-
-    Members that use random numbers of their own, such as noise, are sampled too.
-    """
-    parts = members(model, at_most=whole("exact_up_to", exact_up_to, 0))
-    if parts:
-        before = None if torch.compiler.is_compiling() else random_state(x.device)
-        outputs = outputs_of([part.net for part in parts], x)
-        if before is None or torch.equal(before, random_state(x.device)):
-            return outputs, [part.weight for part in parts]
-    return [model(x) for _ in range(samples)], None
-
-
-def _all_logits(model: nn.Module, x: Tensor, samples: int, exact_up_to: int) -> tuple[list[Tensor], Tensor | None]:
-    outputs, weights = outputs_and_weights(model, x, samples, exact_up_to)
+def _checked_logits(outputs: list[Any], weights: list[float] | None) -> tuple[list[Tensor], Tensor | None]:
     for output in outputs:
         _check_logits(output)
     check_same_outputs(*(output.shape for output in outputs))
@@ -285,16 +240,6 @@ def _check_logits(logits: Any) -> None:
     if logits.shape[1] < 2:
         remedy = "for regression use advbnn.regress, for two classes give it two outputs"
         raise ArgumentError(f"model must return logits for two classes or more, got {tuple(logits.shape)}; {remedy}")
-
-
-def check_same_outputs(*shapes: torch.Size) -> None:
-    """Refuse networks of one model that differ in the shape of their outputs."""
-    different = next((shape for shape in shapes if shape != shapes[0]), None)
-    if different is not None:
-        found = f"{list(shapes[0])} and {list(different)}"
-        raise ArgumentError(
-            f"model's networks must return outputs of one shape, got {found}; give all the same classes"
-        )
 
 
 def _refuse_probabilities(found: bool) -> None:

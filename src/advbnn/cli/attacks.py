@@ -1,7 +1,9 @@
 """From the options `--attack`, `--norm`, `--steps` and `--eot` to attacks of the registry."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+import torch
 import typer
 from torch import nn
 
@@ -10,10 +12,18 @@ from advbnn.attacks.base import Attack
 from advbnn.attacks.threat import Threat
 from advbnn.attacks.transfer import Transfer
 from advbnn.cli.groups import AttackOptions
-from advbnn.cli.options import refuse_larger_than_images
+from advbnn.cli.options import DEFAULT_EOT, refuse_larger_than_images
 from advbnn.errors import ArgumentError
 from advbnn.evaluation.accuracy import CLEAN, Evaluation
 from advbnn.evaluation.records import Records
+from advbnn.modules import evaluating
+from advbnn.randomness import is_random, with_fresh_state
+from advbnn.report.series import reaches
+
+
+def averaging(effort: AttackOptions) -> AttackOptions:
+    """For the attacks of a command that names none: without EOT samples they would overstate random networks."""
+    return effort if effort.eot is not None else replace(effort, eot=DEFAULT_EOT)
 
 
 def make_attack(name: str, model: nn.Module, effort: AttackOptions, radius: float) -> Attack | Transfer:
@@ -49,10 +59,30 @@ def measured(evaluation: Evaluation, names: Sequence[str], radii: Sequence[float
     return records
 
 
+def weaknesses(records: Records, evaluation: Evaluation) -> list[str]:
+    """Why the attacks of these records may be weaker than the network is robust, in a sentence each."""
+    attacks = records.where(kind="attack")
+    found = []
+    for record in [one for one in attacks if not reaches(one)][-1:]:
+        remedy = "give more --steps, or --attack pgd, whose steps follow the radius"
+        found.append(f"note: {record.name} ends inside the ball of radius {record.radius:g}; {remedy}")
+    averaged = any((one.attack or {}).get("eot", 1) > 1 for one in attacks)
+    if attacks and not averaged and not evaluation.exact and _is_random(evaluation):
+        remedy = "compare --attack pgd --eot 20, or run advbnn audit"
+        found.append(f"note: no attack averages its gradients, which overstates a random network; {remedy}")
+    return found
+
+
+@torch.no_grad()
+def _is_random(evaluation: Evaluation) -> bool:
+    with evaluating(evaluation.model):
+        return is_random(with_fresh_state(evaluation.model), evaluation.first(2)[0])
+
+
 def _given(effort: AttackOptions) -> dict[str, int]:
-    """The options that differ from their defaults."""
-    given = {"steps": (effort.steps, None), "eot": (effort.eot, 1)}
-    return {option: value for option, (value, usual) in given.items() if value is not None and value != usual}
+    """The options that were given and change something."""
+    given = {"steps": effort.steps, "eot": None if effort.eot == 1 else effort.eot}
+    return {option: value for option, value in given.items() if value is not None}
 
 
 def title(name: str, attack: Attack | Transfer) -> str:

@@ -77,7 +77,6 @@ def audit(
 
 
 def show_audit(found: "Audit") -> None:
-    """Prints the attacks, the worst case and the flags."""
     from rich.table import Table
 
     from advbnn.cli.common import console

@@ -16,8 +16,9 @@ from torch import nn
 from advbnn.attacks.threat import Threat
 from advbnn.cli.groups import Measurement, Subject
 from advbnn.cli.options import file_to_write
-from advbnn.data import Examples, ImageSet, Splits, load
+from advbnn.data import NAMES, Examples, ImageSet, check_source, load
 from advbnn.data.chance import chance_note
+from advbnn.data.folder import load_held_out
 from advbnn.errors import ArgumentError, positive_whole
 from advbnn.evaluation.accuracy import CLEAN
 from advbnn.evaluation.records import Record
@@ -41,13 +42,16 @@ class Opened:
 
     Attributes:
         name: the run folder or the file, for messages.
+        test: its test images.
+        validation: its validation images, if there are any.
         threat: of its adversarial training, if it is a run with any.
     """
 
     model: nn.Module
     label: str
     name: str
-    splits: Splits[ImageSet]
+    test: ImageSet
+    validation: ImageSet | None = None
     threat: Threat | None = None
 
     def radius(self, norm: str) -> float:
@@ -69,13 +73,12 @@ def open_run(subject: Subject, how: Measurement) -> Iterator[tuple[Opened, Examp
     subject.check()
     with evaluation_processes(how.device) as (world, place):
         opened = open_subject(subject, place, world.leads)
-        yield opened, opened.splits.test, evaluation_options(subject, opened, how), world.leads
+        yield opened, opened.test, evaluation_options(subject, opened, how), world.leads
 
 
 def evaluation_options(subject: Subject, opened: Opened, how: Measurement) -> dict[str, Any]:
-    """The keyword arguments of an evaluation of a network."""
     return {
-        "rows": first_rows(opened.splits.test, how.limit),
+        "rows": first_rows(opened.test, how.limit),
         "label": opened.label,
         "out": how.out or file_to_write((subject.run or Path()) / RECORDS),
         "progress": True,
@@ -85,13 +88,12 @@ def evaluation_options(subject: Subject, opened: Opened, how: Measurement) -> di
 
 
 def open_subject(subject: Subject, place: torch.device | str, leads: bool = True) -> Opened:
-    """The network of a run, or of a file."""
     if subject.model is not None and subject.data is not None:
         model = load_model(subject.model, subject.weights).to(place)
         source = Path(subject.model.rpartition(":")[0])
         label = source.stem if subject.weights is None else f"{source.stem}-{subject.weights.stem}"
-        splits = load(subject.data, size=subject.size)
-        return Opened(model=model, label=label, name=subject.model, splits=splits)
+        test, validation = _held_out(subject.data, subject.size)
+        return Opened(model=model, label=label, name=subject.model, test=test, validation=validation)
     run = subject.run or Path()
     trained = load_trained(run, device=place, last=subject.last)
     if not trained.finished and leads:
@@ -101,13 +103,23 @@ def open_subject(subject: Subject, place: torch.device | str, leads: bool = True
         raise ArgumentError(f"{run} was trained without early stopping, to the last epoch; leave --last out")
     # records of unfinished training do not stand for the finished network
     which = " (last)" if subject.last else f" ({trained.unfinished})" if trained.unfinished else ""
+    splits = trained.load_data()
     return Opened(
         model=trained.model,
         label=label_of(run) + which,
         name=str(run),
-        splits=trained.load_data(),
+        test=splits.test,
+        validation=splits.validation,
         threat=None if defense.attack is None else defense.attack.threat,
     )
+
+
+def _held_out(data: str, size: int | None) -> tuple[ImageSet, ImageSet | None]:
+    check_source(data, "data")
+    if data not in NAMES:
+        return load_held_out(data, size=size)
+    splits = load(data, size=size)
+    return splits.test, splits.validation
 
 
 def open_all(subjects: Sequence[Subject], place: torch.device | str, leads: bool) -> tuple[list[Opened], Examples]:
@@ -116,7 +128,7 @@ def open_all(subjects: Sequence[Subject], place: torch.device | str, leads: bool
     if len({one.label for one in opened}) != len(opened):
         listed = ", ".join(one.name for one in opened)
         raise ArgumentError(f"the names of the folders and files must differ, got {listed}")
-    tests = [one.splits.test for one in opened]
+    tests = [one.test for one in opened]
     if len({test.fingerprint() for test in tests}) > 1:
         raise ArgumentError(f"the models use different data: {', '.join(test.name for test in tests)}")
     if not tests:
@@ -143,7 +155,6 @@ def device_or_first_gpu(device: str | None) -> str:
 
 
 def show_failures(results: TaskResults) -> None:
-    """Prints which tasks failed and why."""
     for name, reason in results.failed.items():
         typer.echo(f"error: {name} failed: {reason}", err=True)
     if results.skipped:
@@ -185,7 +196,7 @@ def show(records: Sequence[Record], chance: float | None = None) -> None:
         "model": [record.model.label for record in records],
         "attack": [record.name for record in records],
         "radius": [record.ball_title for record in records],
-        "varied": ["" if record.at is None else f"{record.curve} {record.at:g}" for record in records],
+        "varied": ["" if r.at is None or r.curve == "radius" else f"{r.curve} {r.at:g}" for r in records],
         "accuracy": [f"{record.accuracy:.2%}" for record in records],
         "95 % interval": [_range(*record.interval) for record in records],
         "over seeds": [_range(r.spread.min, r.spread.max) if len(r.seeds) > 1 else "" for r in records],

@@ -38,14 +38,14 @@ def compare(
     """Compare two models on the same images: runs, networks of your own (--model), or files of records.
 
     Stored records are compared where both models have the same measurement. Where they have none, and with --attack,
-    both are evaluated.
+    both are evaluated: without --attack on clean images, and under PGD with averaged gradients.
     """
-    from advbnn.cli.attacks import refuse_impossible
+    from advbnn.cli.attacks import averaging, refuse_impossible
     from advbnn.cli.common import evaluation_processes
     from advbnn.evaluation.comparison import compare as compare_records
 
     sides = _sides(subjects)
-    names = attack or ["clean", "pgd"]
+    names, effort = (attack, effort) if attack else (["clean", "pgd"], averaging(effort))
     refuse_impossible(names, effort, eps or ())
     with evaluation_processes(how.device) as (world, place):
         found = [] if attack else compare_records(*(_stored(side, how) for side in sides))
@@ -68,7 +68,6 @@ def _sides(subjects: Subjects) -> list[Path | Subject]:
 
 
 def _stored(side: Path | Subject, how: Measurement) -> "Records":
-    """What has been measured already."""
     from advbnn.cli.common import RECORDS, label_of
     from advbnn.evaluation.records import Records
 
@@ -89,8 +88,7 @@ def _measured(
     place: "device",
     leads: bool,
 ) -> list["Records"]:
-    """The records of both models under the same attacks."""
-    from advbnn.cli.attacks import measured
+    from advbnn.cli.attacks import measured, weaknesses
     from advbnn.cli.common import evaluation_options, open_all
     from advbnn.evaluation.accuracy import CLEAN, Evaluation
 
@@ -106,7 +104,11 @@ def _measured(
     radii = eps or ([known[0].radius(effort.norm)] if {*names} - {CLEAN} else [])
     pairs = zip(opened, subjects, strict=True)
     evaluations = [Evaluation(one.model, test, **evaluation_options(subject, one, how)) for one, subject in pairs]
-    return [measured(evaluation, names, radii, effort) for evaluation in evaluations]
+    found = [measured(evaluation, names, radii, effort) for evaluation in evaluations]
+    notes = [note for records, one in zip(found, evaluations, strict=True) for note in weaknesses(records, one)]
+    for note in dict.fromkeys(notes) if leads else ():
+        typer.echo(note, err=True)
+    return found
 
 
 def _show(found: "Sequence[Comparison]", format: str) -> None:

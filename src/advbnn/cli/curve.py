@@ -1,5 +1,6 @@
 """advbnn curve: the accuracy of a network as a function of one quantity."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -17,7 +18,10 @@ def curve(
         str | None, typer.Argument(parser=options.one_of(OVER), metavar="over", help="radius, ensemble, steps or eot.")
     ] = None,
     at: Annotated[
-        list[float] | None, options.numeric("NUMBER", "A value. May be repeated; the values of the paper by default.")
+        list[float] | None,
+        options.numeric(
+            "NUMBER", "A value. May be repeated; the paper's by default, radii scaled to that of training."
+        ),
     ] = None,
     attack: Annotated[str, options.named(("clean", *options.ATTACKS), "{names}; clean only for ensemble.")] = "paper",
     eps: Annotated[float | None, options.numeric("RADIUS", "Such as 8/255; the radius of training by default.")] = None,
@@ -49,7 +53,9 @@ def curve(
         shared["name"] = attack if chosen is None or over in ("steps", "eot") else title(attack, chosen)
         if over == "ensemble":
             del shared["samples"]
-        values = [counts or at] if at else []
+        values: list[Sequence[float]] = [counts or at] if at else []
+        if over == "radius" and not at and opened.threat is not None:
+            values = [curves.radii_for(opened.threat.eps)]
         records = getattr(curves, f"{over}_curve")(opened.model, test, chosen, *values, **shared)
         if leads:
             show(records)

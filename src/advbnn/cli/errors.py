@@ -61,7 +61,14 @@ class Command(Flags, TyperCommand):
                     _refuse_impossible(path, parameter, ctx)
         try:
             with warnings.catch_warnings():
-                warnings.showwarning = lambda message, *_, **__: typer.echo(f"warning: {message}", err=True)
+                warned: set[str] = set()  # two evaluations of one command say the same
+
+                def show(message: Warning | str, *_: Any, **__: Any) -> None:
+                    if str(message) not in warned:
+                        typer.echo(f"warning: {message}", err=True)
+                    warned.add(str(message))
+
+                warnings.showwarning = show
                 return super().invoke(ctx)
         except AdvbnnError as error:
             typer.echo(f"error: {self._with_options(str(error))}", err=True)

@@ -26,13 +26,14 @@ def evaluate(
     Records that are in the file already are not measured again, and an interrupted evaluation resumes.
     """
     from advbnn.attacks.threat import Threat
-    from advbnn.cli.attacks import measured, refuse_impossible
+    from advbnn.cli.attacks import averaging, measured, refuse_impossible, weaknesses
     from advbnn.cli.common import open_run, show
     from advbnn.data.chance import chance_level
     from advbnn.evaluation.accuracy import CLEAN, Evaluation
     from advbnn.evaluation.points import Points
 
-    names = attack or ([CLEAN] if points else [CLEAN, "paper"])
+    names = attack or ([CLEAN] if points else [CLEAN, "pgd"])
+    effort = effort if attack else averaging(effort)
     refuse_impossible(names, effort, eps or ())
     with open_run(subject, how) as (opened, test, shared, leads):
         given = [Points.load(file) for file in points or ()]
@@ -48,3 +49,5 @@ def evaluate(
                     records += evaluation.accuracy(f"{Path(one.name).stem}: {name}", stored)
         if leads:
             show(records, chance_level(test.targets, shared["rows"]))
+            for note in weaknesses(records, evaluation):
+                typer.echo(note, err=True)

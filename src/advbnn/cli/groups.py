@@ -16,7 +16,7 @@ from advbnn.cli import options
 
 _MODEL = "A network of your own: a Python file, which is executed, and its function that returns the network."
 _WEIGHTS = "A safetensors file with the weights of --model."
-_DATA = "With --model: digits, cifar10, stl10, imagenet143, or an image folder."
+_DATA = "With --model: digits, cifar10, stl10, imagenet143, or an image folder, whose test images are used."
 _SIZE = "With --model and an image folder: the side of the images in pixels."
 
 
@@ -113,7 +113,7 @@ class AttackOptions:
 
     norm: options.Norm = "linf"
     steps: options.Steps = None
-    eot: options.Eot = 1
+    eot: options.Eot = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,9 @@ from advbnn.attacks import registry
 from advbnn.errors import MOST, positive_whole, shown, unknown
 from advbnn.names import ENGINES, NORMS, PRECISIONS, RULES
 
+DEFAULT_EOT = 10
+"""EOT samples of attacks that a command chooses itself."""
+
 ATTACKS = tuple(registry.ATTACKS)
 _NOTES = ", ".join(f"{name} ({entry.note})" if entry.note else name for name, entry in registry.ATTACKS.items())
 
@@ -60,22 +63,22 @@ def refuse_larger_than_images(norm: str, radii: Sequence[float], option: str = "
 
 def file_to_write(path: Path | None) -> Path | None:
     """Refuses a file that cannot be written. An existing file passes: its records may be complete."""
-    if path is not None and not os.path.isfile(path):
-        if os.path.isdir(path):
-            raise typer.BadParameter(f"{path} is a folder; give --out a file, such as {path / 'records.json'}")
-        if os.path.exists(path):
-            raise typer.BadParameter(f"{path} is a device or a pipe; give --out a file, such as records.json")
-        _refuse_unwritable(path, path.parent)
-    return path
+    return _file_to_write(path, "--out", "records.json")
 
 
 def points_to_write(path: Path | None) -> Path | None:
     """As `file_to_write`, for --save-points."""
-    try:
-        return file_to_write(path)
-    except typer.BadParameter as error:
-        message = error.message.replace("--out", "--save-points").replace("records.json", "points.safetensors")
-        raise typer.BadParameter(message) from None
+    return _file_to_write(path, "--save-points", "points.safetensors")
+
+
+def _file_to_write(path: Path | None, option: str, example: str) -> Path | None:
+    if path is not None and not os.path.isfile(path):
+        if os.path.isdir(path):
+            raise typer.BadParameter(f"{path} is a folder; give {option} a file, such as {path / example}")
+        if os.path.exists(path):
+            raise typer.BadParameter(f"{path} is a device or a pipe; give {option} a file, such as {example}")
+        _refuse_unwritable(path, path.parent, option)
+    return path
 
 
 def folder_to_write(path: Path | None) -> Path | None:
@@ -84,11 +87,11 @@ def folder_to_write(path: Path | None) -> Path | None:
         if os.path.lexists(path) and not os.path.isdir(path):
             what = "a file" if os.path.exists(path) else "a broken link"
             raise typer.BadParameter(f"{path} is {what}; give --out a folder, which need not exist")
-        _refuse_unwritable(path, path)
+        _refuse_unwritable(path, path, "--out")
     return path
 
 
-def _refuse_unwritable(path: Path, folder: Path) -> None:
+def _refuse_unwritable(path: Path, folder: Path, option: str) -> None:
     """Tries to write in the nearest existing folder and leaves nothing behind."""
     nearest = next(place for place in (folder, *folder.parents) if os.path.exists(place))
     try:
@@ -98,7 +101,7 @@ def _refuse_unwritable(path: Path, folder: Path) -> None:
             pass
     except OSError as error:
         problem = f"{path} cannot be written (in {nearest}: {error.strerror})"
-        raise typer.BadParameter(f"{problem}; give --out another place") from None
+        raise typer.BadParameter(f"{problem}; give {option} another place") from None
 
 
 def named(names: Sequence[str], help: str = "{names}.") -> Any:
@@ -125,14 +128,20 @@ def local_jobs(jobs: int | None, cluster: str | None) -> int | None:
 
 
 Attacks = Annotated[
-    list[str] | None, named(("clean", *ATTACKS), f"clean, {_NOTES}. May be repeated; clean and paper if left out.")
+    list[str] | None,
+    named(
+        ("clean", *ATTACKS),
+        f"clean, {_NOTES}. May be repeated; clean and pgd with {DEFAULT_EOT} EOT samples if left out.",
+    ),
 ]
 Radii = Annotated[
     list[float] | None, numeric("RADIUS", "Such as 8/255. May be repeated; the radius of training by default.")
 ]
 Norm = Annotated[str, named(NORMS)]
 Steps = Annotated[int | None, count("Steps of the attacks; each has its own default.")]
-Eot = Annotated[int, count("EOT samples: weight samples averaged for every gradient or query.")]
+Eot = Annotated[
+    int | None, count("EOT samples: weight samples averaged for every gradient or query; 1 for attacks that are named.")
+]
 Samples = Annotated[int, count("Weight samples that the classifier averages.")]
 Seeds = Annotated[int, count("Repetitions with independent randomness.")]
 Limit = Annotated[int | None, count("Use only the first N test images.")]

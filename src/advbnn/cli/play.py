@@ -48,8 +48,7 @@ def play(
     networks = []
     for one in opened:
         check_classification(one.model, test)
-        splits = one.splits
-        reference = splits.test if splits.validation is None else splits.validation
+        reference = one.test if one.validation is None else one.validation
         images = to_float(reference.tensors()[0][:REFERENCE])
         networks.append(Network(label=one.label, model=one.model, reference=images, samples=samples))
     threats = [one.threat for one in opened if one.threat is not None]

@@ -42,9 +42,8 @@ def predict(
     files = image_files(images)
     place = device_or_first_gpu(device)
     opened = open_subject(subject, place)
-    splits = opened.splits
     # the threshold comes from images that are not in the training set
-    part, reference = ("test", splits.test) if splits.validation is None else ("validation", splits.validation)
+    part, reference = ("test", opened.test) if opened.validation is None else ("validation", opened.validation)
     dtype = dtype_of(opened.model)
     first_part = read_inputs(files[:TOGETHER], reference.shape)  # an unreadable image is found before the work begins
     limit = cutoff(opened.model, reference, coverage, samples, seed)

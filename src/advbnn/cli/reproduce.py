@@ -61,13 +61,14 @@ def reproduce(
     from advbnn.defenses.profiles import DEFENSES
     from advbnn.files import locked_folder
     from advbnn.machine.threads import share_of_threads
-    from advbnn.paper import EXPERIMENTS, Evidence, Experiment, Reproduction, make_plan, write_all
+    from advbnn.paper import EXPERIMENTS, Evidence, Experiment, Reproduction, check_claims, make_plan, write_all
     from advbnn.paper.experiment import BESIDE, FILE, check_beside, stored
     from advbnn.paper.tables import table1
+    from advbnn.paper.write import verdicts_in_words
     from advbnn.report.select import labels_of
     from advbnn.training.config import load_splits
     from advbnn.training.interrupts import Interrupted
-    from advbnn.training.workers import device_list, run_tasks
+    from advbnn.training.tasks import device_list, run_tasks
 
     names = [name.strip() for name in experiment.split(",")]
     chosen = Experiment.choose(data, profile, like, settings or (), limit)
@@ -114,7 +115,8 @@ def reproduce(
         if evidence.records:
             report = write_all(folder, reproduction.images(labels_of(evidence.records)))
             show(table1(evidence))
-            typer.echo(f"Accuracy in %. Intervals, claims and figures: {folder / 'results.md'}\nReport: {report}")
+            typer.echo(f"Accuracy in %. {verdicts_in_words(check_claims(evidence))}")
+            typer.echo(f"Intervals, claims and figures: {folder / 'results.md'}\nReport: {report}")
     if results.failed:
         raise typer.Exit(1)
 
@@ -140,7 +142,7 @@ def _announce(reproduction: "Reproduction", estimate: bool) -> list["Task"]:
 
     plan = reproduction.plan
     experiment = plan.experiment
-    typer.echo(f"The paper on {experiment.data}, hyper-parameters of {experiment.profile!r}: {plan.out}")
+    typer.echo(f"The paper on {experiment.data}, profile {experiment.profile!r}: {plan.out}")
     for reason in plan.left_out:
         typer.echo(f"left out: {reason}")
     tasks = reproduction.tasks()
@@ -154,6 +156,7 @@ def _announce(reproduction: "Reproduction", estimate: bool) -> list["Task"]:
         typer.echo(f"  {task.name:38} {'' if task.seconds is None else f'about {in_words(task.seconds)}'}".rstrip())
     if estimate:
         devices = reproduction.devices
+        count = "1 worker" if len(devices) == 1 else f"{len(devices)} workers"
         total = in_words(wall_time([task.seconds or 0.0 for task in tasks], len(devices)))
-        typer.echo(f"Estimated time: {total} with {len(devices)} workers on {', '.join(dict.fromkeys(devices))}.")
+        typer.echo(f"Estimated time: {total} with {count} on {', '.join(dict.fromkeys(devices))}.")
     return tasks

@@ -69,7 +69,7 @@ def _train_all(runs: list["SweepRun"], device: str | None, jobs: int | None, clu
     from advbnn.machine.threads import share_of_threads
     from advbnn.training.interrupts import Interrupted
     from advbnn.training.sweep import sweep_table, sweep_tasks
-    from advbnn.training.workers import device_list, run_tasks
+    from advbnn.training.tasks import device_list, run_tasks
 
     if "WORLD_SIZE" in os.environ:
         raise typer.BadParameter("torchrun trains one run; use --cluster or --jobs for several, without torchrun")

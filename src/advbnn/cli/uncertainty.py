@@ -22,7 +22,9 @@ def uncertainty(
     subject: Subject,
     attack: Annotated[
         list[str] | None,
-        options.named(options.ATTACKS, f"As for evaluate. May be repeated; {', '.join(ATTACKS)} by default."),
+        options.named(
+            options.ATTACKS, f"As for evaluate. May be repeated; by default {', '.join(ATTACKS)}, with EOT samples."
+        ),
     ] = None,
     eps: options.Radii = None,
     foreign: Annotated[
@@ -35,12 +37,12 @@ def uncertainty(
 
     Records that are in the file already are not computed again; `advbnn report` shows them.
     """
-    from advbnn.cli.attacks import make_attack, refuse_impossible, title
+    from advbnn.cli.attacks import averaging, make_attack, refuse_impossible, title
     from advbnn.cli.common import open_run
     from advbnn.data import NAMES, check_source, load
     from advbnn.evaluation import uncertainty as measure
 
-    names = attack or list(ATTACKS)
+    names, effort = (attack, effort) if attack else (list(ATTACKS), averaging(effort))
     refuse_impossible(names, effort, eps or ())
     for source in foreign or ():
         check_source(source, "foreign")

@@ -69,7 +69,9 @@ def load(
         return load_digits()
     root = root or os.environ.get("ADVBNN_DATA")
     if root is None:
-        remedy = "pass it (advbnn train: --set root=FOLDER) or set the environment variable ADVBNN_DATA"
+        remedy = "pass it (--root FOLDER; advbnn train: --set root=FOLDER) or set the environment variable ADVBNN_DATA"
+        if source != "imagenet143":
+            remedy += f"; `advbnn data download {source} --root FOLDER` fetches them"
         raise ArgumentError(f"root is needed for {source!r}: the folder with its files; {remedy}")
     if source == "imagenet143":
         return load_imagenet143(root, size=size or 64, cache=cache)

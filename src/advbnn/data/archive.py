@@ -15,8 +15,8 @@ def locate(root: Path, candidates: Collection[str], remedy: str) -> Path:
     for place in (root, *(root / name for name in candidates)):
         if place.name in candidates and place.exists():
             return place
-    problem = f"contains none of {', '.join(candidates)}" if root.is_dir() else "there is no such folder"
-    raise data_error(root, problem, f"{remedy}, or give the folder that contains one of these")
+    problem = "has none of its files" if root.is_dir() else "there is no such folder"
+    raise data_error(root, problem, f"{remedy}, or give the folder that contains {' or '.join(candidates)}")
 
 
 def read_files(source: Path, names: Collection[str], remedy: str) -> dict[str, bytes]:

@@ -39,7 +39,7 @@ BINARIES = {
     "data_batch_5.bin": "sha1:26e2849e66a845b7f1e4614ae70f4889ae604628",
     "test_batch.bin": "sha1:67eb016db431130d61cd03c7ad570b013799c88c",
 }
-REMEDY = "download CIFAR-10 again with `advbnn data download cifar10 --root DIR`"
+REMEDY = "download CIFAR-10 with `advbnn data download cifar10 --root DIR`"
 
 
 def load_cifar10(root: Path | str, *, verify: bool = True) -> Splits[ImageSet]:

@@ -90,16 +90,32 @@ def load_folder(root: Path | str, *, size: int | None = None, cache: Path | str 
     if cache is not None and size is None:
         raise ArgumentError(f"cache={str(cache)!r} needs size=, the side length of the images in the cache")
     root = Path(root)
-    train = list_images(root / "train")
-    others = [list_images(root / split) for split in ("test", "val") if (root / split).is_dir()]
-    if not others:
-        raise data_error(root, "contains neither a test nor a val folder", LAYOUT)
+    train, others = list_images(root / "train"), _list_held_out(root)
     for listing in others:
         differing = sorted(set(listing.classes) ^ set(train.classes))
         if differing:
             problem = f"its classes differ from those in {train.folder}: {', '.join(differing[:5])} only in one"
             raise data_error(listing.folder, problem, "give every split the same class folders")
     return Splits(*(read_images(listing, size, root.resolve().name, cache) for listing in (train, *others)))
+
+
+def load_held_out(root: Path | str, *, size: int | None = None) -> tuple[ImageSet, ImageSet | None]:
+    """The test images of an image folder, and its validation images if it has both; training images are not read.
+
+    A folder of class folders is a test set by itself. Other arguments as for `load_folder`.
+    """
+    root = Path(root)
+    alone = not any((root / split).is_dir() for split in ("train", "test", "val"))
+    listings = [list_images(root)] if alone else _list_held_out(root)
+    test, *validation = (read_images(listing, size, root.resolve().name, None) for listing in listings)
+    return test, validation[0] if validation else None
+
+
+def _list_held_out(root: Path) -> list[Listing]:
+    found = [list_images(root / split) for split in ("test", "val") if (root / split).is_dir()]
+    if not found:
+        raise data_error(root, "contains neither a test nor a val folder", LAYOUT)
+    return found
 
 
 def read_images(listing: Listing, size: int | None, name: str, cache: Path | str | None) -> ImageSet:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from advbnn.errors import ArgumentError, ArgumentTypeError, DataError, positive_whole, shown
+from advbnn.modules import tensor_bytes
 
 
 class Examples(ABC):
@@ -90,7 +91,7 @@ class Examples(ABC):
         digest = hashlib.sha256(repr(self.classes).encode())
         for tensor in self.tensors():
             digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+            digest.update(tensor_bytes(tensor))
         return digest.hexdigest()
 
     def gather(self, rows: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:

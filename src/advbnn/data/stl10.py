@@ -26,7 +26,7 @@ FILES = {
     "test_X.bin": "md5:7f263ba9f9e0b06b93213547f721ac82",
     "test_y.bin": "md5:36f9794fa4beb8a2c72628de14fa638e",
 }
-REMEDY = "download STL-10 again with `advbnn data download stl10 --root DIR`"
+REMEDY = "download STL-10 with `advbnn data download stl10 --root DIR`"
 
 
 def load_stl10(root: Path | str, *, verify: bool = True) -> Splits[ImageSet]:

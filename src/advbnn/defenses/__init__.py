@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from advbnn.defenses.defense import Averaging as Averaging
 from advbnn.defenses.defense import Defense as Defense
 from advbnn.defenses.defense import EarlyStopping as EarlyStopping
-from advbnn.defenses.defense import Noisy as Noisy
-from advbnn.defenses.defense import Plain as Plain
-from advbnn.defenses.defense import Variational as Variational
+from advbnn.defenses.networks import Noisy as Noisy
+from advbnn.defenses.networks import Plain as Plain
+from advbnn.defenses.networks import Variational as Variational
 from advbnn.defenses.objective import RobustELBO as RobustELBO
 from advbnn.defenses.optimizers import AdamOptimizer as AdamOptimizer
 from advbnn.defenses.optimizers import LangevinSampler as LangevinSampler

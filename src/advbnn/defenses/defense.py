@@ -13,16 +13,14 @@ from torch import nn
 from advbnn import models
 from advbnn.attacks import PGD
 from advbnn.bayes.likelihoods import Categorical
-from advbnn.bayes.mean_field import bayesianize
-from advbnn.bayes.priors import GaussianPrior, PerParameter, unit_norm_scales
-from advbnn.bayes.protocol import random_parts
 from advbnn.data.augment import NAMED
 from advbnn.defenses.config_io import DERIVED
 from advbnn.defenses.ig_bnn import ParticleEnsemble
+from advbnn.defenses.networks import Noisy, Plain, Variational
 from advbnn.defenses.objective import RobustELBO
 from advbnn.defenses.optimizers import AdamOptimizer, LangevinSampler, SGDOptimizer
 from advbnn.defenses.registry import Randomized
-from advbnn.defenses.rse import add_noise, check_noise, noise_levels
+from advbnn.defenses.rse import noise_levels
 from advbnn.defenses.schedules import Constant, Cosine, OneCycle, Section, Stages
 from advbnn.errors import MOST_EXAMPLES, ArgumentError, check_types, one_of, positive_whole, unknown, whole, within
 from advbnn.models.initial_weights import InitialWeights, load_initial
@@ -33,61 +31,6 @@ OWN = "own"
 
 _BUILT: WeakKeyDictionary[nn.Module, tuple[object, ...]] = WeakKeyDictionary()
 """The networks that `Defense.build` returned, with the settings and the structure they were built with."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plain:
-    """The network as it is."""
-
-    def wrap(self, net: nn.Module) -> nn.Module:
-        return net
-
-
-@dataclass(frozen=True, kw_only=True)
-class Noisy:
-    """The network with noise before every convolution (RSE); see `add_noise`."""
-
-    first: float = 0.2
-    inner: float = 0.1
-
-    def __post_init__(self) -> None:
-        check_noise(self.first, self.inner)
-
-    def wrap(self, net: nn.Module) -> nn.Module:
-        return net if noise_levels(net) else add_noise(net, self.first, self.inner)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Variational:
-    """The network with random weights; see `bayesianize`.
-
-    Args:
-        prior_std: sigma_0, the standard deviation of the prior.
-        init_std: the posterior standard deviation at the start.
-        norm_scale_mean: the prior mean of normalisation scales; 0 in the paper, as for all other weights. These
-            scales are factors, so 1 keeps the network's function.
-        prior_mean: `"zero"`, or `"init"` for the weights that the network has when it is made Bayesian, such as those
-            of a checkpoint; the prior means are then saved with the run.
-    """
-
-    prior_std: float = 0.05
-    init_std: float = 0.05
-    norm_scale_mean: float = 0.0
-    prior_mean: str = "zero"
-
-    def __post_init__(self) -> None:
-        within("prior_std", self.prior_std, "(0, 1e30]", "it is a standard deviation")
-        within("init_std", self.init_std, "(0, 1e6]", "it is a standard deviation")
-        within("norm_scale_mean", self.norm_scale_mean, "[-1e6, 1e6]")
-        one_of("prior_mean", self.prior_mean, ("zero", "init"))
-
-    def wrap(self, net: nn.Module) -> nn.Module:
-        if random_parts(net):
-            return net
-        mean: PerParameter = dict.fromkeys(unit_norm_scales(net), self.norm_scale_mean) if self.norm_scale_mean else 0.0
-        if self.prior_mean == "init":
-            mean = {name: parameter.detach() for name, parameter in net.named_parameters()}
-        return bayesianize(net, prior=GaussianPrior(std=self.prior_std, mean=mean), init_std=self.init_std)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,7 +142,7 @@ class Defense:
     like: str = "digits"
     architecture: str = "small_cnn"
     norm_scales: str = "ones"
-    network: Plain | Noisy | Variational | Randomized = Plain()
+    network: Plain | Noisy | Variational | Randomized = field(default_factory=Plain)
     attack: PGD | None = None
     attack_mode: str = "eval"
     objective: RobustELBO = field(default_factory=RobustELBO)
@@ -255,7 +198,8 @@ class Defense:
         if self.architecture == OWN:
             raise ArgumentError(
                 "architecture='own' is a network that was passed to fit; build it in Python, and pass it to fit or to "
-                "load_trained(folder, net=...)"
+                "load_trained(folder, net=...); on the command line give --model FILE.py:FUNCTION, which returns "
+                "load_trained(folder, net=...).model"
             )
         if len(shape) != 3 or shape[1] != shape[2]:
             remedy = "for other inputs build a network yourself and pass it to fit"

@@ -67,7 +67,8 @@ class FeatureNoise(nn.Module):
 
     def forward(self, h: Tensor) -> Tensor:
         sigma = self.sigma.clamp_min(self.lowest)
-        return h + sigma * torch.randn(sigma.shape, device=h.device, dtype=h.dtype)
+        noise = sigma * torch.randn(sigma.shape, device=h.device, dtype=h.dtype)
+        return h + noise.to(h.dtype)  # bfloat16 under autocast, as without noise
 
     def penalty(self) -> Tensor:
         """-gamma * sum sqrt(sigma), a term of the training objective."""

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from advbnn.attacks import PGD, paper_pgd
 from advbnn.attacks.threat import Threat
 from advbnn.defenses.config_io import to_table, updated
-from advbnn.defenses.defense import Defense, Noisy, Plain, Variational
+from advbnn.defenses.defense import Defense
+from advbnn.defenses.networks import Noisy, Plain, Variational
 from advbnn.defenses.objective import RobustELBO
 from advbnn.defenses.optimizers import AdamOptimizer, SGDOptimizer
 from advbnn.defenses.registry import ONE_NETWORK, Randomized

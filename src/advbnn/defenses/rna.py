@@ -43,7 +43,8 @@ class RandomNorm2d(KeptDraw):
         self.use_batch.copy_(torch.rand((), device=self.use_batch.device) < 0.5)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.where(self.use_batch, self._batch_norm(x), self.group(x))
+        # of the type of x, although autocast computes GroupNorm in float32
+        return torch.where(self.use_batch, self._batch_norm(x), self.group(x).to(x.dtype))
 
     def _batch_norm(self, x: Tensor) -> Tensor:
         norm = self.batch

@@ -4,7 +4,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 from advbnn.display import notebook
@@ -131,28 +130,15 @@ def _rich_bar(unit: str) -> Any:
 Listener = Callable[[float], None]
 """Is called with the finished share of an attack, from 0 to 1."""
 
-_listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
-
-
-@contextmanager
-def listening(listener: Listener) -> Iterator[None]:
-    """Within the block, attacks without a `progress` of their own report to `listener`."""
-    token = _listener.set(listener)
-    try:
-        yield
-    finally:
-        _listener.reset(token)
-
 
 @contextmanager
 def reporting(progress: bool | Listener, attack: object) -> Iterator[Listener]:
     """Yields the function that an attack calls with its finished share.
 
-    It shows a bar named after the attack if `progress` is True, and otherwise calls `progress` or the function given to
-    `listening`, if any.
+    It shows a bar named after the attack if `progress` is True, and otherwise calls `progress`, if that is a function.
     """
     with ProgressBar(type(attack).__name__ if progress is True else None) as bar:
-        listener = (lambda share: bar.update(share, 1)) if progress is True else progress or _listener.get()
+        listener = (lambda share: bar.update(share, 1)) if progress is True else progress or None
         reached = 0.0
 
         def report(share: float) -> None:

@@ -9,11 +9,11 @@ weights and images, and with which settings. Nothing here trains or plots.
 from typing import TYPE_CHECKING
 
 from advbnn.evaluation.accuracy import Evaluation as Evaluation
-from advbnn.evaluation.accuracy import Options as Options
-from advbnn.evaluation.accuracy import Perturbation as Perturbation
 from advbnn.evaluation.accuracy import SingleMemberWarning as SingleMemberWarning
 from advbnn.evaluation.accuracy import SmallSampleWarning as SmallSampleWarning
 from advbnn.evaluation.accuracy import evaluate as evaluate
+from advbnn.evaluation.checks import Perturbation as Perturbation
+from advbnn.evaluation.options import Options as Options
 from advbnn.evaluation.records import Plan as Plan
 from advbnn.evaluation.records import Record as Record
 from advbnn.evaluation.records import Records as Records

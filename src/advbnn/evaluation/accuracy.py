@@ -10,10 +10,10 @@ import json
 import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -28,21 +28,20 @@ from advbnn.bayes.prediction import Prediction, predict, prediction_of, sampled_
 from advbnn.bayes.protocol import EXACT_UP_TO, members
 from advbnn.data.augment import to_float
 from advbnn.data.imageset import Examples, row_numbers
-from advbnn.display.progress import listening
-from advbnn.errors import MOST_EXAMPLES, ArgumentError, one_of, positive_whole, shown, unknown
+from advbnn.display.progress import Listener
+from advbnn.errors import ArgumentError, unknown
 from advbnn.evaluation.attackable import accelerated
 from advbnn.evaluation.batchwise import Batch, Work, batchwise, gather
-from advbnn.evaluation.checks import Perturbation as Perturbation
-from advbnn.evaluation.checks import check_allowed, check_attack, check_classification, check_rows
+from advbnn.evaluation.checks import Perturbation, check_allowed, check_attack, check_classification, check_rows
 from advbnn.evaluation.identity import DataIdentity, ModelIdentity, precision_of, versions_on
+from advbnn.evaluation.options import Options, seed_list, with_defaults
 from advbnn.evaluation.outcomes import pack
 from advbnn.evaluation.records import Plan, Record, Records, check_same_settings
 from advbnn.fast.acceleration import computes_in_bf16, engine_of, rough_gradients
 from advbnn.machine.processes import world
 from advbnn.machine.threads import few_threads
 from advbnn.modules import device_of, dtype_of, evaluating, explain_input_errors, without_parameter_gradients
-from advbnn.names import RULES
-from advbnn.randomness import check_seed, crafting_seed, scoring_seed, seeded_globally, with_fresh_state
+from advbnn.randomness import crafting_seed, scoring_seed, seeded_globally, with_fresh_state
 
 CLEAN = "clean"
 
@@ -56,49 +55,6 @@ class SmallSampleWarning(UserWarning):
 
 class SingleMemberWarning(UserWarning):
     """An attack on a mixture takes one member per step, where the exact mean over all is attacked better."""
-
-
-class Options(TypedDict, total=False):
-    """The keyword arguments of every evaluation.
-
-    Attributes:
-        samples: S, the number of weight samples of the classifier (eq. 18); 20 by default. A network with finite
-            support, and not too many members, is not sampled: `samples` in its records is the number of members, and
-            so is `members` in their details.
-        exact: False for a classifier that picks S members of a finite support at random instead of averaging all.
-        seeds: evaluation seeds, or how many: 0, 1, ...; 3 by default. Each crafts the attack again and scores it with
-            its own S weight samples, the same for every batch and attack: each seed is one fixed ensemble.
-        rule: how the outputs of the weight samples become a label, see `predict`; `"probability"` by default.
-        batch_size: examples attacked at a time; 250 by default.
-        rows: the examples to use, each of them once; all by default.
-        label: the name of the model in records; its class by default.
-        out: a file of records. Finished records are added to it and not measured again. Unfinished work is kept beside
-            it, so that an interrupted evaluation resumes.
-        progress: show progress and the remaining time.
-        command: the command that makes these records again, to be stored in them.
-        overwrite: replace records in `out` that have the same name and other settings; refused by default.
-        engine: how the network runs, see `accelerate`. It is not a setting of a record, as all engines agree up to
-            rounding, but is noted in its `versions`. Attacks from outside `advbnn.attacks` get the model itself, in
-            evaluation mode and without gradients of its parameters.
-        precision: `"full"`, or `"bf16"` for matrix products in bfloat16, which the records state; see `accelerate`.
-        gradients: the precision of the gradients of attacks; as `precision` by default. `"bf16"` is faster on a GPU,
-            and stated in the records. Attacks choose their points, and points are scored, in `precision` all the same.
-    """
-
-    samples: int
-    exact: bool
-    seeds: int | Sequence[int]
-    rule: str
-    batch_size: int
-    rows: Sequence[int] | Tensor | None
-    label: str | None
-    out: str | Path | None
-    progress: bool
-    command: str
-    overwrite: bool
-    engine: str
-    precision: str
-    gradients: str | None
 
 
 def evaluate(model: nn.Module, data: Examples, attacks: Attacks = None, **options: Unpack[Options]) -> Records:
@@ -125,29 +81,18 @@ class Evaluation:
     """
 
     def __init__(self, model: nn.Module, data: Examples, **options: Unpack[Options]) -> None:
-        if extra := sorted(options.keys() - Options.__annotations__.keys()):
-            raise unknown("option", extra[0], Options.__annotations__)
         check_classification(model, data)
+        given = with_defaults(options)
         self.model, self.data = model, data
-        self.samples = positive_whole("samples", options.get("samples", 20))
-        self.batch_size = positive_whole("batch_size", options.get("batch_size", 250), most=MOST_EXAMPLES)
-        self.rule, self.rows = options.get("rule", "probability"), options.get("rows")
-        self._may_be_exact = options.get("exact", True)
-        self.out, self.progress = options.get("out"), options.get("progress", False)
-        self._label, self._command = options.get("label"), options.get("command", "")
-        self._overwrite, self._warned = options.get("overwrite", False), False
-        engine, precision = options.get("engine", "auto"), options.get("precision", "full")
-        how = {"gradients": options.get("gradients"), "batch_size": self.batch_size}
+        self.samples, self.batch_size, self.rule = given["samples"], given["batch_size"], given["rule"]
+        self.seed_list, self.rows = seed_list(given["seeds"]), given["rows"]
+        self.out, self.progress, self._may_be_exact = given["out"], given["progress"], given["exact"]
+        self._label, self._command, self._overwrite = given["label"], given["command"], given["overwrite"]
+        self._warned = False
+        how: dict[str, Any] = {name: given[name] for name in ("engine", "precision", "gradients", "batch_size")}
         # a source is accelerated once, not for every batch
-        self._accelerated = functools.cache(lambda network: accelerated(network, engine, precision, **how))
+        self._accelerated = functools.cache(lambda network: accelerated(network, **how))
         self.fast, self.device = self._accelerated(model), device_of(model, data.device)
-        one_of("rule", self.rule, RULES)
-        seeds = options.get("seeds", 3)
-        one_count = not isinstance(seeds, Sequence) and getattr(seeds, "ndim", 0) == 0
-        listed: Any = range(positive_whole("seeds", seeds)) if one_count else seeds
-        self.seed_list = tuple(check_seed(seed, "seeds") for seed in listed)
-        if not self.seed_list or len(set(self.seed_list)) != len(self.seed_list):
-            raise ArgumentError(f"seeds must be a positive count or a list of distinct seeds, got {shown(seeds)}")
         self._examples = n = len(data) if self.rows is None else check_rows(self.rows, len(data))
         if n < 100:
             width = f"{n} images: the 95 % interval of an accuracy spans up to {min(100, 200 / n**0.5):.0f} points"
@@ -223,8 +168,9 @@ class Evaluation:
                 attack = replace(attack, source=self._accelerated(attack.source))
             if isinstance(attack, FixedRandomness):
                 attack = replace(attack, samples=self.samples, ensemble_seed=scoring_seed(seed))
-            with listening(functools.partial(batch.attacked, seed=seed)) if self.progress else nullcontext():
-                x_adv = attack(self.fast, *inputs, seed=crafting)
+            if self.progress:
+                attack = _reporting_to(functools.partial(batch.attacked, seed=seed), attack)
+            x_adv = attack(self.fast, *inputs, seed=crafting)
         else:
             # an attack from elsewhere may use more of the model than its outputs, and sets neither mode nor seed
             with (
@@ -246,12 +192,12 @@ class Evaluation:
 
     def log_probs(self, x: Tensor, seed: int, samples: int | None = None) -> Tensor:
         """The log probabilities of the S weight samples of a seed, or of more; the first S are the ensemble's."""
-        found = sampled_log_probs(self.fast, x, samples or self.samples, scoring_seed(seed))
-        self._check_classes(found)
-        return found
+        log_probs = sampled_log_probs(self.fast, x, samples or self.samples, scoring_seed(seed))
+        self._check_classes(log_probs)
+        return log_probs
 
-    def _check_classes(self, found: Tensor) -> None:
-        classes, needed = found.shape[-1], len(self.data.classes)
+    def _check_classes(self, outputs: Tensor) -> None:
+        classes, needed = outputs.shape[-1], len(self.data.classes)
         if classes < needed:
             raise ArgumentError(f"model has {classes} classes, {self.data.name!r} has {needed}; use data that fits it")
 
@@ -333,6 +279,13 @@ class Evaluation:
         found = Records(record for plan in plans if (record := kept.find(plan)) is not None)
         # the first process decides, so that all of them do the same
         return gather(found if len(found) == len(plans) else None)[0]
+
+
+def _reporting_to(listener: Listener, attack: Any) -> Any:
+    """The attack with `listener` for its progress, unless it has one of its own."""
+    if isinstance(attack, Transfer | BPDA):
+        return replace(attack, attack=_reporting_to(listener, attack.attack))
+    return replace(attack, progress=attack.progress or listener) if isinstance(attack, Attack) else attack
 
 
 def attack_settings(attack: Perturbation) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from advbnn.bayes.prediction import are_probabilities
+from advbnn.bayes.outputs import are_probabilities
 from advbnn.bayes.protocol import HasMembers, Member, members, posterior_mean
 from advbnn.fast.acceleration import accelerate
 from advbnn.modules import evaluating

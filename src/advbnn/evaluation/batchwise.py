@@ -19,6 +19,7 @@ from advbnn.display.progress import ProgressBar
 from advbnn.errors import FileError
 from advbnn.files import write_atomically
 from advbnn.machine.processes import world
+from advbnn.modules import tensor_bytes
 
 T = TypeVar("T")
 
@@ -152,5 +153,5 @@ def _write(file: Path, tensors: dict[str, Tensor]) -> None:
 
 
 def _digest(name: str, inputs: Tensor) -> str:
-    values = inputs.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
-    return hashlib.sha256(f"{name} {inputs.dtype} {tuple(inputs.shape)}".encode() + values).hexdigest()
+    about = f"{name} {inputs.dtype} {tuple(inputs.shape)}".encode()
+    return hashlib.sha256(about + tensor_bytes(inputs)).hexdigest()

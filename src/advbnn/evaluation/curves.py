@@ -12,8 +12,10 @@ from advbnn.attacks.transfer import Transfer
 from advbnn.bayes.prediction import prediction_of
 from advbnn.data.imageset import Examples
 from advbnn.errors import ArgumentError
-from advbnn.evaluation.accuracy import CLEAN, Evaluation, Options, Perturbation
+from advbnn.evaluation.accuracy import CLEAN, Evaluation
 from advbnn.evaluation.batchwise import Batch
+from advbnn.evaluation.checks import Perturbation
+from advbnn.evaluation.options import Options
 from advbnn.evaluation.records import Records
 
 RADII = tuple(k / 200 for k in range(15))
@@ -31,6 +33,11 @@ EOT_SAMPLES = (1, 2, 5, 10, 20, 50)
 
 
 Varied = Attack | Transfer
+
+
+def radii_for(eps: float) -> tuple[float, ...]:
+    """The paper's radii, whose networks are trained at 8/256, in proportion for a network trained at `eps`."""
+    return tuple(float(f"{radius * eps * 32:.2g}") for radius in RADII)
 
 
 class CurveOptions(Options, total=False):

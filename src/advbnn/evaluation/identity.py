@@ -16,7 +16,7 @@ from advbnn.bayes.protocol import random_parts
 from advbnn.data.imageset import Examples, row_numbers
 from advbnn.defenses.rse import noise_levels
 from advbnn.models.from_file import source_of
-from advbnn.modules import dtype_of
+from advbnn.modules import dtype_of, tensor_bytes
 from advbnn.randomness import resample
 
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
@@ -135,7 +135,7 @@ def _digest(model: nn.Module) -> str:
     for name, value in {**model.state_dict(), **_unsaved(model)}.items():
         if isinstance(value, Tensor):
             digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-            digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+            digest.update(tensor_bytes(value))
         else:  # a module's extra state, or a plain attribute
             digest.update(f"{name} {value!r}".encode())
     return digest.hexdigest()

@@ -31,10 +31,8 @@ def clopper_pearson(successes: int, n: int, confidence: float = CONFIDENCE) -> t
     return lower, upper
 
 
-def accuracy_interval(
-    correct: Sequence[int], n: int, confidence: float = CONFIDENCE, draws: float = 0.0
-) -> tuple[float, float]:
-    """The interval of an accuracy measured on the same `n` images with several ensembles.
+def accuracy_interval(correct: Sequence[int], n: int, draws: float = 0.0) -> tuple[float, float]:
+    """The 95 % interval of an accuracy measured on the same `n` images with several ensembles.
 
     Only images count as trials: pooling ensembles would count the same images several times. The share a_i of ensembles
     that classify image i correctly lies in [0, 1] and has mean p, so its variance over images is at most p (1 - p),
@@ -52,7 +50,7 @@ def accuracy_interval(
     p = math.fsum(correct) / len(correct) / n
     m = max(1, math.floor(n / (1 + n * draws / (p * (1 - p))))) if draws else n
     k = round(p * m, 9)  # a whole number may be off by rounding
-    return clopper_pearson(math.floor(k), m, confidence)[0], clopper_pearson(math.ceil(k), m, confidence)[1]
+    return clopper_pearson(math.floor(k), m)[0], clopper_pearson(math.ceil(k), m)[1]
 
 
 def draws_variance(correct: Sequence[Sequence[int]], n: int) -> float:
@@ -91,8 +89,8 @@ def paired_interval(first: Tensor, second: Tensor, confidence: float = CONFIDENC
     return max(-1.0, p - q - half), min(1.0, p - q + half)
 
 
-def mean_interval(values: Tensor, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """The normal interval of a mean, from the standard error of `values` [n] of independent examples.
+def mean_interval(values: Tensor) -> tuple[float, float]:
+    """The normal 95 % interval of a mean, from the standard error of `values` [n] of independent examples.
 
     It needs enough examples for the mean to be nearly normal. The interval of a single example is the whole line.
     """
@@ -101,7 +99,7 @@ def mean_interval(values: Tensor, confidence: float = CONFIDENCE) -> tuple[float
     if len(values) == 1:
         return -math.inf, math.inf
     std, mean = torch.std_mean(values.double())
-    reach = NormalDist().inv_cdf((1 + confidence) / 2) * float(std) / math.sqrt(len(values))
+    reach = NormalDist().inv_cdf((1 + CONFIDENCE) / 2) * float(std) / math.sqrt(len(values))
     return float(mean) - reach, float(mean) + reach
 
 

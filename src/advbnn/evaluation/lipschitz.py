@@ -12,11 +12,13 @@ from torch import Tensor, nn
 from advbnn.attacks.gradient import input_gradient
 from advbnn.attacks.losses import Objective, cross_entropy
 from advbnn.attacks.threat import Threat
-from advbnn.bayes.prediction import passes_needed
+from advbnn.bayes.outputs import passes_needed
 from advbnn.data.imageset import Examples
 from advbnn.data.splits import Splits
-from advbnn.evaluation.accuracy import Evaluation, Options, Perturbation
+from advbnn.evaluation.accuracy import Evaluation
 from advbnn.evaluation.batchwise import Batch
+from advbnn.evaluation.checks import Perturbation
+from advbnn.evaluation.options import Options
 from advbnn.evaluation.records import Records, Spread
 from advbnn.modules import evaluating, without_parameter_gradients
 from advbnn.randomness import scoring_seed, seeded

@@ -1,7 +1,5 @@
 """Records: what was measured, on which model and images, with which settings and uncertainty."""
 
-import csv
-import io
 import json
 import re
 import statistics
@@ -21,7 +19,7 @@ from advbnn.errors import ArgumentError, FileError, one_of
 from advbnn.evaluation.identity import DataIdentity, ModelIdentity
 from advbnn.evaluation.intervals import accuracy_interval, draws_variance
 from advbnn.evaluation.outcomes import unpack
-from advbnn.files import locked_file, read_text, write_atomically
+from advbnn.files import csv_text, locked_file, read_text, write_atomically
 
 SCHEMA = 2
 
@@ -306,11 +304,7 @@ class Records(Sequence[Record]):
 
     def to_csv(self) -> str:
         """The rows as comma-separated text with a header."""
-        rows, text = self.rows(), io.StringIO()
-        writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        return text.getvalue()
+        return csv_text(self.rows())
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Add the records to a file, atomically; records with other keys stay.
@@ -362,6 +356,8 @@ def check_same_settings(old: Plan | None, new: Plan, place: str, remedy: str = _
         return
     listed = ", ".join(f"{name} was {_shown(before, name)} and is now {_shown(now, name)}" for name in differing)
     what = f"{place} holds a finished record {new.title} that was made with other settings: {listed}"
+    if "data.n" in differing and "data.sha256" not in differing:
+        what += " (--limit, rows=)"
     if differing == ["model.sha256"]:
         what = f"{place} holds a finished record {new.title} with other weights ({listed}): the network was trained "
         what += "further, or again, since then"

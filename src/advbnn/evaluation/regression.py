@@ -7,13 +7,13 @@ from torch import Tensor, nn
 
 from advbnn import modules
 from advbnn.bayes.likelihoods import Gaussian
-from advbnn.bayes.prediction import check_same_outputs, outputs_and_weights, passes_needed
+from advbnn.bayes.outputs import check_same_outputs, sampled_outputs
 from advbnn.data.imageset import Examples
-from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole, within
+from advbnn.errors import ArgumentError, positive_whole, within
 from advbnn.evaluation.batchwise import Batch, batchwise
 from advbnn.evaluation.checks import Perturbation, check_allowed, check_attack, check_model_and_examples
 from advbnn.evaluation.intervals import mean_interval
-from advbnn.randomness import crafting_seed, scoring_seed, seeded, with_fresh_state
+from advbnn.randomness import crafting_seed, scoring_seed
 
 
 @dataclass(frozen=True)
@@ -146,12 +146,7 @@ def score_regression(
 
 def _outputs(model: nn.Module, x: Tensor, samples: int, seed: int | None) -> tuple[Tensor, Tensor]:
     """The outputs under m weight samples, in float32 at least, [m, n, ...], and the share of each in the mean, [m]."""
-    if not isinstance(x, Tensor):
-        raise ArgumentTypeError(f"x must be a tensor, got {type(x).__name__}; use torch.as_tensor")
-    with modules.evaluating(model), seeded(seed, x.device), modules.explain_input_errors(model, "x", x.shape, x.dtype):
-        fresh = with_fresh_state(model)
-        outputs, weights = outputs_and_weights(fresh, x, passes := passes_needed(fresh, x, samples))
-    outputs = outputs * (samples // passes if weights is None else 1)
+    outputs, weights = sampled_outputs(model, x, samples, seed)
     first = outputs[0]
     if not isinstance(first, Tensor) or not first.is_floating_point() or first.shape[:1] != x.shape[:1]:
         came = f"{first.dtype} {list(first.shape)}" if isinstance(first, Tensor) else type(first).__name__

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from advbnn.attacks.threat import Threat
 from advbnn.data.imageset import Examples
 from advbnn.errors import ArgumentError
-from advbnn.evaluation.accuracy import Evaluation, Options
+from advbnn.evaluation.accuracy import Evaluation
 from advbnn.evaluation.audit.worst_points import chance_correct
 from advbnn.evaluation.batchwise import Batch
+from advbnn.evaluation.options import Options
 from advbnn.evaluation.points import Points
 from advbnn.evaluation.records import Record
 from advbnn.randomness import derive_seed

@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from advbnn.attacks.transfer import Transfer
 from advbnn.data.imageset import Examples
 from advbnn.errors import ArgumentError
-from advbnn.evaluation.accuracy import CLEAN, Evaluation, Options, Perturbation
+from advbnn.evaluation.accuracy import CLEAN, Evaluation
 from advbnn.evaluation.batchwise import Batch
+from advbnn.evaluation.checks import Perturbation
+from advbnn.evaluation.options import Options
 from advbnn.evaluation.records import Record, Records
 
 
@@ -75,7 +77,6 @@ def affinity(records: Records) -> dict[str, dict[str, float | None]]:
 def _work(
     source: Evaluation, targets: Sequence[Evaluation], attack: Perturbation, x: Tensor, y: Tensor, batch: Batch
 ) -> dict[str, Tensor]:
-    """Attacks the source and evaluates every target."""
     correct = []
     for seed in source.seed_list:
         x_adv = source.craft(attack, x, y, seed, batch)

@@ -13,9 +13,11 @@ from advbnn.data.imageset import Examples
 from advbnn.errors import ArgumentError
 from advbnn.evaluation import metrics
 from advbnn.evaluation.abstention import threshold
-from advbnn.evaluation.accuracy import Attacks, Evaluation, Options, Perturbation, by_name
+from advbnn.evaluation.accuracy import Attacks, Evaluation, by_name
 from advbnn.evaluation.batchwise import Batch, batchwise
+from advbnn.evaluation.checks import Perturbation
 from advbnn.evaluation.identity import DataIdentity
+from advbnn.evaluation.options import Options
 from advbnn.evaluation.records import Records, Spread
 
 COVERAGES = tuple(k / 20 for k in range(1, 21))

@@ -62,19 +62,21 @@ class FoldedSamples:
         folds = fused_net.folds
         if not folds:
             raise UnsupportedError("there is no BatchNorm to fold")
+        if any(fold.computed for fold in folds):
+            raise UnsupportedError("some weights are computed in every pass")
         if not weights.all_random:
             raise UnsupportedError("some of the parameters are not random")
-        if len({(fold.affine, fold.has_bias) for fold in folds}) > 1:
+        if len({fold.has for fold in folds}) > 1:
             raise UnsupportedError("some BatchNorms or convolutions have parameters that others do not have")
         self._matrices, self._vectors = weights.matrices, weights.vectors
         self._fused_net, self._folds, self._buffers = fused_net, folds, buffers
         norms = {fold.norm for fold in folds}
         self._rest = {name: tensor for name, tensor in buffers.items() if name.rpartition(".")[0] not in norms}
-        first = folds[0]
+        gamma, beta, bias = folds[0].has
         self._gamma, self._beta, self._bias = (
-            self._positions([f"{fold.norm}.weight" for fold in folds]) if first.affine else None,
-            self._positions([f"{fold.norm}.bias" for fold in folds]) if first.affine else None,
-            self._positions([fold.bias for fold in folds]) if first.has_bias else None,
+            self._positions([f"{fold.norm}.weight" for fold in folds]) if gamma else None,
+            self._positions([f"{fold.norm}.bias" for fold in folds]) if beta else None,
+            self._positions([fold.bias for fold in folds]) if bias else None,
         )
         self._first_scale = {}
         channel = 0
@@ -140,7 +142,7 @@ def _scale_and_shift(
     inverse_std: Tensor,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """f = gamma / sqrt(v + eps) and f (b - m) + beta of all channels, the latter in `dtype`; see `conv_bn.fold`."""
+    """f = gamma / sqrt(v + eps) and f (b - m) + beta of all channels, the latter in `dtype`, as in `conv_bn`."""
     scale = inverse_std if gamma is None else vectors[gamma] * inverse_std
     shift = -mean * scale if bias is None else (vectors[bias] - mean) * scale
     return scale, (shift if beta is None else shift + vectors[beta]).to(dtype)

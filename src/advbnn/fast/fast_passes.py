@@ -39,7 +39,7 @@ class FastPasses:
 
     Smaller batches than `batch_size` are padded to a few sizes (see `ladder`), so that those of an attack that drops
     broken examples share the fast passes of these sizes. A network is not padded if its outputs depend on the rest of
-    the batch, or its random numbers may depend on the number of images.
+    the batch, or its random numbers depend on the number of images.
     """
 
     def __init__(
@@ -108,8 +108,8 @@ class FastPasses:
 
     @torch.no_grad()
     def _check_padding(self, x: Tensor) -> bool:
-        """Whether only the weights are random, and each output depends on its own image alone."""
-        if not self._fused.only_weights_are_random(x):
+        """Whether images share their random numbers, and each output depends on its own image alone."""
+        if not self._fused.draws_ignore_the_batch(x):
             return False
         alone, beside = _seeded_output(self._fused, x), _seeded_output(self._fused, torch.cat([x, x / 2]))
         return _difference("a batch and a larger one", alone, beside[: len(x)], self._tolerance) is None

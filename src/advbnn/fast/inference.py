@@ -4,9 +4,12 @@ The random numbers come from the model's own `sample`, so for the same seed they
 """
 
 import logging
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from advbnn.bayes.protocol import RandomNetwork, inner_network, random_parts
 from advbnn.fast.fused_net import FusedNet
@@ -49,19 +52,36 @@ class FusedForward:
         return eager_forward(self._model, x, self._bf16) if self._fused_net is None else self._fused_net(tensors, x)
 
     @torch.no_grad()
-    def only_weights_are_random(self, x: Tensor) -> bool:
-        """Whether the pass of given weights uses no random numbers; False if the weights are not sampled apart."""
-        if self._fused_net is None:
-            return False
-        with seeded(0, x.device):
-            tensors, arranged = self.sample(), self.arrange(x)
-            before = random_state(x.device)
-            self.run(tensors, arranged)
-            return torch.equal(before, random_state(x.device))
+    def draws_ignore_the_batch(self, x: Tensor) -> bool:
+        """Whether a pass of twice as many images draws the same random numbers, such as noise on weights."""
+        found: list[list[object]] = []
+        for images in (x, torch.cat([x, x])):
+            with seeded(0, x.device), _Draws(x.device) as draws:
+                self(images)
+            found.append(draws.found)
+        return found[0] == found[1]
 
     def arrange(self, x: Tensor) -> Tensor:
         """The tensor in the memory format of this pass."""
         return x.contiguous(memory_format=torch.channels_last) if self.channels_last and x.dim() == 4 else x
+
+
+class _Draws(TorchDispatchMode):
+    """Notes the operations that use random numbers: their numbers, and the shapes of what they draw."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self.found: list[object] = []
+        self._device = device
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        before = random_state(self._device)
+        outputs = func(*args, **(kwargs or {}))
+        if not torch.equal(before, random_state(self._device)):
+            shapes = [each.shape for each in pytree.tree_leaves(outputs) if isinstance(each, Tensor)]
+            numbers = [each for each in pytree.tree_leaves(args) if isinstance(each, int | float)]
+            self.found.append((func, shapes, numbers))
+        return outputs
 
 
 def eager_forward(model: nn.Module, x: Tensor, bf16: bool) -> Tensor:

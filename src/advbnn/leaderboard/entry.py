@@ -126,8 +126,6 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class Threat:
-    """The allowed perturbations."""
-
     norm: str
     eps: float
 
@@ -318,7 +316,6 @@ def _check_baseline(entry: Entry, base: Entry) -> None:
 
 
 def to_json(entry: Entry) -> str:
-    """The text of its file."""
     table = {"schema": SCHEMA, **write(entry)}
     return json.dumps(table, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 

@@ -9,9 +9,9 @@ from typing import Any
 import advbnn
 from advbnn.defenses.published import NEVER, Published
 from advbnn.errors import ArgumentError
+from advbnn.evaluation.audit.batch_audit import KNOWN_SEED
 from advbnn.evaluation.audit.flags import FLAGS
 from advbnn.evaluation.audit.headline import band
-from advbnn.evaluation.audit.runner import KNOWN_SEED
 from advbnn.evaluation.comparison import comparison
 from advbnn.evaluation.intervals import accuracy_interval
 from advbnn.evaluation.records import Record, Records
@@ -53,7 +53,6 @@ class About:
 
 
 def read_about(path: Path) -> About:
-    """The description in a TOML file."""
     try:
         table: dict[str, Any] = tomllib.loads(read_text(path))
     except tomllib.TOMLDecodeError as error:
@@ -65,7 +64,6 @@ def read_about(path: Path) -> About:
 
 
 def about_published(published: Published, dataset: str, architecture: str, **fields: Any) -> About:
-    """The description of a defence of the registry."""
     claims = tuple(
         board.Claim(
             attack=claim.attack,
@@ -217,7 +215,6 @@ def _plateau(records: Iterable[Record]) -> tuple[list[Record], tuple[board.Eot, 
 
 
 def _suite(worst: Record) -> list[board.Attacked]:
-    """The single attacks of an audit."""
     found = []
     for attack in worst.details["attacks"]:
         n, correct = sum(attack["n"]), sum(attack["correct"])

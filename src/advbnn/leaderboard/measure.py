@@ -16,10 +16,11 @@ from advbnn.bayes.protocol import posterior_mean
 from advbnn.data.imageset import Examples
 from advbnn.defenses.published import BETWEEN, NEVER, AuthorsProtocol, Hidden, Published
 from advbnn.errors import ArgumentError, one_of
-from advbnn.evaluation.accuracy import CLEAN, Evaluation, Options
+from advbnn.evaluation.accuracy import CLEAN, Evaluation
 from advbnn.evaluation.audit.attack_suite import LEVELS
 from advbnn.evaluation.audit.worst_case import audit
 from advbnn.evaluation.batchwise import Batch
+from advbnn.evaluation.options import Options
 from advbnn.evaluation.records import Records
 from advbnn.leaderboard.entry import SAME_RADIUS
 from advbnn.leaderboard.from_records import EOT, FIXED, FLAT, MEAN, PROTOCOL
@@ -39,7 +40,6 @@ def measure(
     *,
     level: str = "standard",
     steps: int = 20,
-    eot: Sequence[int] = EOT_SAMPLES,
     only: Collection[str] = LEADERBOARD_STEPS,
     **options: Unpack[Options],
 ) -> Records:
@@ -74,7 +74,7 @@ def measure(
     if "audit" in only:
         found += audit(model, data, threat, level, **options).records
     if "eot" in only and random:
-        found += plateau(evaluation, threat, steps, eot)
+        found += plateau(evaluation, threat, steps)
     if "seed" in only and random and not LEVELS[level].known_seed_steps and not evaluation.exact:
         found += evaluation.accuracy(FIXED, FixedRandomness(threat, steps=steps, samples=evaluation.samples))
     if "mean" in only and (mean := posterior_mean(model)) is not None:

@@ -45,12 +45,10 @@ def write_board(entries: Sequence[Entry], out: Path | str) -> Path:
 
 
 def markdown(entries: Sequence[Entry]) -> str:
-    """The table as Markdown."""
     return f"# {TITLE}\n\n{table(entries).markdown()}"
 
 
 def html(entries: Sequence[Entry]) -> str:
-    """The page."""
     own, report = files("advbnn.leaderboard"), files("advbnn.report")
     script = own.joinpath("page.js").read_text("utf-8")
     by_id = {entry.id: entry for entry in entries}
@@ -98,8 +96,6 @@ def _drawings(name: str, entries: Sequence[Entry]) -> tuple[str, str]:
 
 
 def _alt(entries: Sequence[Entry]) -> str:
-    """The figure in words."""
-
     def words(row: Dumbbell) -> str:
         claim = "no claim" if row.claimed is None else f"claimed {row.claimed:.1f} %"
         protocol = "" if row.protocol is None else f", {row.protocol:.1f} % by its own protocol"
@@ -115,7 +111,6 @@ def _accuracy(found: Accuracy) -> str:
 
 
 def _settings(settings: object) -> str:
-    """Settings in one line."""
     if not isinstance(settings, dict):
         return str(settings)
     nested = {name: f"({_settings(one)})" if isinstance(one, dict) else str(one) for name, one in settings.items()}

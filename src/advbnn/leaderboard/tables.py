@@ -1,11 +1,10 @@
 """The leaderboard as a table: for the page, as Markdown and as CSV."""
 
-import csv
-import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from advbnn.files import csv_text
 from advbnn.leaderboard.entry import Accuracy, Entry
 from advbnn.report.dumbbells import Dumbbell
 from advbnn.report.elements import Cell, Table, percent, percent_range
@@ -89,7 +88,6 @@ def threat_words(entry: Entry) -> str:
 
 
 def table(entries: Sequence[Entry]) -> Table:
-    """The whole leaderboard."""
     by_id = {entry.id: entry for entry in entries}
     rows = [
         [
@@ -104,12 +102,7 @@ def table(entries: Sequence[Entry]) -> Table:
 
 def to_csv(entries: Sequence[Entry]) -> str:
     """One row per entry, with shares as numbers; attacks as JSON."""
-    text = io.StringIO()
-    rows = [_flat(entry) for entry in ranked(entries)]
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return csv_text([_flat(entry) for entry in ranked(entries)])
 
 
 def dumbbells(entries: Sequence[Entry]) -> list[Dumbbell]:

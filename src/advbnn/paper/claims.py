@@ -44,7 +44,6 @@ class Claim:
 
 
 def check_claims(evidence: Evidence) -> list[Claim]:
-    """All claims with their verdicts."""
     return [Claim(name, source, text, *check(evidence)) for name, source, text, check in _CHECKS]
 
 

@@ -78,11 +78,9 @@ class Evidence:
         return self.experiment.protocol.table_radii
 
     def clean(self, defense: str) -> Number | None:
-        """The accuracy without attack."""
         return self.authors(defense, 0.0)
 
     def authors(self, defense: str, eps: float) -> Number | None:
-        """The accuracy under the authors' attack."""
         return self._on_curve(defense, AUTHORS, eps)
 
     def averaged(self, defense: str, eps: float) -> Number | None:

@@ -8,7 +8,8 @@ from typing import Any
 
 from advbnn.data import check_source
 from advbnn.defenses.config_io import merged, nested
-from advbnn.defenses.defense import Defense, Noisy, Variational
+from advbnn.defenses.defense import Defense
+from advbnn.defenses.networks import Noisy, Variational
 from advbnn.defenses.profiles import DATASETS
 from advbnn.errors import ArgumentError, ConfigError, FileError, positive_whole, unknown
 from advbnn.files import read_json, write_atomically
@@ -39,7 +40,6 @@ class Run:
 
     @property
     def task(self) -> str:
-        """The name of its training among tasks."""
         return f"training {self.label}"
 
 
@@ -71,7 +71,6 @@ class Experiment:
         settings: Sequence[str] = (),
         limit: int | None = None,
     ) -> "Experiment":
-        """The settings, with defaults."""
         if like is None and data not in DATASETS:
             check_source(data, "data")
             raise ArgumentError(f"data={data!r} is an image folder: choose with --like whose hyper-parameters to use")

@@ -85,7 +85,6 @@ def _fig2(evidence: Evidence) -> Draw | None:
 
 
 def _fig3(evidence: Evidence) -> Draw | None:
-    """The affinity of all pairs."""
     rho, experiment = evidence.affinity, evidence.experiment
     names = [name for name in DEFENSES if name in rho]
     if len(names) < 2:
@@ -173,7 +172,6 @@ FIGURES: Mapping[str, tuple[str, Callable[[Evidence], Draw | None]]] = {
 def _line(
     defense: str, numbers: Mapping[float, Number | None], *, style: str = "solid", band: bool = True, **look: str
 ) -> list[Line]:
-    """The line of a defence; none without numbers."""
     found = {at: number for at, number in numbers.items() if number is not None}
     if not found:
         return []

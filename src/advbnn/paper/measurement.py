@@ -12,7 +12,7 @@ from torch import nn
 
 from advbnn.data import Splits
 from advbnn.errors import FileError
-from advbnn.evaluation.accuracy import Options
+from advbnn.evaluation.options import Options
 from advbnn.evaluation.records import Records
 from advbnn.files import file_digest, locked_file, read_json, write_atomically
 from advbnn.paper.experiment import RECORDS, RUNS, WEIGHTS, Experiment, Run
@@ -42,7 +42,6 @@ class Request:
 
     @property
     def first(self) -> dict[str, Run]:
-        """The first training of each defence."""
         firsts = {run.defense: run for run in reversed(self.runs)}
         return {run.defense: firsts[run.defense] for run in self.runs}
 
@@ -87,7 +86,6 @@ class Budget:
     test_images: int
 
     def images(self, limit: int | None) -> int:
-        """The number of images under a limit."""
         return min(limit or self.test_images, self.test_images)
 
     def samples(self, run: Run) -> int:
@@ -134,16 +132,13 @@ class Measurement(ABC):
 
     @property
     def name(self) -> str:
-        """The name of its file and of its task."""
         return f"{self.what}-{self.network.label}"
 
     @property
     def label(self) -> str:
-        """The label of its network in records."""
         return self.network.label
 
     def file(self, out: Path) -> Path:
-        """The file of its records."""
         return out / RECORDS / f"{self.name}.json"
 
     def done(self, experiment: Experiment, out: Path) -> bool:

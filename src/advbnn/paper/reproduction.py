@@ -4,7 +4,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 
-from advbnn.evaluation.accuracy import Options
+from advbnn.evaluation.options import Options
 from advbnn.paper.estimate import estimated_seconds
 from advbnn.paper.experiment import RUNS, Experiment, Run
 from advbnn.paper.measurement import Measurement, Session
@@ -66,7 +66,6 @@ def train(device: str, run: Run, folder: Path) -> None:
 
 
 def measure(device: str, measurement: Measurement, experiment: Experiment, out: Path, command: str) -> None:
-    """Makes the missing records of a measurement."""
     protocol, network = experiment.protocol, measurement.network
     options = Options(
         samples=protocol.samples,

@@ -71,7 +71,6 @@ def summary_table(evidence: Mapping[str, Evidence], radii: Sequence[float]) -> T
 
 
 def claims_table(claims: Sequence[Claim]) -> Table:
-    """Each claim with its verdict and the evidence."""
     rows = []
     for number, claim in enumerate(claims, start=1):
         text = Cell(claim.text, f"({claim.source or 'not asked by the paper'})")
@@ -96,23 +95,24 @@ def _verdict(claim: Claim) -> Cell:
 
 def _caption(evidence: Evidence) -> str:
     used = evidence.records.where(curve="radius", name=AUTHORS)
-    averaged = evidence.records.where(curve="radius", name=evidence.experiment.protocol.averaged)
+    protocol = evidence.experiment.protocol
+    averaged = evidence.records.where(curve="radius", name=protocol.averaged)
     audited = evidence.records.where(kind="worst_case")
     several = any((number := evidence.clean(defense)) is not None and number.trainings > 1 for defense in TITLES)
     parts = [f"Accuracy in % with its {'standard deviation over the trainings' if several else '95 % interval'}."]
     if used:
         parts.append(f"{images_of(used)}; {samples_of(used)}.")
-    if averaged and images_of(averaged) != images_of(used or averaged):
-        parts.append(f"Averaged gradients on the first {images_of(averaged)}.")
+    step = f"no random start, one weight sample per step, step size {protocol.step_size}"
+    parts.append(f"{AUTHORS} is the authors' attack: {step}.")
+    if averaged:
+        fewer = f", first {images_of(averaged)}" if images_of(averaged) != images_of(used or averaged) else ""
+        parts.append(f"Averaged: its gradients over {protocol.eot} EOT samples{fewer}; only random networks need it.")
     if audited:
         level = ", ".join(dict.fromkeys(r.name for r in audited))
         parts.append(f"Worst case: {level} audit of {images_of(audited)}.")
         if any(map(at_most, audited)):
             parts.append(RANGE)
         parts.append(next_level(audited[0].name))
-    step = evidence.experiment.protocol.step_size
-    parts.append(f"{AUTHORS} is the authors' attack: no random start, one weight sample per step, step size {step}.")
-    parts.append("Deterministic networks have nothing to average.")
     for folder in dict.fromkeys(evidence.borrowed.values()):
         lent = [TITLES[defense] for defense, name in evidence.borrowed.items() if name == folder]
         parts.append(f"{', '.join(lent)}: the trainings of {folder}.")

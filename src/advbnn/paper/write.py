@@ -37,23 +37,30 @@ def write_all(out: Path, images: Sequence[AttackedImage] = (), figures: Path | N
     )
 
 
+def verdicts_in_words(claims: Sequence[Claim]) -> str:
+    """How many claims have which verdict."""
+    counts = {verdict: sum(claim.verdict == verdict for claim in claims) for verdict in VERDICTS}
+    return f"Verdicts on the paper's claims: {', '.join(f'{n} {verdict}' for verdict, n in counts.items() if n)}."
+
+
 def results(evidence: Evidence, claims: Sequence[Claim], figures: Mapping[str, str]) -> str:
     """The results in markdown, with links to the figures by name."""
     experiment = evidence.experiment
-    counts = {verdict: sum(claim.verdict == verdict for claim in claims) for verdict in VERDICTS}
     commands = dict.fromkeys(record.command for record in evidence.records if record.command)
     changed = escaped(", ".join(experiment.settings))
+    pictures = {name: f"![{FIGURES[name][0]}]({link})\n\n{FIGURES[name][0]}." for name, link in figures.items()}
     parts = [
-        f"# The paper on {escaped(Path(experiment.data).name)}, with the hyper-parameters of `{experiment.profile}`",
-        f"Verdicts: {', '.join(f'{count} {verdict}' for verdict, count in counts.items() if count)}.",
+        f"# The paper on {escaped(Path(experiment.data).name)}, profile `{experiment.profile}`",
+        verdicts_in_words(claims),
         f"Settings changed from the profile: {changed}." if changed else "All settings are those of the profile.",
         "" if evidence.paper else "The paper has no numbers for this data.",
         "## Table 1",
+        pictures.pop("table1", ""),
         table1(evidence).markdown().strip(),
         "## Claims",
         claims_table(claims).markdown().strip(),
-        "## Figures",
-        *(f"![{FIGURES[name][0]}]({link})\n\n{FIGURES[name][0]}." for name, link in figures.items()),
+        "## Figures" if pictures else "",
+        *pictures.values(),
         f"## Commands\n\n{code(list(commands))}" if commands else "",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"

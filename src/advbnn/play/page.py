@@ -39,7 +39,6 @@ def check_gradio() -> None:
 
 
 def text_of(name: str) -> str:
-    """A file of this package."""
     return files("advbnn.play").joinpath(name).read_text(encoding="utf-8")
 
 

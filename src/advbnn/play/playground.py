@@ -44,7 +44,6 @@ class Playground:
 
     @property
     def titles(self) -> list[str]:
-        """The titles of the networks."""
         return [self.looks[network.label].title for network in self.networks]
 
     @functools.cached_property
@@ -53,7 +52,6 @@ class Playground:
         return interleaved(self.data.targets.cpu())
 
     def picked(self, row: int) -> tuple[Tensor, str]:
-        """A test image and its class."""
         return to_float(self.data.tensors()[0][row]).cpu(), self.data.classes[int(self.data.targets[row])]
 
     def drawn(self, data_uri: str) -> tuple[Tensor, str]:

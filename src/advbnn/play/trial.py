@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from advbnn.attacks import registry
 from advbnn.attacks.threat import Threat
-from advbnn.bayes.prediction import Prediction, passes_needed, predict, sampled_log_probs
+from advbnn.bayes.outputs import passes_needed
+from advbnn.bayes.prediction import Prediction, predict, sampled_log_probs
 from advbnn.evaluation.abstention import threshold
 from advbnn.evaluation.intervals import mean_interval
 from advbnn.modules import device_of, dtype_of, evaluating

@@ -50,7 +50,6 @@ def dumbbells_svg(name: str, rows: Sequence[Dumbbell], narrow: bool = False) -> 
 
 
 def dumbbells_png(path: Path, rows: Sequence[Dumbbell]) -> None:
-    """The same as a file."""
     height = _ROW * len(rows) + _TOP + _BOTTOM
     with file_canvas(path, columns=1, width=_WIDTH / 72, height=height / 72) as (figure, (axes,)):
         # the layout takes bold text for narrower than it is

@@ -13,8 +13,9 @@ from advbnn.bayes.prediction import Prediction
 from advbnn.data.augment import to_float
 from advbnn.data.imageset import Examples, row_numbers
 from advbnn.errors import ArgumentError
-from advbnn.evaluation.accuracy import Evaluation, Perturbation
+from advbnn.evaluation.accuracy import Evaluation
 from advbnn.evaluation.batchwise import Batch
+from advbnn.evaluation.checks import Perturbation
 
 
 @dataclass(frozen=True, kw_only=True)

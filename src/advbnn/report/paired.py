@@ -20,12 +20,12 @@ Column = tuple[str, tuple[str, float]]  # what was measured; norm and radius
 def paired_table(networks: Sequence[Records], radii: Sequence[float] = ()) -> Table:
     """One row per network: without an attack, in the worst case of its most thorough audit, and under AutoAttack.
 
-    Beside each number is its difference from the first network, with the paired interval. It is in bold where the
-    interval is above zero. `radii` chooses some of them; all if there are none.
+    The columns are what was measured of the first network. Beside each other number is its difference from that, with
+    the paired interval. It is in bold where the interval is above zero. `radii` chooses some; all if there are none.
     """
     found = [_columns(records) for records in networks]
     shown = [0.0, *radii]
-    columns = sorted({column for one in found for column in one}, key=_order)
+    columns = sorted(found[0], key=_order)
     columns = [(what, at) for what, at in columns if not radii or any(math.isclose(at[1], eps) for eps in shown)]
     rows = [
         [Cell(_label(records)), *(_cell(one.get(column), found[0].get(column)) for column in columns)]

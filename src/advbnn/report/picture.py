@@ -31,7 +31,6 @@ class Picture:
     numbers: Table
 
     def figure(self) -> Figure:
-        """For the page."""
         wide = len(self.panels) > 1
         draw = partial(plots.panels_svg, self.name, self.panels, self.legend)
         return Figure(name=self.name, caption=self.caption, alt=self.alt, draw=draw, numbers=self.numbers, wide=wide)

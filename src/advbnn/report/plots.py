@@ -44,7 +44,7 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """Lines over one horizontal axis; on a logarithmic one the ticks are 1, 3, 10, 30, ... when None."""
+    """Lines over one horizontal axis; without `ticks`, those of a logarithmic one are 1, 3, 10, 30, ..."""
 
     lines: Sequence[Line]
     x_label: str
@@ -85,11 +85,18 @@ def lines_svg(name: str, panel: Panel, *, y_label: str, top: float | None = None
         return to_svg(figure, name, [line.look for line in panel.lines])
 
 
-def lines_file(path: Path, panels: Sequence[Panel], legend: Sequence[Line], *, below: bool = True) -> None:
+def lines_file(
+    path: Path,
+    panels: Sequence[Panel],
+    legend: Sequence[Line],
+    *,
+    below: bool = True,
+    span: tuple[float, float] = (0, 100),
+) -> None:
     """Accuracies in %, in panels side by side, with a legend of lines without points, below or to the right."""
     size = {"width": 4.6, "height": 4.4} if len(panels) > 1 or below else {"width": 6.4, "height": 4.2}
     with file_canvas(path, columns=len(panels), sharey=True, **size) as (figure, all_axes):
-        _draw_all(all_axes, panels)
+        _draw_all(all_axes, panels, span)
         handles, labels = [_plot(all_axes[0], line) for line in legend], [line.look.title for line in legend]
         if below:
             figure.legend(handles, labels, loc="outside lower center", ncols=_columns(panels, labels), frameon=False)
@@ -195,11 +202,11 @@ def _columns(panels: Sequence[Panel], labels: Sequence[str]) -> int:
     return min(len(labels), 5) if len(panels) > 1 or sum(map(len, labels)) < 30 else 1
 
 
-def _draw_all(all_axes: Sequence["Axes"], panels: Sequence[Panel]) -> None:
+def _draw_all(all_axes: Sequence["Axes"], panels: Sequence[Panel], span: tuple[float, float] = (0, 100)) -> None:
     """Accuracies in %, in panels with one vertical axis."""
     for axes, panel in zip(all_axes, panels, strict=True):
         _draw(axes, panel)
-        axes.set(title=panel.title, ylabel="accuracy, %", ylim=(0, 100))
+        axes.set(title=panel.title, ylabel="accuracy, %", ylim=span)
         axes.label_outer()
         axes.grid(color=FAINT[1])
 
@@ -221,6 +228,8 @@ def _draw(axes: "Axes", panel: Panel) -> None:
         ticks = panel.ticks or [tick for tick in _TICKS if positions[0] <= tick <= positions[-1]]
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.set_xticks([], minor=True)
+    elif panel.ticks:
+        axes.set_xticks(panel.ticks)
 
 
 def _agree(line: Line, other: Line) -> bool:

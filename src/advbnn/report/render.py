@@ -48,7 +48,6 @@ def write_report(
 
 
 def html(contents: Contents, images: Images) -> str:
-    """The report as a page."""
     own = files("advbnn.report")
     page, style = (own.joinpath(name).read_text("utf-8") for name in ("template.html.j2", "style.css"))
     models = {look.title: look for look in contents.looks.values()}
@@ -56,7 +55,6 @@ def html(contents: Contents, images: Images) -> str:
 
 
 def filled(template: str, **values: Any) -> str:
-    """A page from a Jinja template."""
     try:
         import jinja2
     except ImportError as error:

@@ -11,7 +11,6 @@ T = TypeVar("T")
 
 
 def clean_of(records: Records, label: str) -> Record | None:
-    """The record without attack."""
     found = records.where(kind="clean", name=CLEAN, label=label, curve="")
     return found[0] if found else None
 

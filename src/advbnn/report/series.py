@@ -74,7 +74,7 @@ def main_series(records: Records, worst: Records, titles: Titles) -> list[Series
     found: dict[str, dict[Point, Record]] = {}
     kept = [r for r in records.where(kind="attack") if r.curve in ("", "radius") and r.correct and r.threat is not None]
     audited = [r for one in worst for r in audited_attacks(one) if reaches(r)]
-    for record in (*kept, *audited):
+    for record in ([r for r in kept if reaches(r)] or kept) + audited:
         title = titles.of(record.name, record.attack)
         found.setdefault(title, {})[record.model.label, ball(record)] = record
     balls = {ball(record) for record in worst}
@@ -101,8 +101,8 @@ def main_series(records: Records, worst: Records, titles: Titles) -> list[Series
 
 def reaches(record: Record) -> bool:
     """Whether the steps of an attack, if it has a fixed size, reach its radius."""
-    settings = record.attack or {}
-    if not fixed_step_title(settings):
+    settings = record.attack
+    if not isinstance(settings, Mapping) or not fixed_step_title(settings):
         return True
     return bool(settings.get("steps", 20) * settings["step_size"] >= 0.999 * record.radius)
 

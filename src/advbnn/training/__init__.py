@@ -13,10 +13,10 @@ from advbnn.training.callbacks import TensorBoard as TensorBoard
 from advbnn.training.checkpoint import load_weights as load_weights
 from advbnn.training.config import Config as Config
 from advbnn.training.config import load_config as load_config
+from advbnn.training.fit_result import FitResult as FitResult
 from advbnn.training.interrupts import Interrupted as Interrupted
 from advbnn.training.loading import Trained as Trained
 from advbnn.training.loading import load_trained as load_trained
-from advbnn.training.loop import FitResult as FitResult
 from advbnn.training.loop import fit as fit
 from advbnn.training.loop import fit_config as fit_config
 from advbnn.training.mode_plan import ModePlan as ModePlan

@@ -86,7 +86,6 @@ class TensorBoard(Callback):
 
 
 def check_callbacks(callbacks: Iterable[Callback]) -> tuple[Callback, ...]:
-    """Refuse what is no callback."""
     found = tuple(callbacks)
     for one in found:
         if isinstance(one, type) or not isinstance(one, Callback):

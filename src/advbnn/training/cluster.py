@@ -24,7 +24,7 @@ from advbnn.errors import ArgumentError, MissingPackageError, RunError
 from advbnn.lazy import call
 from advbnn.machine.memory import THRESHOLDS
 from advbnn.training.interrupts import Interrupted, Interrupts, stop_running
-from advbnn.training.tasks import Ledger, Task
+from advbnn.training.tasks import Task, TaskQueue
 
 try:
     import dask
@@ -95,8 +95,8 @@ def connected(address: str) -> Iterator[Any]:
         yield client
 
 
-def run_on_workers(client: Any, ledger: Ledger, *, device: str | None, threads: int | None) -> None:
-    """Runs all tasks of a ledger; arguments as for `run_tasks`."""
+def run_on_workers(client: Any, queue: TaskQueue, *, device: str | None, threads: int | None) -> None:
+    """Runs all tasks of a queue; arguments as for `run_tasks`."""
     topic = f"advbnn-{uuid.uuid4().hex}"
     client.subscribe_topic(topic, _show)
     work = partial(_work, device=device, threads=threads, folder=os.getcwd(), topic=topic, version=__version__)
@@ -104,31 +104,31 @@ def run_on_workers(client: Any, ledger: Ledger, *, device: str | None, threads: 
     attempts: dict[str, int] = {}
     silent = limited = False
     with Interrupts() as interrupts:
-        while ledger.waiting or running:
+        while queue.waiting or running:
             if interrupts.received is not None:
                 _stop(client, running)
                 raise Interrupted("stopped", interrupts.received)
             workers = _workers(client)
             if not workers and not silent:
-                ledger.log("waiting for workers")
+                queue.log("waiting for workers")
             silent = not workers
             for address, (task, future) in list(running.items()):
                 if future.done():
-                    ledger.end(task, _outcome(future), len(workers))
+                    queue.end(task, _outcome(future), len(workers))
                 elif address in workers:
                     continue
-                elif attempts[task.name] < ATTEMPTS or ledger.seconds(task) > _SOON:
-                    ledger.put_back(task, "its worker was lost")
+                elif attempts[task.name] < ATTEMPTS or queue.seconds(task) > _SOON:
+                    queue.put_back(task, "its worker was lost")
                 else:
-                    ledger.end(task, f"its worker was lost {ATTEMPTS} times, such as for lack of memory", len(workers))
+                    queue.end(task, f"its worker was lost {ATTEMPTS} times, such as for lack of memory", len(workers))
                 del running[address]
                 future.release()
             for address, worker in _preferred(workers).items():
-                if address in running or (next_one := ledger.start()) is None:
+                if address in running or (next_one := queue.start()) is None:
                     continue
                 if worker["memory_limit"] and not limited:
                     limit = dask.utils.format_bytes(worker["memory_limit"])
-                    ledger.log(f"Dask ends {address} near its limit of {limit}; start workers with --memory-limit 0")
+                    queue.log(f"Dask ends {address} near its limit of {limit}; start workers with --memory-limit 0")
                     limited = True
                 name = next_one.name
                 attempts[name] = attempts.get(name, 0) + 1

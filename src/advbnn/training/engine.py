@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from advbnn.attacks.checks import check_inputs
 from advbnn.defenses.defense import Defense
-from advbnn.errors import ArgumentError, UnsupportedError, one_of
+from advbnn.errors import ArgumentError, UnsupportedError, first_line, one_of
 from advbnn.fast.compiling import ENGINES, PRECISIONS
 from advbnn.machine.processes import ALONE, World
 from advbnn.training.fast_step import FastStep
@@ -36,9 +37,10 @@ class FallbackStep:
         if self._step is not None:
             return self._step(x, y, seed, **options)
         fast = self._fast
-        if fast.defense.attack is not None:
+        if (attack := fast.defense.attack) is not None:
             labels = y.argmax(1) if mixed(y, fast.loss.objective.likelihood) else y
-            fast.defense.attack._checked(fast.loss.model, x, labels)  # only once, since it synchronizes the device
+            # only once, since it synchronizes the device
+            check_inputs(fast.loss.model, x, labels, attack.threat, attack.objective.classifies)
         tensors = [(t, t.detach().clone()) for t in (*fast.loss.parameters(), *fast.loss.buffers())]
         optimizer_state = copy.deepcopy(fast.optimizer.state_dict())
         try:
@@ -49,7 +51,7 @@ class FallbackStep:
                 tensor.data = value.contiguous()
             fast.optimizer.load_state_dict(optimizer_state)
             fast.optimizer.zero_grad()
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            reason = first_line(error)
             if not self._may_fall_back:
                 remedy = "use engine='eager', or 'auto' without a precision"
                 raise ArgumentError(f"the fast engine cannot run this network: {reason}; {remedy}") from error

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,74 +12,26 @@ from torch import nn
 from advbnn import modules
 from advbnn.bayes.protocol import random_parts
 from advbnn.data import Splits
-from advbnn.defenses.defense import OWN, Defense, structure_of
-from advbnn.display import notebook
+from advbnn.defenses.defense import OWN, Defense
 from advbnn.display.progress import ProgressBar
 from advbnn.errors import ArgumentError, CheckpointError, DivergedError, FileError, RunError
-from advbnn.files import file_digest, locked_folder
+from advbnn.files import locked_folder
 from advbnn.machine.processes import World, world
 from advbnn.machine.threads import few_threads
 from advbnn.models.initial_weights import InitialWeights, load_initial
 from advbnn.randomness import seeded
 from advbnn.training import checkpoint
-from advbnn.training.arguments import as_splits, starts
+from advbnn.training.arguments import as_splits, check_arguments, starts
 from advbnn.training.callbacks import Augment, Callback, TensorBoard, check_callbacks
 from advbnn.training.checkpoint import Checkpoint
 from advbnn.training.config import Config
+from advbnn.training.fit_result import FitResult
 from advbnn.training.interrupts import BROKEN_PIPE, Interrupted, Interrupts
-from advbnn.training.journal import Journal, describe
 from advbnn.training.mode_plan import ModePlan, mode_plan
-from advbnn.training.provenance import provenance
+from advbnn.training.provenance import run_facts
 from advbnn.training.run_folder import CHECKPOINTS, RunFolder
+from advbnn.training.run_logger import RunLogger
 from advbnn.training.state import TrainingState
-from advbnn.training.suitability import check_arguments
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class FitResult:
-    """The result of `fit`.
-
-    Attributes:
-        model: the trained network, in the mode in which it was passed.
-        steps: the number of updates, including those before a resumption; `history` has their metrics.
-        noise_std: the learned noise of a Gaussian likelihood, else None.
-        out: the run folder, if there is one.
-    """
-
-    model: nn.Module
-    defense: Defense
-    seed: int
-    steps: int
-    history: list[dict[str, Any]]
-    noise_std: float | None
-    out: Path | None
-
-    def __repr__(self) -> str:
-        parts = [f"{type(self.model).__name__} by {self.defense.name}", f"seed {self.seed}", f"{self.steps} steps"]
-        parts += [
-            f"mode {line['mode']}: {describe(line)}" if "mode" in line else describe(line) for line in self.history[-1:]
-        ]
-        parts += [] if self.out is None else [f"in {self.out}"]
-        return f"FitResult({', '.join(parts)})"
-
-    def _repr_html_(self) -> str:
-        """The last metrics, for notebooks."""
-        last = self.history[-notebook.MOST_ROWS :]
-        kinds = dict.fromkeys(name for line in last for name in line if name.endswith(("_accuracy", "_mse")))
-        modes = ("mode",) if any("mode" in line for line in last) else ()
-        rows = [
-            (
-                *(line[name] for name in modes),
-                line["epoch"],
-                line["step"],
-                *("" if name not in line else _shown(name, line[name]) for name in kinds),
-                f"{line['loss']:.4g}",
-            )
-            for line in last
-        ]
-        caption = f"{type(self.model).__name__} by {self.defense.name}, seed {self.seed}, {self.steps:,} steps"
-        columns = (*modes, "epoch", "step", *(name.replace("_", " ") for name in kinds), "loss")
-        return notebook.table(caption if self.out is None else f"{caption}, in {self.out}", columns, rows)
 
 
 def fit(
@@ -150,35 +102,34 @@ def fit(
     check_arguments(net, defense)
     given = starts(init, plan)
     files = tuple(str(weights) for weights in given if isinstance(weights, str | Path))
-    how: dict[str, Any] = {"seed": seed, "engine": engine, "precision": precision, "log_every": log_every}
-    how |= {"save_every": save_every, "init_classifier": init_classifier}
     train = data.train
     built = defense.has_built(net, classes=len(train.classes), shape=train.shape)
     described = defense if built else replace(defense, architecture=OWN)
-    settings = config or Config(data=train.name, defense=described, init=files, modes=plan, **how)
+    how: dict[str, Any] = {"engine": engine, "precision": precision, "log_every": log_every, "save_every": save_every}
+    start: dict[str, Any] = {"seed": seed, "init_classifier": init_classifier}
+    settings = config or Config(data=train.name, defense=described, init=files, modes=plan, **start, **how)
     if plan.count > 1:
-        from advbnn.training.modes import fit_modes  # it trains each mode by this function
+        from advbnn.training.mode_run import ModesRun  # it trains each mode by this function
+        from advbnn.training.modes import fit_modes
 
         if called:
             raise ArgumentError(
                 "callbacks are for a single network; train each mode with fit, and combine: Modes(nets)"
             )
-        return fit_modes(
-            net,
-            data,
-            defense,
-            plan,
+        run_of_modes = ModesRun(
+            net=net,
             built=built,
-            out=out,
-            resume=resume,
+            data=data,
+            defense=defense,
+            plan=plan,
             config=settings,
-            device=device,
-            init=given,
-            augment=augment,
+            out=None if out is None else Path(out),
             progress=bool(progress),
-            tensorboard=tensorboard,
-            **how,
+            init=given,
+            options={**how, "augment": augment, "tensorboard": tensorboard},
+            **start,
         )
+        return fit_modes(run_of_modes, resume=resume, device=device)
     processes = world()
     device = modules.usable_device(device) if device is not None else next(net.parameters()).device
     for weights in given:
@@ -193,60 +144,60 @@ def fit(
         few_threads(training.model, train.shape, defense.batch_size),
         _opened(training, settings, out, resume) as run,
         ProgressBar("training" if progress and processes.leads else None) as bar,
-        Journal(
+        RunLogger(
             run,
             bar,
             log_every=log_every,
             save_every=save_every,
             callbacks=(*called, TensorBoard()) if tensorboard and run is not None else called,
             title=progress if isinstance(progress, str) else "",
-        ) as journal,
+        ) as logger,
         Interrupts() as interrupts,
         modules.training(training.model),
     ):
         training.load(_last_checkpoint(run, out, processes))
         if run is not None and run.finished:
             run.publish()
-            journal.say(f"{run.path} is finished: {training.total_steps} steps; nothing to do")
+            logger.say(f"{run.path} is finished: {training.total_steps} steps; nothing to do")
         else:
-            journal.start(training)
-            _train(training, journal, interrupts, out)
+            logger.start(training)
+            _train(training, logger, interrupts, out)
     return FitResult(
         model=training.product,
         defense=training.defense,
         seed=seed,
         steps=training.total_steps,
-        history=journal.history,
+        history=logger.history,
         noise_std=training.noise_std,
         out=None if out is None else Path(out),
     )
 
 
-def _train(training: TrainingState, journal: Journal, interrupts: Interrupts, out: Path | str | None) -> None:
+def _train(training: TrainingState, logger: RunLogger, interrupts: Interrupts, out: Path | str | None) -> None:
     first = True
     try:
         while not training.over:
             for x, y in training.rest_of_epoch():
                 training.advance(x, y)
                 if first and training.why_eager is not None:
-                    journal.say(f"running eagerly, which is slower: {training.why_eager}")
+                    logger.say(f"running eagerly, which is slower: {training.why_eager}")
                 first = False
-                journal.after_step(training)
-                if training.world.any(interrupts.received is not None or journal.bar.broken):
-                    journal.save(training)
+                logger.after_step(training)
+                if training.world.any(interrupts.received is not None or logger.bar.broken):
+                    logger.save(training)
                     where = f"stopped after step {training.total_steps} of {training.steps_in_all}"
                     saved = f"saved in {out}; continue with --resume (resume=True)"
-                    received = interrupts.received or (BROKEN_PIPE if journal.bar.broken else None)
+                    received = interrupts.received or (BROKEN_PIPE if logger.bar.broken else None)
                     raise Interrupted(f"{where}, {saved if out else 'not saved, as out is None'}", received)
         training.finish()
         if training.best is not None:
-            journal.keep_last(training)
+            logger.keep_last(training)
             training.return_to_best()
-        journal.finish(training)
+        logger.finish(training)
     except DivergedError as error:
-        raise DivergedError(f"{error}; {journal.save_diverged(training)}") from error
+        raise DivergedError(f"{error}; {logger.save_diverged(training)}") from error
     except (FileError, CheckpointError) as error:  # a full disk
-        raise type(error)(f"{error}; {journal.kept(training)}") from error
+        raise type(error)(f"{error}; {logger.kept(training)}") from error
 
 
 @contextmanager
@@ -258,7 +209,9 @@ def _opened(
         yield None
         return
     with locked_folder(Path(out)):
-        yield RunFolder(out, config, run_facts(training, config.init), resume=resume)
+        processes = training.world.size
+        facts = run_facts(training.model, training.data.train, training.seed, processes, config.init)
+        yield RunFolder(out, config, facts, resume=resume)
 
 
 def fit_config(
@@ -285,19 +238,6 @@ def fit_config(
     )
 
 
-def run_facts(training: TrainingState, init: Sequence[str] = ()) -> dict[str, Any]:
-    """The contents of run.json."""
-    train, model = training.data.train, training.model
-    data = {"name": train.name, "examples": len(train), "classes": len(train.classes), "shape": list(train.shape)}
-    data["class_names"] = list(train.classes)
-    size = sum(p.numel() for p in model.parameters())
-    network = {"kind": type(model).__name__, "parameters": size, "structure": structure_of(model)}
-    more = {"data": {**data, "sha256": train.fingerprint()}, "model": network, "processes": training.world.size}
-    if init:
-        more["init"] = {file: file_digest(Path(file)) for file in init}
-    return provenance(training.seed, train.device, **more)
-
-
 def _last_checkpoint(run: RunFolder | None, out: Path | str | None, processes: World) -> Checkpoint | None:
     """The checkpoint to resume from, the same in all processes."""
     if out is None or processes.size == 1:
@@ -308,7 +248,3 @@ def _last_checkpoint(run: RunFolder | None, out: Path | str | None, processes: W
     if processes.any(step != round(float(processes.sum(torch.tensor(float(step)))) / processes.size)):
         raise RunError(f"the processes see different checkpoints in {out}; use a folder that all can read and write")
     return found
-
-
-def _shown(name: str, value: float) -> str:
-    return f"{value:.1%}" if name.endswith("_accuracy") else f"{value:.4g}"

@@ -21,8 +21,9 @@ from advbnn.models import reset_parameters_
 from advbnn.models.initial_weights import InitialWeights, load_initial
 from advbnn.randomness import seeded
 from advbnn.training.config import Config
+from advbnn.training.fit_result import FitResult
 from advbnn.training.loading import Trained, load_trained
-from advbnn.training.loop import FitResult, fit
+from advbnn.training.loop import fit
 from advbnn.training.mode_plan import TRUNK, ModePlan
 from advbnn.training.run_folder import MODEL, MODES
 
@@ -46,7 +47,6 @@ class ModesRun:
     titled: bool = True  # progress names the mode, unless something else does
 
     def folder(self, name: str) -> Path | None:
-        """The run folder of one training."""
         return None if self.out is None else self.out / MODES / name
 
     def finished(self, name: str) -> bool:
@@ -100,7 +100,6 @@ class ModesRun:
         return load_trained(folder, net=None if self.built else copy.deepcopy(self.net))
 
     def _init_of(self, name: str) -> InitialWeights | None:
-        """The checkpoint that a training starts from, if any."""
         if not self.init:
             return None
         return self.init[int(name) if len(self.init) > 1 and name != TRUNK else 0]

@@ -18,27 +18,24 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
 from advbnn.bayes.modes import Modes
-from advbnn.data import Splits
-from advbnn.defenses.defense import Defense
 from advbnn.display.progress import ProgressBar, duration
 from advbnn.errors import MOST, RunError
 from advbnn.files import locked_folder, write_atomically
 from advbnn.machine.processes import ALONE, world
 from advbnn.machine.threads import share_of_threads
-from advbnn.models.initial_weights import InitialWeights
 from advbnn.training.checkpoint import save_weights
 from advbnn.training.config import Config
+from advbnn.training.fit_result import FitResult
 from advbnn.training.interrupts import Interrupted
 from advbnn.training.loading import Trained, mean_noise
-from advbnn.training.loop import FitResult, run_facts
 from advbnn.training.mode_plan import TRUNK, ModePlan
 from advbnn.training.mode_run import ModesRun
+from advbnn.training.provenance import run_facts
 from advbnn.training.run_folder import (
     CONFIG,
     METRICS,
@@ -52,39 +49,21 @@ from advbnn.training.run_folder import (
     write_sum,
 )
 from advbnn.training.state import TrainingState
-from advbnn.training.tasks import Task
-from advbnn.training.workers import device_list, run_tasks
+from advbnn.training.tasks import Task, device_list, run_tasks
 
 SECONDS_BETWEEN_LOOKS = 5.0
 """How often a process that waits for the modes of others looks whether they are finished, or free."""
 
 
-def fit_modes(
-    net: nn.Module,
-    data: Splits[Any],
-    defense: Defense,
-    plan: ModePlan,
-    *,
-    built: bool,
-    seed: int,
-    out: Path | str | None,
-    resume: bool,
-    config: Config,
-    device: torch.device | str | None,
-    progress: bool,
-    init: tuple[InitialWeights, ...],
-    init_classifier: str,
-    **options: Any,
-) -> FitResult:
+def fit_modes(run: ModesRun, *, resume: bool, device: torch.device | str | None) -> FitResult:
     """`fit` for several modes: the model of the result is a `Modes`."""
+    net, defense, plan = run.net, run.defense, run.plan
     plan.check(defense)
-    if defense.early_stopping is not None and data.validation is None:
+    if defense.early_stopping is not None and run.data.validation is None:
         # the same for all modes: the examples of one are in no training of another
-        data = data.split_validation(fraction=defense.early_stopping.fraction, seed=seed)
+        run = replace(run, data=run.data.split_validation(fraction=defense.early_stopping.fraction, seed=run.seed))
     place = torch.device(device) if device is not None else next(net.parameters()).device
-    folder = None if out is None else Path(out)
-    run = ModesRun(net, built, data, defense, plan, seed, config, folder, progress, init, init_classifier, options)
-    if out is None:
+    if run.out is None:
         results: dict[str, FitResult] = {}
         for name in plan.trainings:
             before = plan.start_of(name)
@@ -92,15 +71,15 @@ def fit_modes(
         model, noise_std = _combined([results[name] for name in plan.names])
         histories = {name: result.history for name, result in results.items()}
     else:
-        _train_all(run, Path(out), resume, place)
+        _train_all(run, run.out, resume, place)
         trained = run.load()
         model, noise_std = trained.model, trained.noise_std
-        histories = {name: read_metrics(Path(out) / MODES / name / METRICS) for name in plan.trainings}
+        histories = {name: read_metrics(run.out / MODES / name / METRICS) for name in plan.trainings}
     steps = {name: history[-1]["step"] if history else 0 for name, history in histories.items()}
     return FitResult(
         model=model.to(place).train(net.training),
         defense=defense,
-        seed=seed,
+        seed=run.seed,
         steps=sum(steps.values()) - plan.count * steps.get(TRUNK, 0),  # a branch counts the steps of its trunk, too
         history=[{"mode": name, **line} for name, history in histories.items() for line in history],
         noise_std=noise_std,
@@ -176,7 +155,7 @@ def _opened(run: ModesRun, out: Path, resume: bool) -> RunFolder:
     model = run.defense.wrap(copy.deepcopy(run.net))
     device = next(model.parameters()).device
     training = TrainingState(model, run.data.to(device), run.defense, run.seed, "eager", ALONE)
-    facts = {**run_facts(training, run.config.init), "processes": world().size}
+    facts = run_facts(model, training.data.train, run.seed, world().size, run.config.init)
     with locked_folder(out, wait=True):  # another process opens or finishes the run, which takes a moment
         opened = _ModesFolder(out, run.config, facts, resume=resume)
     for note in opened.notes:

@@ -3,11 +3,17 @@
 import platform
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy
 import torch
+from torch import nn
+
+from advbnn.data import Examples
+from advbnn.defenses.defense import structure_of
+from advbnn.files import file_digest
 
 
 def provenance(seed: int, device: torch.device, **further: Any) -> dict[str, Any]:
@@ -32,6 +38,18 @@ def provenance(seed: int, device: torch.device, **further: Any) -> dict[str, Any
         "git": git_state(Path.cwd()),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
+
+
+def run_facts(model: nn.Module, train: Examples, seed: int, processes: int, init: Sequence[str] = ()) -> dict[str, Any]:
+    """The contents of run.json: the provenance of a run, its data, its network and the files that it starts from."""
+    data = {"name": train.name, "examples": len(train), "classes": len(train.classes), "shape": list(train.shape)}
+    data |= {"class_names": list(train.classes), "sha256": train.fingerprint()}
+    size = sum(p.numel() for p in model.parameters())
+    network = {"kind": type(model).__name__, "parameters": size, "structure": structure_of(model)}
+    more: dict[str, Any] = {"data": data, "model": network, "processes": processes}
+    if init:
+        more["init"] = {file: file_digest(Path(file)) for file in init}
+    return provenance(seed, train.device, **more)
 
 
 def other_arithmetic(before: dict[str, Any], now: dict[str, Any]) -> str | None:

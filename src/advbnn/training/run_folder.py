@@ -266,7 +266,6 @@ def _holds_something_else(folder: Path) -> bool:
 
 
 def stored_config(folder: Path) -> Config:
-    """The settings of the run in a folder."""
     try:
         return Config.from_run(files.read_text(folder / CONFIG))
     except ConfigError as error:

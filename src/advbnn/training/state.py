@@ -1,19 +1,13 @@
 """The state of a run: everything that changes from step to step, saved and restored as one."""
 
-import itertools
 from collections.abc import Iterator
-from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from advbnn.bayes.priors import GaussianPrior
-from advbnn.bayes.sample_bank import SampleBank
-from advbnn.bayes.sgld import keep
-from advbnn.bayes.swag import SWAG
-from advbnn.data import Batches, CutMix, Examples, Splits, named_augmentation
-from advbnn.data.streams import Stream, StreamBatches
+from advbnn.data import Splits
 from advbnn.defenses.defense import Defense
 from advbnn.defenses.optimizers import LangevinSampler, parameter_groups, set_learning_rate
 from advbnn.defenses.schedules import kl_factor
@@ -22,23 +16,18 @@ from advbnn.fast.acceleration import accelerate
 from advbnn.machine.processes import World
 from advbnn.modules import evaluating
 from advbnn.randomness import derive_seed, seeded, seeded_globally
-from advbnn.training.averaging import WeightAverage, refresh_batchnorm
+from advbnn.training.arguments import check_last_batch, check_length, check_suitable, training_batches
+from advbnn.training.averaging import WeightAverage
 from advbnn.training.callbacks import Augment
 from advbnn.training.checkpoint import Checkpoint
+from advbnn.training.collected_weights import CollectedWeights
 from advbnn.training.early_stopping import BestEpoch, validation_score
 from advbnn.training.engine import make_step
 from advbnn.training.noise_share import PosteriorScale, posterior_scale
 from advbnn.training.objective import RobustLoss
 from advbnn.training.run_folder import NOISE_STD
-from advbnn.training.step import attacked, step_seed
-from advbnn.training.suitability import check_last_batch, check_suitable
-from advbnn.training.tally import Tally
-
-STATISTICS_BATCHES = 100
-"""Batches on which the running statistics of a weight sample are estimated."""
-
-STATISTICS = 2560
-"""Training images on which the running statistics of a moving average are estimated."""
+from advbnn.training.step import step_seed
+from advbnn.training.step_metrics import StepMetrics
 
 CLEAN_EVERY = 10
 """Steps between measurements of the clean score; each costs a forward pass."""
@@ -69,16 +58,14 @@ class TrainingState:
         if stopping is not None and data.validation is None:
             data = data.split_validation(fraction=stopping.fraction, seed=seed)
         self.model, self.data, self.defense, self.seed, self.world = model, data, defense, seed, processes
-        self.batches = _batches(data.train, defense, seed, processes)
+        self.batches = training_batches(data.train, defense, seed, processes)
         self._augment = augment
         check_last_batch(model, self.batches, defense)
+        check_length(defense, len(self.batches))
         prior = GaussianPrior(std=optimizer.prior_std) if isinstance(optimizer, LangevinSampler) else None
         self.loss = RobustLoss(model, defense.objective, len(data.train), prior)
-        self.tally = Tally(defense.objective.likelihood.score_name, robust=defense.attack is not None)
+        self.step_metrics = StepMetrics(defense.objective.likelihood.score_name, robust=defense.attack is not None)
         self._learned = self.loss.learned
-        self.bank = SampleBank(model) if isinstance(optimizer, LangevinSampler) else None
-        swag = defense.swag
-        self.swag = SWAG(model, swag.rank, swag.scale) if swag is not None else None
         self.best = BestEpoch() if stopping is not None else None
         self._accelerated = accelerate(model, engine)  # for attacks outside of steps
         self.epoch, self.step = defense.schedule.first_epoch, 0
@@ -86,18 +73,12 @@ class TrainingState:
         self.scale: PosteriorScale | None = None
         self.optimizer = self._fresh_optimizer()
         self._run_step = make_step(engine, self.loss, self.optimizer, defense, processes, precision)
-        # not earlier: a fast step changes the order of the weights in memory, and the average has the same
-        self.average = WeightAverage(self._learned, defense.averaging.decay) if defense.averaging else None
-        if isinstance(optimizer, LangevinSampler) and optimizer.burn_in + optimizer.every > self.steps_in_all:
-            given = f"optimizer.burn_in={optimizer.burn_in} and every={optimizer.every}"
-            raise ArgumentError(f"{given} leave no sample in {self.steps_in_all} updates; lower them, or train longer")
-        if swag is not None and self.steps_in_all - swag.start * len(self.batches) < 2:
-            raise ArgumentError(f"swag.start={swag.start} leaves a single update to collect; lower it, or train longer")
+        self.collected = CollectedWeights(self.loss, self._accelerated, defense, self.batches, seed, processes)
 
     @property
     def product(self) -> nn.Module:
         """The result of the run: the network, the samples of its weights, or their moments."""
-        return next(part for part in (self.bank, self.swag, self.model) if part is not None)
+        return self.model if self.collected.posterior is None else self.collected.posterior
 
     @property
     def why_eager(self) -> str | None:
@@ -157,7 +138,8 @@ class TrainingState:
         """One step; the last step of an epoch also ends the epoch."""
         defense, objective, steps = self.defense, self.defense.objective, len(self.batches)
         # Langevin dynamics must not restart its adaptation between samples
-        if self.step == 0 and defense.schedule.restarts(self.epoch) and self.bank is None:
+        langevin = isinstance(defense.optimizer, LangevinSampler)
+        if self.step == 0 and defense.schedule.restarts(self.epoch) and not langevin:
             self.optimizer = self._fresh_optimizer()
             self._run_step = self._run_step.with_optimizer(self.optimizer)
         self.lr = defense.optimizer.lr * defense.schedule.scale(self.epoch + self.step / steps)
@@ -176,39 +158,32 @@ class TrainingState:
                 share=len(x) * self.world.size / self.batches.size(self.step) if self.world.size > 1 else 1.0,
                 measure_clean=defense.attack is not None and self.step % CLEAN_EVERY == 0,
                 perturb_weights=self.epoch >= defense.awp_start,
-                teacher=self._teacher(),
+                teacher=self.collected.teacher,
             )
         except ValueError as error:  # attacks refuse a network that returns NaN
             if self.total_steps and not self._output_is_finite(x):
                 raise self._diverged(f"the network returns NaN or inf after step {self.total_steps}") from error
             raise
         self.world.average_(self.model.buffers())
-        self.tally.add(record)
+        self.step_metrics.add(record)
         self.step += 1
-        self._collect_weights()
+        self.collected.collect(self.epoch, self.step)
         if self.step == steps:
             self._end_epoch()
 
     def finish(self) -> None:
-        """Load the final weights: the average if there is one, else the last; sample from moments."""
-        if self.average is not None:
-            self.average.copy_to(self._learned)
-            self._estimate_running_statistics()
-        if self.swag is not None:
-            self.swag.load_mean()
-            self._estimate_running_statistics()
-            if self.defense.swag is not None and self.defense.swag.statistics == "anew":
-                self.bank = self._sampled_from(self.swag, self.defense.swag.samples)
+        """Load the final weights; see `CollectedWeights.finish`."""
+        self.collected.finish(self.epoch)
 
     def return_to_best(self) -> None:
         """Load the weights of the best epoch, if early stopping has one."""
         if self.best is not None:
             self.best.copy_to(self._learned)
 
-    def read_tally(self) -> dict[str, float]:
+    def read_step_metrics(self) -> dict[str, float]:
         """The metrics since the last reading, and of an epoch that has just ended."""
-        means = self.tally.read(self.world)
-        self.tally.clear()
+        means = self.step_metrics.read(self.world)
+        self.step_metrics.clear()
         if self.loss.is_bayesian:
             self.scale = posterior_scale(self.model)
             means |= {
@@ -223,7 +198,7 @@ class TrainingState:
 
     def check_loss(self) -> None:
         """Raise `DivergedError` if a loss since the last reading was NaN or infinite."""
-        ago = self.tally.first_not_finite()
+        ago = self.step_metrics.first_not_finite()
         if ago is not None:
             raise self._diverged(f"the loss is NaN or inf since step {self.total_steps - ago}")
 
@@ -240,7 +215,7 @@ class TrainingState:
             "step": self.step,
             "optimizer": self.optimizer.state_dict(),
             "log_noise": self.loss.log_noise,
-            "tally": self.tally.state_dict(),
+            "tally": self.step_metrics.state_dict(),
             "learned": [part.state_dict() for part in self._kept_weights()],
         }
         notes = {} if self.noise_std is None else {NOISE_STD: repr(self.noise_std)}
@@ -250,41 +225,23 @@ class TrainingState:
         """Restore the state from a checkpoint, if there is one."""
         if saved is None:
             return
-        if self.defense.swag is not None and saved.facts.get("finished") and self.defense.swag.statistics == "anew":
-            self.bank = SampleBank(self.model)
+        if saved.facts.get("finished"):
+            self.collected.load_finished()
         saved.load_weights(self.product)
         state = saved.training_state()
         self.epoch, self.step = int(state["epoch"]), int(state["step"])
         self.optimizer.load_state_dict(state["optimizer"])
         if self.loss.log_noise is not None:
             self.loss.log_noise.data.copy_(state["log_noise"])
-        self.tally.load_state_dict(state["tally"], self.data.train.device)
+        self.step_metrics.load_state_dict(state["tally"], self.data.train.device)
         for part, value in zip(self._kept_weights(), state["learned"], strict=True):
             part.load_state_dict(value)
 
     def _kept_weights(self) -> list[WeightAverage | BestEpoch]:
-        return [part for part in (self.average, self.best) if part is not None]
+        return [part for part in (self.collected.average, self.best) if part is not None]
 
     def _fresh_optimizer(self) -> torch.optim.Optimizer:
         return self.defense.optimizer.build(parameter_groups(self.loss), len(self.data.train))
-
-    def _teacher(self) -> WeightAverage | None:
-        averaging, average = self.defense.averaging, self.average
-        return average if averaging and averaging.consistency and average and average.updates else None
-
-    def _collect_weights(self) -> None:
-        """Add the current weights to the average, or to the samples."""
-        averaging, optimizer = self.defense.averaging, self.defense.optimizer
-        if self.average is not None and averaging is not None and self.epoch >= averaging.start:
-            self.average.update(self._learned)
-        if self.swag is not None and self.defense.swag is not None and self.epoch >= self.defense.swag.start:
-            steps, times = len(self.batches), self.defense.swag.per_epoch
-            if self.step * times // steps > (self.step - 1) * times // steps:
-                self.swag.collect()
-        if self.bank is None or not isinstance(optimizer, LangevinSampler):
-            return
-        if keep(self.total_steps, burn_in=optimizer.burn_in, every=optimizer.every):
-            self.bank.add()
 
     def _end_epoch(self) -> None:
         self.epoch, self.step = self.epoch + 1, 0
@@ -294,45 +251,14 @@ class TrainingState:
             return
         if self.epoch % stopping.every and self.epoch < defense.schedule.total_epochs:
             return
-        if self.average is not None and not self.average.updates:
+        average = self.collected.average
+        if average is not None and not average.updates:
             return  # nothing has been averaged yet
         self.check_finite()
-        with nullcontext() if self.average is None else self.average.applied(self._learned):
-            if self.average is not None:
-                self._estimate_running_statistics()
+        with self.collected.averaged(self.epoch):
             seed = derive_seed(self.seed, "epoch", self.epoch)
             score = validation_score(self._accelerated, validation, defense, stopping.samples, seed, self.world)
             self.best.offer(self._learned, defense.objective.likelihood.better * score, self.epoch)
-
-    def _estimate_running_statistics(self) -> None:
-        """Estimate the running statistics for the averaged weights, the same in all processes.
-
-        On the images of one epoch for the equal average, and on a part of them for a moving one, which is validated
-        often.
-        """
-        # first on clean inputs, so that the attack sees statistics that fit the averaged weights
-        for attack in (False,) if self.defense.attack is None else (False, True):
-            with seeded(derive_seed(self.seed, "statistics"), self.data.train.device):
-                refresh_batchnorm(self.model, self._inputs(attack))
-            self.world.average_(self.model.buffers())
-
-    def _sampled_from(self, swag: SWAG, samples: int) -> SampleBank:
-        """Weight samples, each with running statistics for its own weights."""
-        # crafted once, on the mean weights: an attack on every sample would cost as much as training
-        seen = list(itertools.islice(self._inputs(self.defense.attack is not None), STATISTICS_BATCHES))
-
-        def refresh(net: nn.Module) -> None:
-            refresh_batchnorm(net, seen)
-            self.world.average_(net.buffers())
-
-        return swag.bank(samples, refresh, derive_seed(self.seed, "swag"))
-
-    def _inputs(self, attack: bool) -> Iterator[Tensor]:
-        moving = self.average is not None and self.average.decay is not None
-        count = -(-STATISTICS // self.batches.batch_size) if moving else None
-        for number, (x, y) in enumerate(itertools.islice(self.batches.epoch(self.epoch), count)):
-            seed = derive_seed(self.seed, "statistics", number)
-            yield attacked(self._accelerated, self.defense, x, y, seed) if attack else x
 
     def _output_is_finite(self, x: Tensor) -> bool:
         with torch.no_grad(), evaluating(self.model), seeded(0, x.device):
@@ -343,26 +269,3 @@ class TrainingState:
             f"{what} (epoch {self.epoch_of_last_step + 1}, learning rate {self.lr:.3g}); lower optimizer.lr, clip the "
             "gradient with clip=1.0, or warm up the KL with objective.kl_warmup='linear', and start again"
         )
-
-
-def _batches(examples: Examples, defense: Defense, seed: int, processes: World) -> Batches | StreamBatches:
-    if not isinstance(examples, Stream):
-        return Batches(
-            examples,
-            defense.batch_size,
-            seed=seed,
-            augmentations=named_augmentation(defense.augment, examples.name),
-            drop_last=defense.drop_last,
-            rank=processes.rank,
-            world=processes.size,
-            cutmix=CutMix() if defense.augment == "cutmix" else None,
-        )
-    if processes.size > 1:
-        raise ArgumentError(
-            "data: a loader's batches cannot be divided among processes; pass Splits, or use one process"
-        )
-    if isinstance(defense.augment, str):
-        raise ArgumentError(
-            f"augment={defense.augment!r} is for sets in memory; augment in the loader, or give fit a function augment"
-        )
-    return StreamBatches(examples, seed)

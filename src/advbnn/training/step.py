@@ -123,7 +123,6 @@ class EagerStep:
         )
 
     def with_optimizer(self, optimizer: torch.optim.Optimizer) -> "EagerStep":
-        """The same step with another optimizer."""
         return EagerStep(self.loss, optimizer, self.defense, self.update, self.why_eager)
 
     @torch.no_grad()

@@ -93,7 +93,6 @@ def sweep_tasks(runs: Iterable[SweepRun], *, shared_modes: bool = False) -> list
 
 
 def train_run(device: str, config: Config, folder: Path) -> None:
-    """Trains, or resumes, one run."""
     fit_config(config, load_splits(config), out=folder, resume=True, device=device)
 
 

@@ -1,12 +1,20 @@
-"""Work that is shared among processes: tasks that need each other, and the account of what has been done."""
+"""Work that is shared among processes: tasks that need each other, run one after another or side by side on workers.
 
+Finished work is on disk, and a training has checkpoints: after Ctrl-C or a crash the same tasks continue.
+"""
+
+import os
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
+from itertools import cycle, islice
 from typing import Any
 
-from advbnn.errors import AdvbnnError, InUseError
+from advbnn.errors import AdvbnnError, InUseError, positive_whole
+from advbnn.training.interrupts import raised
 
 
 @dataclass(frozen=True)
@@ -51,7 +59,7 @@ class TaskResults:
     skipped: list[str] = field(default_factory=list)
 
 
-class Ledger:
+class TaskQueue:
     """Which tasks wait, run and have ended; `log` receives a line whenever one starts or ends."""
 
     def __init__(self, tasks: Sequence[Task], log: Callable[[str], None]) -> None:
@@ -132,3 +140,59 @@ def wall_time(seconds: Iterable[float], workers: int) -> float:
     """The duration of all tasks if the workers share them evenly and do not slow each other down."""
     every = list(seconds)
     return max(sum(every) / max(1, workers), max(every, default=0.0))
+
+
+def run_tasks(
+    tasks: Sequence[Task],
+    devices: Sequence[str],
+    *,
+    threads: int | None,
+    log: Callable[[str], None],
+    cluster: str | None = None,
+) -> TaskResults:
+    """Runs the tasks, each after those it needs, first those with the most work depending on them.
+
+    Args:
+        tasks: a need that is not among them counts as done.
+        devices: one runs everything in this process; for several, a local process is started for each. With a cluster
+            the first, if any, is what all tasks run on, instead of the GPU or CPU of their worker.
+        threads: of each process on the CPU; None, and a cluster, leave them as they are.
+        log: receives a line whenever a task starts or ends, with the time left if all have estimates.
+        cluster: the address of a Dask scheduler, whose workers run the tasks.
+
+    Raises:
+        Interrupted: after Ctrl-C or SIGTERM; trainings have saved their state.
+    """
+    queue = TaskQueue(tasks, log)
+    if cluster is None and len(devices) == 1:
+        with raised():
+            while (task := queue.start()) is not None:
+                queue.end(task, task.run(devices[0]), workers=1)
+    elif tasks:
+        from advbnn.training.cluster import connected, local_workers, run_on_workers
+
+        place = local_workers(devices[: len(tasks)]) if cluster is None else connected(cluster)
+        with place as client:
+            device = devices[0] if cluster and devices else None
+            run_on_workers(client, queue, device=device, threads=None if cluster else threads)
+    return queue.results
+
+
+def device_list(device: str, jobs: int | None, pending: int) -> list[str]:
+    """The device of each worker, at most `pending`; without `jobs` one for each GPU, or up to two on the CPU.
+
+    Without Dask there is one worker by default.
+    """
+    import torch
+
+    jobs = None if jobs is None else positive_whole("jobs", jobs)
+    places = [f"cuda:{index}" for index in range(torch.cuda.device_count())] if device == "cuda" else [device]
+    default = len(places) if device.startswith("cuda") else min(2, os.cpu_count() or 1)
+    if find_spec("distributed") is None:
+        if jobs is None and len(places) > 1:
+            warnings.warn(f"only one of {len(places)} GPUs is used; pip install 'advbnn[cluster]'", stacklevel=2)
+        default = 1
+    devices = list(islice(cycle(places), max(1, min(jobs or default, pending))))
+    if len(devices) > 1:
+        import advbnn.training.cluster  # noqa: F401  # refuses at once if Dask is missing
+    return devices

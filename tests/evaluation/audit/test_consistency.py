@@ -14,7 +14,7 @@ from advbnn.data import to_float
 from advbnn.defenses.rse import add_noise
 from advbnn.evaluation.attackable import attackable
 from advbnn.evaluation.audit import probe_flags
-from advbnn.evaluation.audit.consistency import WAYS, answers, changed_since, ways_of_calling
+from advbnn.evaluation.audit.consistency import WAYS, changed_since, seeded_logits, ways_of_calling
 from advbnn.evaluation.audit.flags import Decision, Findings
 from advbnn.evaluation.audit.history import look_back
 from advbnn.evaluation.audit.memory import memory
@@ -45,7 +45,7 @@ def flags(model: nn.Module, seeds: int = 30) -> dict[str, Decision]:
     """The flags about randomness, as an audit without attacks would raise them."""
     network = attackable(model, X)
     history = look_back(network, X[:2], seed=0, seeds=seeds)
-    earlier = answers(network, X, seed=1)
+    earlier = seeded_logits(network, X, seed=1)
     probes = probe(network, X, Y, THREAT, samples=3, seed=1, random=history.random)
     probes |= {"later": changed_since(earlier, network, X, seed=1), "revived": torch.zeros(40, dtype=torch.bool)}
     unused = {"entries": (), "right": torch.empty(40, 0), "worst": torch.empty(40), "large_eps": None}
@@ -138,9 +138,9 @@ def test_a_method_that_may_draw_is_named() -> None:
 
 def test_a_change_long_after_the_first_passes_is_seen_over_the_attacks() -> None:
     model = attackable(Tired(net(), after=3), X)
-    earlier = answers(model, X, seed=0)
+    earlier = seeded_logits(model, X, seed=0)
     assert (changed_since(earlier, model, X, seed=0) < 1e-3).all()
-    answers(model, X, seed=0)
+    seeded_logits(model, X, seed=0)
     assert (changed_since(earlier, model, X, seed=0) > 0.1).all()
 
 

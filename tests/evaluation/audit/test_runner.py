@@ -15,6 +15,7 @@ from advbnn.bayes.prediction import predict
 from advbnn.data import to_float
 from advbnn.evaluation.accuracy import Evaluation
 from advbnn.evaluation.audit.attack_suite import LEVELS
+from advbnn.evaluation.audit.batch_audit import BatchAudit
 from advbnn.evaluation.audit.runner import AuditRunner
 from advbnn.evaluation.audit.worst_case import audit
 from advbnn.evaluation.audit.worst_points import CONTENDERS
@@ -95,20 +96,20 @@ class Unmoved(nn.Module):
 
 def test_points_that_a_larger_radius_does_not_change_are_neither_compared_nor_scored_again():
     radii, scored, compared = [Threat("linf", eps) for eps in (0.05, 0.1, 0.2)], [], []
-    score, compare = AuditRunner._score, AuditRunner._compare
+    score, compare = BatchAudit._score, BatchAudit._compare
 
-    def counted_score(self, points, y, seed):
+    def counted_score(self, points, y):
         scored.append(len(points))
-        return score(self, points, y, seed)
+        return score(self, points, y)
 
-    def counted_comparison(self, y, seed, points, rows):
+    def counted_comparison(self, points, rows):
         compared.extend(rows.tolist())
-        return compare(self, y, seed, points, rows)
+        return compare(self, points, rows)
 
     with (
         patch.dict(LEVELS, quick=TINY),
-        patch.object(AuditRunner, "_score", counted_score),
-        patch.object(AuditRunner, "_compare", counted_comparison),
+        patch.object(BatchAudit, "_score", counted_score),
+        patch.object(BatchAudit, "_compare", counted_comparison),
     ):
         found = audit(Unmoved(), digits().subset(range(16)), radii, "quick")
     assert scored == [16]
@@ -119,7 +120,7 @@ def test_points_that_a_larger_radius_does_not_change_are_neither_compared_nor_sc
 def test_all_radii_attack_the_same_copy_of_the_mean_network():
     suites = AuditRunner(
         Evaluation(bnn(), digits(), seeds=1), {}, [THREAT, replace(THREAT, eps=0.2)], TINY, transfer_from={}, given={}
-    ).suites
+    ).setup.suites
     sources = [entry.attack.source for suite in suites for entry in suite if entry.role == "transfer"]
     assert len(sources) == 2 and sources[0] is sources[1]
     assert sources[0].known_random is False

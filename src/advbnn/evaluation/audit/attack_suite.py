@@ -14,12 +14,12 @@ from advbnn.attacks.identity import settings_of
 from advbnn.attacks.oracle import Oracle
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.protocol import EXACT_UP_TO, members
-from advbnn.evaluation.accuracy import Perturbation
 from advbnn.evaluation.attackable import Attackable
+from advbnn.evaluation.checks import Perturbation
 from advbnn.names import AUDIT_LEVELS
 
 NOISE, PAPER, WHITE_BOX, TRANSFER, BLACK_BOX, GIVEN = "noise", "paper", "white box", "transfer", "black box", "given"
-ROLES = {PAPER: "white box, one weight sample per step"}
+ROLES = {PAPER: "white box, fixed step"}
 """What a role is called where it is shown, if not by its name."""
 
 ALL, SURVIVORS = "all", "survivors"

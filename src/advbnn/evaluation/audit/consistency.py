@@ -71,15 +71,15 @@ def ways_of_calling(
 
 
 @torch.no_grad()
-def answers(model: Attackable, x: Tensor, seed: int) -> Tensor:
+def seeded_logits(model: Attackable, x: Tensor, seed: int) -> Tensor:
     """Logits under a seed, to be compared with those of another time: see `changed_since`."""
     with evaluating(model):
         return pass_under(seed, model, x)
 
 
 def changed_since(earlier: Tensor, model: Attackable, x: Tensor, seed: int) -> Tensor:
-    """By how much `answers` differ from earlier ones, relative to the largest of them, [n]."""
-    return relative_change(earlier, answers(model, x, seed))
+    """By how much `seeded_logits` differ from earlier ones, relative to the largest of them, [n]."""
+    return relative_change(earlier, seeded_logits(model, x, seed))
 
 
 def _points(model: Attackable, x: Tensor, y: Tensor, threat: Threat, seed: int) -> list[Tensor]:

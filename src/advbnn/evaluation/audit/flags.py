@@ -113,7 +113,6 @@ def flag(title: str, advice: str) -> Callable[[_Decide], _Decide]:
 
 
 def all_flags(found: Findings) -> tuple[Flag, ...]:
-    """All flags, raised or not."""
     return tuple(Flag(name, *check.decide(found)) for name, check in FLAGS.items())
 
 

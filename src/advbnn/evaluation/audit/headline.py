@@ -4,7 +4,8 @@ from typing import NamedTuple
 
 from advbnn.data.chance import chance_note
 from advbnn.evaluation.accuracy import CLEAN
-from advbnn.evaluation.audit.runner import CERTAIN, CHANCE, INCONCLUSIVE, KNOWN_SEED
+from advbnn.evaluation.audit.batch_audit import CERTAIN, INCONCLUSIVE, KNOWN_SEED
+from advbnn.evaluation.audit.runner import CHANCE
 from advbnn.evaluation.records import Record
 from advbnn.names import AUDIT_LEVELS
 
@@ -12,8 +13,8 @@ OLD_RULE = "certain for the infinite ensemble"
 """What the accuracy of an older audit of a random network is; see `by_old_rule`."""
 
 RANGE = (
-    f"A worst case that is a range is from an older audit: at least the images {OLD_RULE}, at most what its "
-    "inconclusive images and its single attacks allow."
+    f"A worst case that is a range is from an older audit: from the images {OLD_RULE} to what its inconclusive images "
+    "and single attacks allow."
 )
 """How reports show such an audit."""
 
@@ -78,7 +79,8 @@ def next_level(level: str) -> str:
     later = AUDIT_LEVELS[AUDIT_LEVELS.index(level) + 1 :] if level in AUDIT_LEVELS else ()
     if not later:
         return f"Level {level}: an attack made for this defence may find less."
-    taken = "may find less"
-    if level in TAKEN_OFF:
-        taken = "took off {:.1f} to {:.1f} points where we ran both".format(*TAKEN_OFF[level])
-    return f"Level {level}: {later[0]} attacks longer and {taken}."
+    longer = f"Level {level}: the next level, {later[0]}, attacks longer"
+    if level not in TAKEN_OFF:
+        return f"{longer} and may find less."
+    least, most = TAKEN_OFF[level]
+    return f"{longer}; where we ran both, it lowered accuracy by {least:.1f} to {most:.1f} points."

@@ -17,13 +17,14 @@ from advbnn.data.imageset import Examples, row_numbers
 from advbnn.display import notebook
 from advbnn.display.progress import duration
 from advbnn.errors import ArgumentError, ArgumentTypeError, one_of
-from advbnn.evaluation.accuracy import Evaluation, Options, Perturbation, attack_settings
+from advbnn.evaluation.accuracy import Evaluation, attack_settings
 from advbnn.evaluation.audit.attack_suite import LEVELS, ROLES
 from advbnn.evaluation.audit.flags import Flag
 from advbnn.evaluation.audit.headline import headline, known_seed, near_chance, next_level
 from advbnn.evaluation.audit.runner import AuditRunner
-from advbnn.evaluation.checks import check_attack
+from advbnn.evaluation.checks import Perturbation, check_attack
 from advbnn.evaluation.identity import ModelIdentity
+from advbnn.evaluation.options import Options
 from advbnn.evaluation.points import Points, StoredPoints
 from advbnn.evaluation.records import Records
 from advbnn.machine.processes import world

@@ -49,8 +49,9 @@ def headline_section(
         return None
     words = [_WORST] if worst else [_NO_AUDIT]
     words += [_AVERAGED] if len(series) - len(worst[:1]) > 1 else []
-    words += [RANGE] if any(map(at_most, worst)) else []
-    words += [next_level(name) for name in AUDIT_LEVELS if worst.where(name=name)]
+    if table is None:  # else its caption says so
+        words += [RANGE] if any(map(at_most, worst)) else []
+        words += [next_level(name) for name in AUDIT_LEVELS if worst.where(name=name)]
     words += [_LINF] if any(r.threat is not None and r.threat.norm == "linf" for r in [*measured, *worst]) else []
     return Section(
         name="headline",

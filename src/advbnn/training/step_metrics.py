@@ -9,7 +9,7 @@ from advbnn.machine.processes import World
 from advbnn.training.step import StepRecord
 
 
-class Tally:
+class StepMetrics:
     """The records of the steps since the last reading; without `robust`, the score of an update is the clean score."""
 
     def __init__(self, score_name: str, robust: bool) -> None:

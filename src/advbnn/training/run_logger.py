@@ -21,7 +21,7 @@ _TWO_KINDS = (
 )
 
 
-class Journal:
+class RunLogger:
     """Writes the records of one run, if it has a folder; options as for `fit`.
 
     A process that does not lead has no folder, and only takes part in the exchange of numbers.
@@ -43,7 +43,7 @@ class Journal:
         self._callbacks, self._first_step = callbacks, 0
         self._marks: list[tuple[int, int, float]] = []
 
-    def __enter__(self) -> "Journal":
+    def __enter__(self) -> "RunLogger":
         self._saved = time.monotonic()
         return self
 
@@ -68,7 +68,7 @@ class Journal:
     def after_step(self, training: TrainingState) -> None:
         """Write metrics and checkpoints when they are due."""
         note = None
-        if len(training.tally) >= self.log_every or training.step == 0:
+        if len(training.step_metrics) >= self.log_every or training.step == 0:
             self._write_metrics(training)
             note = brief(self.history[-1])
         epoch = f"{self._title}epoch {training.epoch_of_last_step + 1}/{training.defense.schedule.total_epochs}"
@@ -143,7 +143,7 @@ class Journal:
             "epoch": training.epoch_of_last_step + 1,
             "lr": training.lr,
             "kl_weight": training.kl_weight,
-            **training.read_tally(),  # waits for the device
+            **training.read_step_metrics(),  # waits for the device
             "examples_per_second": round(self._speed(training), 1),
         }
         before = self.history[-1].get("max_noise_share", 0.0) if self.history else 0.0
@@ -176,7 +176,6 @@ def _clean_below_robust(metrics: Mapping[str, Any]) -> bool:
 
 
 def describe(metrics: Mapping[str, Any]) -> str:
-    """All metrics in one line."""
     parts = [brief(metrics), f"nll {metrics['nll']:.4g}"]
     if metrics["kl"]:
         parts.append(f"kl {metrics['kl']:.4g} (x {metrics['kl_weight']:.3g})")

@@ -12,8 +12,8 @@ from torch import nn
 
 from advbnn.data import ImageSet, Splits
 from advbnn.display.progress import ProgressBar
-from advbnn.training.journal import Journal
 from advbnn.training.loop import fit
+from advbnn.training.run_logger import RunLogger
 from advbnn.training.state import TrainingState
 from quick import quick, train
 
@@ -49,31 +49,31 @@ def test_a_clean_accuracy_below_the_robust_one_is_explained_once(
     found = {"clean_accuracy": clean, "robust_accuracy": 0.5, "loss": 1.0, "nll": 1.0, "kl": 0.0}
     training: Any = SimpleNamespace(
         **{"total_steps": 1, "examples_seen": 16, "epoch_of_last_step": 0, "lr": 0.1, "kl_weight": 0.0, "scale": None},
-        **{"check_loss": lambda: None, "read_tally": lambda: found},
+        **{"check_loss": lambda: None, "read_step_metrics": lambda: found},
         model=nn.Sequential(nn.BatchNorm1d(2, track_running_stats=statistics)),
     )
-    journal = Journal(None, ProgressBar("x"), log_every=1, save_every=60.0)
-    journal._marks = [(0, 0, 0.0)]
-    journal._write_metrics(training)
-    journal._write_metrics(training)
+    logger = RunLogger(None, ProgressBar("x"), log_every=1, save_every=60.0)
+    logger._marks = [(0, 0, 0.0)]
+    logger._write_metrics(training)
+    logger._write_metrics(training)
     assert capsys.readouterr().err.count("running statistics") == (clean < 0.5 and statistics)
 
 
 def test_the_speed_does_not_depend_on_where_an_interval_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """391 steps an epoch, of 0.1 s each, and 2 s for every line, checkpoint and validation."""
     clock = [0.0]
-    monkeypatch.setattr("advbnn.training.journal.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("advbnn.training.run_logger.time.monotonic", lambda: clock[0])
     lengths = {}
     for log_every in (50, 390, 391, 1000):
-        journal = Journal(None, ProgressBar(None), log_every=log_every, save_every=60.0)
+        logger = RunLogger(None, ProgressBar(None), log_every=log_every, save_every=60.0)
         training: Any = SimpleNamespace(total_steps=100, examples_seen=12_800)  # resumed
-        journal._marks = [(100, 12_800, clock[0])]
+        logger._marks = [(100, 12_800, clock[0])]
         speeds = []
         for step in range(101, 3 * 391 + 1):
             clock[0] += 0.1
             training.total_steps, training.examples_seen = step, step * 128
             if step % 391 == 0 or step % 391 % log_every == 0:
-                speeds.append(journal._speed(training))
+                speeds.append(logger._speed(training))
                 clock[0] += 2
         lengths[log_every] = len(speeds)
         slowest = log_every * 128 / (log_every * 0.1 + 4)  # two lines in an interval
@@ -84,13 +84,13 @@ def test_the_speed_does_not_depend_on_where_an_interval_ends(monkeypatch: pytest
 def test_examples_of_all_epochs_are_counted(digits: Splits[ImageSet], monkeypatch: pytest.MonkeyPatch) -> None:
     """72 digits in batches of 16: the last has 8, unless it is dropped."""
     seen: list[int] = []
-    after_step = Journal.after_step
+    after_step = RunLogger.after_step
 
-    def counted(self: Journal, training: TrainingState) -> None:
+    def counted(self: RunLogger, training: TrainingState) -> None:
         seen.append(training.examples_seen)
         after_step(self, training)
 
-    monkeypatch.setattr(Journal, "after_step", counted)
+    monkeypatch.setattr(RunLogger, "after_step", counted)
     train(digits, quick("bnn"))
     assert seen == [16, 32, 48, 64, 72, 88, 104, 120, 136, 144]
     train(digits, quick("bnn", drop_last=True))

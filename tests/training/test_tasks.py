@@ -13,18 +13,13 @@ import pytest
 from advbnn.errors import ArgumentError
 from advbnn.files import locked_folder
 from advbnn.training.interrupts import Interrupted
-from advbnn.training.tasks import Task, in_words, wall_time
-from advbnn.training.workers import device_list, run_tasks
-from stand_in_tasks import copy, missing, once, refuse, stumble, write, write_locked
+from advbnn.training.tasks import Task, device_list, in_words, run_tasks, wall_time
+from stand_in_tasks import good_and_bad, missing, once, write, write_locked
 
 
 def test_tasks_wait_for_what_they_need_and_survive_the_failure_of_others(tmp_path, capfd) -> None:
     tasks = [
-        Task(name="after", work=copy, arguments=(tmp_path / "before", tmp_path / "after"), needs=("before",)),
-        Task(name="before", work=write, arguments=(tmp_path / "before",)),
-        Task(name="bad", work=refuse),
-        Task(name="wrong", work=stumble),
-        Task(name="after bad", work=write, arguments=(tmp_path / "never",), needs=("bad",)),
+        *good_and_bad(tmp_path),
         Task(name="much later", work=write, arguments=(tmp_path / "never",), needs=("after bad",)),
         Task(name="last", work=write, arguments=(tmp_path / "last",), needs=("something done long ago",)),
     ]
@@ -84,7 +79,7 @@ def test_what_another_process_has_locked_is_waited_for_with_patience(tmp_path: P
 
 
 def test_without_dask_there_is_one_worker_and_more_are_refused(monkeypatch) -> None:
-    monkeypatch.setattr("advbnn.training.workers.find_spec", lambda name: None)
+    monkeypatch.setattr("advbnn.training.tasks.find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "advbnn.training.cluster", None)
     assert device_list("cpu", jobs=None, pending=9) == ["cpu"]
     with pytest.raises(ImportError):

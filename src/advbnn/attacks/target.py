@@ -1,0 +1,35 @@
+"""The model under attack, and what its passes on a few inputs show: found once per attack, when first needed."""
+
+import functools
+
+from torch import Tensor, nn
+
+from advbnn.bayes.protocol import Member, members
+from advbnn.randomness import draws, is_random
+
+
+class Target:
+    """A model that is attacked on a batch `x`."""
+
+    def __init__(self, model: nn.Module, x: Tensor) -> None:
+        self.model, self._few = model, x[:2]
+        self._support: dict[int, tuple[Member, ...]] = {}
+
+    @functools.cached_property
+    def is_random(self) -> bool:
+        """Whether two passes may differ."""
+        return is_random(self.model, self._few)
+
+    def support(self, at_most: int) -> tuple[Member, ...]:
+        """The networks of a posterior with finite support, in evaluation mode and without gradients of their weights.
+
+        None if there are too many, or if one of them is random itself: then a single pass of each is no exact mean.
+        """
+        if at_most not in self._support:
+            found = members(self.model, at_most)
+            for member in found:
+                if member.net.training:
+                    member.net.eval()
+                member.net.requires_grad_(False)  # copies, or parts of the model, whose flags are restored
+            self._support[at_most] = () if any(draws(member.net, self._few) for member in found) else found
+        return self._support[at_most]

@@ -1,0 +1,79 @@
+"""The outputs of a network under weight samples, of all its members if they are few, and what is expected of them."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from advbnn.bayes.activations import outputs_of
+from advbnn.bayes.protocol import EXACT_UP_TO, RandomNetwork, members
+from advbnn.errors import ArgumentError, ArgumentTypeError, whole
+from advbnn.modules import evaluating, explain_input_errors
+from advbnn.randomness import Resampled, is_random, random_state, seeded, with_fresh_state
+
+_LOOKS = 3  # passes that show whether a network is random
+
+
+def sampled_outputs(
+    model: nn.Module, x: Tensor, samples: int, seed: int | None, exact_up_to: int = EXACT_UP_TO
+) -> tuple[list[Any], list[float] | None]:
+    """As `outputs_and_weights`, in evaluation mode and with a fresh random state for every pass.
+
+    A network that is not random is passed once, and its output repeated.
+    """
+    if not isinstance(x, Tensor):
+        raise ArgumentTypeError(f"x must be a tensor, got {type(x).__name__}; torch.as_tensor makes one of an array")
+    with evaluating(model), seeded(seed, x.device), explain_input_errors(model, "x", x.shape, x.dtype, x.device):
+        fresh = with_fresh_state(model)
+        passes = passes_needed(fresh, x, samples)
+        outputs, weights = outputs_and_weights(fresh, x, passes, exact_up_to)
+    return outputs * (samples // passes if weights is None else 1), weights
+
+
+def passes_needed(model: nn.Module, x: Tensor, samples: int) -> int:
+    """How many passes give the outputs of `samples` weight samples: 1 for a network that is not random.
+
+    `_LOOKS` passes on two inputs decide, unless the network is known to be random, or takes no such batch. A state that
+    is kept for longer, without `resample(seed)`, is not seen: `samples` passes would see few of its states, too.
+    """
+    known = any(isinstance(part, RandomNetwork | Resampled) for part in model.modules())
+    if known or samples <= _LOOKS or x.dim() == 0 or not len(x) or x.layout != torch.strided:
+        return samples
+    try:
+        # another seed than that of attacks, as nothing that scores shares random numbers with them
+        return samples if is_random(model, x[:2], _LOOKS, seed=1) else 1
+    except Exception:  # a network may require one size of batches; real errors come again
+        return samples
+
+
+def outputs_and_weights(
+    model: nn.Module, x: Tensor, samples: int, exact_up_to: int = EXACT_UP_TO
+) -> tuple[list[Any], list[float] | None]:
+    """The outputs of all members with their weights, if there are few enough; else of weight samples, without weights.
+
+    Members that use random numbers of their own, such as noise, are sampled too.
+    """
+    parts = members(model, at_most=whole("exact_up_to", exact_up_to, 0))
+    if parts:
+        before = None if torch.compiler.is_compiling() else random_state(x.device)
+        outputs = outputs_of([part.net for part in parts], x)
+        if before is None or torch.equal(before, random_state(x.device)):
+            return outputs, [part.weight for part in parts]
+    return [model(x) for _ in range(samples)], None
+
+
+def are_probabilities(outputs: Tensor) -> Tensor:
+    """Whether all rows are non-negative and sum to 1, as after a softmax and hardly ever for logits; one bool."""
+    off = (outputs.sum(-1) - 1).abs().amax() if outputs.numel() else torch.ones((), device=outputs.device)
+    # a sum in bfloat16 has a larger error than one in float32
+    return (off <= max(1e-3, torch.finfo(outputs.dtype).eps)) & (outputs >= 0).all()
+
+
+def check_same_outputs(*shapes: torch.Size) -> None:
+    """Refuse networks of one model that differ in the shape of their outputs."""
+    different = next((shape for shape in shapes if shape != shapes[0]), None)
+    if different is not None:
+        found = f"{list(shapes[0])} and {list(different)}"
+        raise ArgumentError(
+            f"model's networks must return outputs of one shape, got {found}; give all the same classes"
+        )
