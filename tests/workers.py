@@ -87,6 +87,27 @@ def train_together(rank: int, size: int, folder: Path, same_noise: bool, engine:
         dist.destroy_process_group()
 
 
+def start_apart(rank: int, size: int, folder: Path) -> None:
+    """One of `size` processes that train together, each with initial weights of its own."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
+    value = together()
+    model = value.wrap(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
+    with seeded(rank):
+        nn.init.normal_(next(model.parameters()))
+    before = next(model.parameters()).sum().item()
+    fit(model, digits(91), value, engine="eager")
+    within = _threads()
+    dist.destroy_process_group()
+    state = {"weights": model.state_dict(), "before": before, "threads within": within, "threads after": _threads()}
+    torch.save(state, folder / f"of{size}-{rank}.pt")
+
+
+def _threads() -> list[str]:
+    """The names of the threads of this process; none where the system does not tell."""
+    return [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+
+
 def average_together(rank: int, size: int, folder: Path) -> None:
     """One of `size` processes that average the weights of a network with BatchNorm; leaves its state in `folder`."""
     torch.set_num_threads(1)

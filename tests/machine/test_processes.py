@@ -12,7 +12,7 @@ import torch
 
 from advbnn.machine.processes import World, joined, world
 from advbnn.training.loading import load_trained
-from workers import average_together, run_all, train_together
+from workers import average_together, run_all, start_apart, train_together
 
 
 def outcome(folder: Path, size: int, rank: int) -> dict[str, Any]:
@@ -46,6 +46,17 @@ def test_each_process_has_its_own_noise_and_all_the_same_weights(tmp_path: Path)
     for name, weight in first["weights"].items():
         assert torch.equal(weight, second["weights"][name])
     assert not torch.allclose(alone["gradients"][0][0], first["gradients"][0][0], rtol=1e-3)
+
+
+def test_processes_start_from_the_weights_of_the_first_and_leave_no_thread_behind(tmp_path: Path) -> None:
+    """A thread of the group that outlives it may abort the process when Python ends."""
+    run_all(start_apart, 2, tmp_path)
+    first, second = outcome(tmp_path, 2, 0), outcome(tmp_path, 2, 1)
+    assert all(torch.equal(value, second["weights"][name]) for name, value in first["weights"].items())
+    assert first["before"] != second["before"]
+    if Path("/proc/self/task").exists():
+        assert any("gloo" in name for name in first["threads within"])
+        assert not any("gloo" in name for name in (*first["threads after"], *second["threads after"]))
 
 
 def test_all_processes_end_with_the_same_statistics_of_averaged_weights(tmp_path: Path) -> None:
@@ -93,10 +104,9 @@ def test_torchrun_restarts_a_killed_worker_and_the_run_goes_on(tmp_path: Path) -
 
 
 def test_one_process_alone_is_a_world_of_one() -> None:
-    alone, module = world(), torch.nn.Linear(1, 1)
+    alone = world()
     assert alone == World(rank=0, size=1) and alone.leads
     assert alone.any(True) and not alone.any(False)
     assert alone.sum(torch.tensor(3.0)) == 3
-    assert alone.share_gradients(module) is module
     with joined("cpu") as (found, device):
         assert found == alone and device.type == "cpu"

@@ -4,18 +4,19 @@
 `data.Batches(rank=..., world=...)` shards the batches.
 """
 
-import inspect
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+
+# Before a group exists: the default arguments of this module keep the group that they find, and torch imports it with
+# the first optimizer. A group that is kept outlives its destruction: its threads may abort the process at its end.
+import torch.distributed.nn.functional
+from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
-from torch.nn.parallel import DistributedDataParallel
 
 
 @dataclass(frozen=True)
@@ -47,28 +48,22 @@ class World:
         return values
 
     def average_(self, tensors: Iterable[Tensor]) -> None:
-        """Replace each tensor by its mean over the processes, in one exchange."""
+        """Replace each tensor by its mean over the processes, in one exchange; all must call this together."""
+        self._exchange(tensors, lambda flat: dist.all_reduce(flat.div_(self.size)))
+
+    def broadcast_(self, tensors: Iterable[Tensor]) -> None:
+        """Replace each tensor by the first process's, in one exchange; all must call this together."""
+        self._exchange(tensors, lambda flat: dist.broadcast(flat, src=0))
+
+    @torch.no_grad()
+    def _exchange(self, tensors: Iterable[Tensor], exchange: Callable[[Tensor], object]) -> None:
         chosen = [tensor for tensor in tensors if tensor.is_floating_point()]
         if self.size == 1 or not chosen:
             return
         flat = torch.cat([tensor.reshape(-1) for tensor in chosen])
-        dist.all_reduce(flat)
-        for tensor, mean in zip(chosen, (flat / self.size).split([t.numel() for t in chosen]), strict=True):
-            tensor.copy_(mean.view_as(tensor))
-
-    def share_gradients(self, module: nn.Module) -> nn.Module:
-        """`module` with gradients averaged over the processes in every backward pass.
-
-        Buffers are not broadcast before each forward pass: running statistics are averaged once, after the update
-        (`average_`), so that all processes attack with the same ones and save them.
-        """
-        if self.size == 1:
-            return module
-        known = inspect.signature(DistributedDataParallel.__init__).parameters
-        # renamed in torch 2.13
-        name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
-        options: dict[str, Any] = {name: False}
-        return DistributedDataParallel(module, **options)
+        exchange(flat)
+        for tensor, value in zip(chosen, flat.split([t.numel() for t in chosen]), strict=True):
+            tensor.copy_(value.view_as(tensor))
 
 
 ALONE = World()

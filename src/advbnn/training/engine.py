@@ -56,8 +56,7 @@ class FallbackStep:
                 remedy = "use engine='eager', or 'auto' without a precision"
                 raise ArgumentError(f"the fast engine cannot run this network: {reason}; {remedy}") from error
             log.info("running eagerly: %s", reason)
-            update = fast.processes.share_gradients(fast.loss)
-            self._step = EagerStep(fast.loss, fast.optimizer, fast.defense, update, reason)
+            self._step = EagerStep(fast.loss, fast.optimizer, fast.defense, fast.processes, reason)
             return self._step(x, y, seed, **options)
         self._step = fast
         return record
@@ -99,7 +98,7 @@ def make_step(
     if engine == "eager" or (engine == "auto" and not on_gpu):
         if precision == "bf16":
             raise ArgumentError("precision='bf16' is for the engines 'graph' and 'compile', and this step is eager")
-        return EagerStep(loss, optimizer, defense, processes.share_gradients(loss))
+        return EagerStep(loss, optimizer, defense, processes)
     if engine == "graph" and not on_gpu:
         raise ArgumentError("engine='graph' captures CUDA graphs, and the model is on the CPU; use 'compile' or 'auto'")
     may_fall_back = engine == "auto" and precision != "bf16"  # not in the eager step
@@ -113,4 +112,4 @@ def make_step(
             remedy = "leave precision='bf16' out" if engine == "auto" else "use 'eager' or 'auto'"
             raise ArgumentError(f"engine={engine!r} does not fit this step: {reason}; {remedy}") from reason
         log.info("running eagerly: %s", reason)
-        return EagerStep(loss, optimizer, defense, processes.share_gradients(loss), str(reason))
+        return EagerStep(loss, optimizer, defense, processes, str(reason))

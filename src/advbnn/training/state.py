@@ -64,6 +64,7 @@ class TrainingState:
         check_length(defense, len(self.batches))
         prior = GaussianPrior(std=optimizer.prior_std) if isinstance(optimizer, LangevinSampler) else None
         self.loss = RobustLoss(model, defense.objective, len(data.train), prior)
+        processes.broadcast_((*self.loss.parameters(), *self.loss.buffers()))  # all start from the weights of the first
         self.step_metrics = StepMetrics(defense.objective.likelihood.score_name, robust=defense.attack is not None)
         self._learned = self.loss.learned
         self.best = BestEpoch() if stopping is not None else None

@@ -19,6 +19,7 @@ from advbnn.attacks.straight_through import straight_through_parts
 from advbnn.bayes.likelihoods import Categorical, Likelihood
 from advbnn.defenses.defense import Defense
 from advbnn.defenses.published import Hidden
+from advbnn.machine.processes import ALONE, World
 from advbnn.modules import evaluating, without_parameter_gradients
 from advbnn.randomness import derive_seed, offers_resample, resample, seeded
 from advbnn.training.averaging import WeightAverage, restored
@@ -49,8 +50,7 @@ class StepRecord:
 class EagerStep:
     """Lines 6 to 12 of Algorithm 1, called for each batch.
 
-    `update` is `loss` wrapped to average gradients over processes; the attack calls the model itself. `why_eager` says
-    why it takes the place of a fast step, if it does.
+    Gradients are averaged over `processes`. `why_eager` says why it takes the place of a fast step, if it does.
     """
 
     def __init__(
@@ -58,11 +58,11 @@ class EagerStep:
         loss: RobustLoss,
         optimizer: torch.optim.Optimizer,
         defense: Defense,
-        update: nn.Module | None = None,
+        processes: World = ALONE,
         why_eager: str | None = None,
     ) -> None:
-        self.loss, self.optimizer, self.defense, self.why_eager = loss, optimizer, defense, why_eager
-        self.update = loss if update is None else update
+        self.loss, self.optimizer, self.defense = loss, optimizer, defense
+        self.processes, self.why_eager = processes, why_eager
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
 
     def __call__(
@@ -106,8 +106,9 @@ class EagerStep:
         awp = self.defense.awp if perturb_weights else None
         weights = nullcontext() if awp is None else perturbed(self.loss.model, ascent_loss, awp)
         with weights, seeded(update_seed, x.device):
-            loss: Loss = self.update(x, x_adv, y, kl_factor, share, *consistency)
+            loss: Loss = self.loss(x, x_adv, y, kl_factor, share, *consistency)
             loss.total.backward()
+        self.processes.average_(p.grad for p in self.parameters if p.grad is not None)
         if self.defense.clip is not None:
             nn.utils.clip_grad_norm_(self.parameters, self.defense.clip)
         with seeded(derive_seed(seed, "optimizer"), x.device):
@@ -123,7 +124,7 @@ class EagerStep:
         )
 
     def with_optimizer(self, optimizer: torch.optim.Optimizer) -> "EagerStep":
-        return EagerStep(self.loss, optimizer, self.defense, self.update, self.why_eager)
+        return EagerStep(self.loss, optimizer, self.defense, self.processes, self.why_eager)
 
     @torch.no_grad()
     def _clean_score(self, x: Tensor, y: Tensor, seed: int) -> Tensor:
