@@ -1,20 +1,25 @@
-"""Threads on a CPU: an evaluation of small networks by the number of threads, with and without busy loops beside it.
+"""Threads on a CPU: small networks and commands by the number of threads, with and without busy loops beside them.
 
     python benchmarks/threads.py [--rounds 3] [--busy 0 2] [--seconds 5] [--out benchmarks/records/threads-cpu.json]
+    python benchmarks/threads.py --commands --out benchmarks/records/threads-cpu-commands.json
     python benchmarks/threads.py --table          # the table of docs/speed.md, from the record
 
-Every measurement is a process of its own, which evaluates again and again for some seconds. Within a round the settings
-take turns, so that other load affects all of them alike. `torch's default` is what torch does by itself: a thread for
-each core, which spins while it waits.
+Every measurement is a process of its own. Small networks are evaluated again and again for some seconds; with
+`--commands`, an audit of two networks and the demo run once, from start to end. Within a round the settings take turns,
+so that other load affects all of them alike. `torch's default` is what torch does by itself: a thread for each core,
+which spins while it waits; the demo leaves it out, as it takes too long.
 """
 
 import argparse
+import itertools
 import json
 import os
 import platform
+import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import ExitStack
 from datetime import date
@@ -28,9 +33,16 @@ SETTINGS = {
     "advbnn's choice, within another program": {},
     "one thread": {"OMP_NUM_THREADS": "1"},
     "a thread for each core, asleep while it waits": {**EACH, "OMP_WAIT_POLICY": "PASSIVE"},
-    "torch's default": EACH,
+    # the command line lets threads sleep, unless the number of spins is given: this is the default of libgomp
+    "torch's default": {**EACH, "GOMP_SPINCOUNT": "300000"},
 }
 CASES = ("small_cnn, 50 digits", "vgg11, 4 images of 32x32")
+DIGITS = Path(__file__).parents[1] / "src/advbnn/play/digits"
+AUDITS, DEMO = "quick audits of two networks, 50 digits", "`make demo`"
+COMMANDS = {
+    AUDITS: [["audit", str(DIGITS / name), "--level", "quick", "--limit", "50"] for name in ("adv", "adv_bnn")],
+    DEMO: [["reproduce", "all", "--data", "digits"]],
+}
 
 
 def evaluated(case: str, seconds: float) -> dict[str, Any]:
@@ -59,17 +71,51 @@ def evaluated(case: str, seconds: float) -> dict[str, Any]:
     return {**found, "calls": len(wall) - 1, "threads": int(record.versions["threads"])}
 
 
+def commanded(case: str, env: dict[str, str]) -> dict[str, Any]:
+    """The wall and the processor seconds of the commands of a case, one after the other."""
+    before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        for number, arguments in enumerate(COMMANDS[case]):
+            out = str(Path(folder, f"{number}.json" if case == AUDITS else "demo"))
+            command = [sys.executable, "-m", "advbnn", *arguments, "--out", out]
+            subprocess.run(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {"wall_s": time.perf_counter() - started, "processor_s": processor, "calls": 1}
+
+
+def measured(case: str, name: str) -> dict[str, Any]:
+    """One measurement of a case under a setting."""
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("OMP_", "MKL_"))}
+    env = {**inherited, **SETTINGS[name]}
+    if case in COMMANDS:
+        return commanded(case, env)
+    command = [sys.executable, "-W", "ignore", *sys.argv, "--child", case]
+    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def settings_of(case: str) -> tuple[str, ...]:
+    """The settings that a case is measured under; a command is no other program, and spinning threads are too slow."""
+    if case not in COMMANDS:
+        return tuple(SETTINGS)
+    left_out = {"advbnn's choice, within another program"} | ({"torch's default"} if case == DEMO else set())
+    return tuple(name for name in SETTINGS if name not in left_out)
+
+
 def table(record: dict[str, Any]) -> str:
-    """Medians over the rounds: milliseconds of wall time and of processor time."""
-    columns = sorted({(row["case"], row["busy"]) for row in record["rows"]})
-    titles = [f"{case}{f', {busy} busy loops' if busy else ''}" for case, busy in columns]
-    lines = [f"| ms (processor ms) | {' | '.join(titles)} |", "| :-- " + "| --: " * len(columns) + "|"]
-    for name in SETTINGS:
+    """Medians over the rounds: wall time and, in brackets, processor time; seconds of commands, else milliseconds."""
+    columns = list(dict.fromkeys((row["case"], row["busy"]) for row in record["rows"]))
+    unit, factor = ("s", 1) if columns[0][0] in COMMANDS else ("ms", 1e3)
+    titles = [f"{case}{f', {busy} busy loops' if busy else ''}" for case, busy in sorted(columns)]
+    lines = [f"| {unit} (processor {unit}) | {' | '.join(titles)} |", "| :-- " + "| --: " * len(columns) + "|"]
+    for name in dict.fromkeys(row["setting"] for row in record["rows"]):
         cells = []
-        for column in columns:
+        for column in sorted(columns):
             rows = [row for row in record["rows"] if (row["case"], row["busy"]) == column and row["setting"] == name]
-            times = [[1e3 * row[key] for row in rows] for key in ("wall_s", "processor_s")]
-            cells.append("{:,.0f} ({:,.0f})".format(*map(statistics.median, times)))
+            times = [[factor * row[key] for row in rows] for key in ("wall_s", "processor_s")]
+            cells.append("{:,.0f} ({:,.0f})".format(*map(statistics.median, times)) if rows else "-")
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -80,6 +126,7 @@ def main() -> None:
     parser.add_argument("--busy", type=int, nargs="*", default=[0, 2], help="busy loops beside the evaluations")
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--out", type=Path, default=RECORD)
+    parser.add_argument("--commands", action="store_true", help="an audit and the demo instead of small networks")
     parser.add_argument("--table", action="store_true", help="only print the table of the record")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -91,27 +138,20 @@ def main() -> None:
         return
     rows: list[dict[str, Any]] = []
     about = {"machine": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()}
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("OMP_", "MKL_"))}
-    for number in range(options.rounds):
-        for busy in options.busy:
-            with ExitStack() as beside:
-                for _ in range(busy):
-                    loop = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-                    beside.callback(loop.wait)
-                    beside.callback(loop.kill)
-                for case in CASES:
-                    for name, env in SETTINGS.items():
-                        command = [sys.executable, "-W", "ignore", *sys.argv, "--child", case]
-                        load = round(os.getloadavg()[0], 1)
-                        done = subprocess.run(
-                            command, env={**inherited, **env}, stdout=subprocess.PIPE, text=True, check=True
-                        )
-                        found = json.loads(done.stdout.splitlines()[-1])
-                        about_row = {"case": case, "setting": name, "busy": busy, "round": number + 1, "load": load}
-                        rows.append({**about_row, **found})
-                        print(json.dumps(rows[-1]), flush=True)
-                        record = {"date": date.today().isoformat(), **about, "rows": rows}
-                        options.out.write_text(json.dumps(record, indent=1) + "\n")
+    for number, busy in itertools.product(range(options.rounds), options.busy):
+        with ExitStack() as beside:
+            for _ in range(busy):
+                loop = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+                beside.callback(loop.wait)
+                beside.callback(loop.kill)
+            for case in COMMANDS if options.commands else CASES:
+                for name in settings_of(case):
+                    load = round(os.getloadavg()[0], 1)
+                    about_row = {"case": case, "setting": name, "busy": busy, "round": number + 1, "load": load}
+                    rows.append({**about_row, **measured(case, name)})
+                    print(json.dumps(rows[-1]), flush=True)
+                    record = {"date": date.today().isoformat(), **about, "rows": rows}
+                    options.out.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,83 @@
+"""Trains defences of the leaderboard by their recipes and measures them: a row after the other, in one process.
+
+    python benchmarks/leaderboard.py adv pni rpf --root /data/cifar10 --runs runs/board
+
+A row is two commands, which are printed: `advbnn train` of its recipe, and `advbnn leaderboard measure` beside its
+baseline, which is a row too and is trained before if it is not there. One process imports torch and starts the GPU
+once. Finished work is kept, and everything resumes: the same command again goes on with what is missing. Of a finished
+row, configuration and records are copied to `--results`, and its entry is written to `--entries`.
+"""
+
+import argparse
+import os
+import shlex
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from advbnn.cli.app import app
+from advbnn.defenses.registry import PUBLISHED
+from advbnn.display.progress import duration
+
+ROOT = Path(__file__).parents[1]
+ADAM = ("adv_bnn", "wca")
+"""Rows whose recipe has Adam, and so has their baseline."""
+PLAIN = ("adv", "adv_adam", "none")
+"""Rows without randomness."""
+
+
+CONFIGS = {name: ROOT / (published.recipe or f"configs/cifar10-{name}.toml") for name, published in PUBLISHED.items()}
+"""How rows are trained; that of a post-hoc defence does not exist, as it is put onto the row `none`."""
+
+
+def advbnn(*words: str) -> None:
+    """Run a command in this process; records hold it."""
+    started, sys.argv = time.perf_counter(), ["advbnn", *words]
+    print(f"$ {shlex.join(sys.argv)}", flush=True)
+    if code := app(words, standalone_mode=False):  # after an error, which it has shown
+        raise SystemExit(code)
+    print(f"  took {duration(time.perf_counter() - started)}", flush=True)
+
+
+def train(name: str, given: argparse.Namespace) -> Path:
+    """The run of a row; a post-hoc defence has that of the network without a defence."""
+    if not PUBLISHED[name].trained and name != "none":
+        return train("none", given)
+    out: Path = given.runs / name
+    settings = [word for setting in given.settings for word in ("--set", setting)]
+    advbnn("train", str(CONFIGS[name]), "--out", str(out), "--resume", *settings)
+    return out
+
+
+def measure(name: str, given: argparse.Namespace) -> None:
+    """The entry of a row, and the files that it was made from."""
+    run = train(name, given)
+    words = [name, str(run), "--entries", str(given.entries), *given.options]
+    if name not in PLAIN and run.name == name:
+        words += ["--baseline", str(train("adv_adam" if name in ADAM else "adv", given))]
+    advbnn("leaderboard", "measure", *words)
+    kept = given.results / run.name
+    kept.mkdir(parents=True, exist_ok=True)
+    for file in ("config.toml", "records.json"):
+        shutil.copy(run / file, kept)
+
+
+def main() -> None:
+    rows = [name for name in PUBLISHED if CONFIGS[name].suffix == ".toml"]  # BAT is trained from Python
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rows", nargs="+", choices=rows, metavar="ROW", help=", ".join(rows))
+    parser.add_argument("--root", help="folder of CIFAR-10")
+    parser.add_argument("--runs", type=Path, default=Path("runs/board"))
+    parser.add_argument("--results", type=Path, default=Path("results/leaderboard"))
+    parser.add_argument("--entries", type=Path, default=Path("leaderboard"))
+    parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="for training")
+    given, given.options = parser.parse_known_args()  # what is left is for `advbnn leaderboard measure`
+    if given.root is not None:
+        os.environ["ADVBNN_DATA"] = given.root
+    for name in given.rows:
+        measure(name, given)
+
+
+if __name__ == "__main__":
+    main()
