@@ -81,9 +81,14 @@ def test_weights_load_into_a_new_network_and_learn(entry: Published) -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
-@pytest.mark.parametrize("name", ["ctrw", "pni", "rpf"])
-def test_noise_that_meets_the_input_is_on_the_normalised_input(name: str) -> None:
+# the mean over channels of the standard deviation that the source divides by
+STDS = {"ctrw": 0.251, "learn2perturb": 0.201, "pni": 0.251, "rna": 0.251, "rpf": 0.251, "wca": 0.201}
+
+
+@pytest.mark.parametrize("name", STDS)
+def test_the_input_is_normalised_where_the_source_does_so(name: str) -> None:
     entry, net = PUBLISHED[name], models.build("resnet18")
+    assert (entry.network.mean, entry.network.std) == (0.473, STDS[name])
     plain = replace(entry.network, mean=0.0, std=1.0)
     with seeded(0):
         raw = plain.wrap(net).eval()

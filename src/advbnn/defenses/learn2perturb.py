@@ -9,12 +9,12 @@ from torch import Tensor, nn
 from advbnn.attacks import PGD
 from advbnn.attacks.threat import Threat
 from advbnn.defenses.published import EVERY_PASS, AuthorsProtocol, Published
-from advbnn.defenses.surgery import has_layer, replaced
+from advbnn.defenses.surgery import CIFAR10_IMAGES, Normalised, has_layer, replaced
 from advbnn.errors import ArgumentError, positive_whole, within
 
 
 @dataclass(frozen=True, kw_only=True)
-class PerturbedFeatures:
+class PerturbedFeatures(Normalised):
     """Noise before the first ReLU and before the last ReLU of every residual block; see `FeatureNoise`.
 
     In a network without residual blocks it is added before every ReLU. The noise has one scale for each element of the
@@ -29,6 +29,7 @@ class PerturbedFeatures:
     gamma: float = 1e-4
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("channels", "image_size"):
             positive_whole(name, getattr(self, name))
         for name in ("init", "lowest"):
@@ -47,7 +48,7 @@ class PerturbedFeatures:
         def make(name: str, relu: nn.ReLU) -> nn.Module:
             return nn.Sequential(FeatureNoise(shapes[name], self.init, self.lowest, self.gamma), relu)
 
-        return replaced(net, nn.ReLU, make, chosen)
+        return self.normalised(replaced(net, nn.ReLU, make, chosen))
 
 
 class FeatureNoise(nn.Module):
@@ -97,7 +98,7 @@ PUBLISHED = Published(
     paper="Jeddi et al., Learn2Perturb: an End-to-end Feature Perturbation Learning to Improve Adversarial Robustness",
     venue="CVPR 2020",
     code="https://github.com/Ahmadreza-Jeddi/Learn2Perturb",
-    network=PerturbedFeatures(),
+    network=PerturbedFeatures(**CIFAR10_IMAGES),
     random="Gaussian noise on feature maps, of learned scales",
     redrawn=EVERY_PASS,
     protocol=AuthorsProtocol(PGD(Threat("linf", 8 / 255), steps=7, step_size=0.01, random_start=True)),
