@@ -143,7 +143,7 @@ class Coin(nn.Module):
 
 def test_a_kept_draw_is_attacked_and_another_one_scored() -> None:
     x, y = torch.full((8, 1, 1, 2), 0.6), torch.zeros(8, dtype=torch.int64)
-    attack = PGD(Threat("linf", 0.2), steps=5, step_size=0.1)
+    attack = PGD(Threat("linf", 0.2), steps=5, step_size=0.1, random_start=False)
     right = {seed: AuthorsProtocol(attack, BETWEEN).correct(Coin(), x, y, seed).all().item() for seed in range(20)}
     # robust exactly where the two draws differ
     assert set(right.values()) == {True, False}
@@ -151,6 +151,14 @@ def test_a_kept_draw_is_attacked_and_another_one_scored() -> None:
     wrong_label = torch.ones(8, dtype=torch.int64)
     # every prediction is wrong, and moving away from it makes the image right
     assert fresh.correct(Coin(), x, wrong_label, 0).all() or fresh.correct(Coin(), x, wrong_label, 1).all()
+
+
+def test_a_batch_of_the_source_shares_its_draws() -> None:
+    x, y = torch.full((40, 1, 1, 2), 0.6), torch.zeros(40, dtype=torch.int64)
+    attack = PGD(Threat("linf", 0.2), steps=5, step_size=0.1, random_start=False)
+    right = AuthorsProtocol(attack, BETWEEN, batch_size=2).correct(Coin(), x, y, 0).view(20, 2)
+    assert torch.equal(right[:, 0], right[:, 1])
+    assert abs(right[:, 0].double().mean().item() - 0.5) < 4 * (0.25 / 20) ** 0.5  # two faces differ half of the time
 
 
 class Saturated(nn.Module):
@@ -201,5 +209,7 @@ def test_protocols_are_those_of_the_sources() -> None:
     starts_at_the_image = {name for name, protocol in protocols.items() if not protocol.attack.random_start}
     assert starts_at_the_image == {"sap", "bat", "adv_bnn", "rse"}
     assert [name for name, protocol in protocols.items() if protocol.attack.pick == "first"] == ["double_win"]
+    # all that keep their draw have batches of 128 images
+    assert {protocols[name].batch_size for name in kept} == {128}
     averaged = {name: protocol.attack.eot for name, protocol in protocols.items() if protocol.attack.eot > 1}
     assert averaged == {"sap": 100, "wca": 50, "bat": 2, "modes": 5}

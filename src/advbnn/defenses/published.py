@@ -51,15 +51,21 @@ class AuthorsProtocol:
             attacked towards being right.
         passes: forward passes whose mean probability is the prediction; of a finite mixture, its exact mean. One pass
             of a mixture chooses a member for each image.
+        batch_size: images that are attacked and scored together, and so share a draw where the defence shares it.
     """
 
     attack: PGD
     redrawn: str = EVERY_PASS
     predicted_labels: bool = False
     passes: int = 1
+    batch_size: int = 128
 
     def correct(self, model: nn.Module, x: Tensor, y: Tensor, seed: int) -> Tensor:
         """Whether the prediction is right for each image, [n]."""
+        batches = enumerate(zip(x.split(self.batch_size), y.split(self.batch_size), strict=True))
+        return torch.cat([self._correct(model, *batch, derive_seed(seed, "batch", i)) for i, batch in batches])
+
+    def _correct(self, model: nn.Module, x: Tensor, y: Tensor, seed: int) -> Tensor:
         with evaluating(model), without_parameter_gradients(model):
             resample(model, derive_seed(seed, "attacked draw"))
             fresh = with_fresh_state(model) if self.redrawn == EVERY_PASS else model
