@@ -55,8 +55,9 @@ class FeatureNoise(nn.Module):
     """h + max(sigma, lowest) * N(0, 1), sigma of the shape of one feature map, one draw for the whole batch and pass.
 
     `penalty` is -gamma * sum sqrt(sigma): it makes sigma grow, against the loss, also where sigma has come below
-    `lowest`. The source divides gamma by a harmonic number that grows with the epochs and takes a step of its own for
-    it; here it is a term of the objective. As there, sigma has no weight decay.
+    `lowest`; the source clamps sigma there after each step. It also takes a step of its own for the penalty, and
+    divides gamma by 1 + 1/2 + ... + 1/t in epoch t; here it is a term of the objective, and gamma is constant. As
+    there, sigma has no weight decay.
     """
 
     undecayed = ("sigma",)
@@ -103,8 +104,10 @@ PUBLISHED = Published(
     redrawn=EVERY_PASS,
     protocol=AuthorsProtocol(PGD(Threat("linf", 8 / 255), steps=7, step_size=0.01, random_start=True)),
     differences=(
-        "the step for the scales is a term of the objective here",
-        "the source attacks the predicted label in training; its EOT of 30 copies shares one draw",
+        "the step for the scales is a term of the objective here, whose weight does not fall with the epochs",
+        "the source attacks the predicted label in training; its loss is half clean, half perturbed",
+        "its noise begins after 10 epochs, and its attack after 20",
+        "its EOT of 30 copies shares one draw; its attack leaves the network in training mode, in which it is scored",
         "the repository states no accuracy; those of the paper could not be confirmed",
     ),
 )

@@ -14,6 +14,8 @@ from advbnn.randomness import derive_seed, resample, seeded, with_fresh_state
 
 EVERY_PASS, BETWEEN, NEVER = "every forward pass", "between attack and score", "never"
 
+MOVED_STATISTICS = "the source's training attack also moves the running statistics of BatchNorm"
+"""A difference of several."""
 
 PGD_20 = PGD(Threat("linf", 8 / 255), steps=20, step_size=2 / 255, random_start=True)
 """The attack of most sources."""

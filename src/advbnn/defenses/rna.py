@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from advbnn.defenses.kept_draw import KeptDraw
-from advbnn.defenses.published import BETWEEN, PGD_20, AuthorsProtocol, Published
+from advbnn.defenses.published import BETWEEN, MOVED_STATISTICS, PGD_20, AuthorsProtocol, Published
 from advbnn.defenses.surgery import CIFAR10, Normalised, has_layer, replaced
 
 
@@ -71,6 +71,7 @@ PUBLISHED = Published(
     redrawn=BETWEEN,
     protocol=AuthorsProtocol(PGD_20, BETWEEN),
     differences=(
+        MOVED_STATISTICS,
         "the training command of the source's README lacks its flag for adversarial training",
         "the repository states no accuracy; those of the paper could not be confirmed",
     ),

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from advbnn.defenses.kept_draw import KeptDraw
-from advbnn.defenses.published import BETWEEN, PGD_20, AuthorsProtocol, Published
+from advbnn.defenses.published import BETWEEN, MOVED_STATISTICS, PGD_20, AuthorsProtocol, Published
 from advbnn.defenses.surgery import CIFAR10, Normalised, has_layer, replaced
 from advbnn.errors import ArgumentError, within
 
@@ -81,5 +81,5 @@ PUBLISHED = Published(
     random="three quarters of the filters of the first convolution",
     redrawn=BETWEEN,
     protocol=AuthorsProtocol(PGD_20, BETWEEN),
-    differences=("the repository states no accuracy; those of the paper could not be confirmed",),
+    differences=(MOVED_STATISTICS, "the repository states no accuracy; those of the paper could not be confirmed"),
 )

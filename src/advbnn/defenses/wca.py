@@ -80,6 +80,7 @@ PUBLISHED = Published(
     claims=(Claim("PGD", 71.4, 93.2, "ResNet-18", "without adversarial training; by Margin-SNN", quoted=True),),
     differences=(
         "the source's best numbers are without adversarial training",
+        "its training attack is on the network without the normalisation that it is trained with; ours is on both",
         "its attack is from a fork of Foolbox that was not found; 50 is the number of its Monte Carlo passes",
     ),
 )
