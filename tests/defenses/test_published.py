@@ -108,8 +108,10 @@ def test_the_input_is_normalised_where_the_source_does_so(name: str) -> None:
 def test_a_recipe_names_it_and_builds_it(entry: Published) -> None:
     recipe = defense(entry.name, "cifar10")
     baseline = defense("adv" if entry.trained else "none", "cifar10", "common")
-    changed = {"name": baseline.name, "network": baseline.network, "objective": baseline.objective}
+    changed = {name: getattr(baseline, name) for name in ("name", "network", "objective", "attack_mode")}
     assert replace(recipe, **changed) == baseline
+    # as the sources of these three, whose draws have statistics of their own
+    assert recipe.attack_mode == ("train" if entry.name in ("ctrw", "rna", "rpf") else "eval")
     assert (recipe.objective == baseline.objective) == (entry.name != "ig_bnn")  # a loss of its own
     assert recipe.network == entry.network
     if entry.name != "resize_pad":  # the small network takes one size

@@ -78,6 +78,7 @@ PUBLISHED = Published(
     random="weights that multiply the pixels of the input",
     redrawn=BETWEEN,
     protocol=AuthorsProtocol(PGD_20, BETWEEN),
+    attack_mode="train",
     claims=(
         Claim("AutoAttack", 73.9, 83.5, "ResNet-18", "log in the repository, commit 8625b86"),
         Claim("PGD-20", 68.7, 83.5, "ResNet-18", "log in the repository, commit 8625b86"),

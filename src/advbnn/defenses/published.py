@@ -110,6 +110,9 @@ class Published:
         samples: forward passes that the deployed classifier averages, by the `rule` of `predict`.
         differences: where the source's code and its paper differ, or ours and the source's.
         recipe: how it is trained, if not by `defense(name, "cifar10")`.
+        attack_mode: BatchNorm in the attack of its training. `"train"` where the source has it and each draw has
+            statistics of its own: running ones are a mean over draws, and an attack with them is on a network that is
+            far from the one that is updated.
     """
 
     name: str
@@ -128,6 +131,7 @@ class Published:
     samples: int = 1
     rule: str = "probability"
     recipe: str = ""
+    attack_mode: str = "eval"
 
 
 class Hidden(nn.Module):

@@ -70,6 +70,7 @@ PUBLISHED = Published(
     random="BatchNorm or GroupNorm in every norm layer",
     redrawn=BETWEEN,
     protocol=AuthorsProtocol(PGD_20, BETWEEN),
+    attack_mode="train",
     differences=(
         MOVED_STATISTICS,
         "the training command of the source's README lacks its flag for adversarial training",

@@ -81,5 +81,6 @@ PUBLISHED = Published(
     random="three quarters of the filters of the first convolution",
     redrawn=BETWEEN,
     protocol=AuthorsProtocol(PGD_20, BETWEEN),
+    attack_mode="train",
     differences=(MOVED_STATISTICS, "the repository states no accuracy; those of the paper could not be confirmed"),
 )
