@@ -48,3 +48,15 @@ def test_places_and_shapes_in_a_residual_network() -> None:
     shapes = [tuple(module.sigma.shape) for module in model.modules() if isinstance(module, FeatureNoise)]
     stages = [(64, 32, 32), (128, 16, 16), (256, 8, 8), (512, 4, 4)]
     assert shapes == [stages[0], *(shape for shape in stages for _ in range(2))]
+
+
+def test_noise_is_added_to_the_sum_with_the_shortcut_before_its_relu() -> None:
+    plain = models.build("resnet18").eval()
+    block, x = plain.features[5], torch.rand(2, 64, 32, 32)  # the first block that projects its shortcut
+    noisy = PerturbedFeatures(init=0.5).wrap(plain).features[5]
+    with torch.no_grad(), seeded(0):
+        outputs = noisy(x)
+    with torch.no_grad(), seeded(0):
+        inner = block.norm1(block.conv1(x)).relu()
+        total = block.norm2(block.conv2(inner)) + block.shortcut(x)
+        torch.testing.assert_close(outputs, (total + 0.5 * torch.randn(128, 16, 16)).relu())

@@ -83,6 +83,18 @@ def test_the_learned_noise_of_published_defences_does_not_decay(name: str, free:
     assert {names[id(parameter)].rpartition(".")[2] for parameter in group["params"]} == {free}
 
 
+def test_the_learned_filters_of_random_projection_decay_as_in_their_source() -> None:
+    model = defense("rpf", "cifar10").build(classes=10, shape=(3, 32, 32))
+    optimizer = SGDOptimizer(lr=0.1, weight_decay=0.5).build(parameter_groups(model), 10)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    for name, parameter in model.named_parameters():
+        decay = 1e-2 if parameter.shape == (16, 3, 3, 3) else 0.5
+        torch.testing.assert_close(parameter.detach(), (1 - 0.1 * decay) * before[name])
+
+
 def test_without_such_noise_there_is_one_group() -> None:
     model = nn.Linear(2, 2)
     assert parameter_groups(model) == list(model.parameters())

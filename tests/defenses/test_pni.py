@@ -34,3 +34,16 @@ def test_every_convolution_and_the_classifier_are_noisy() -> None:
     net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(2, 4), nn.Linear(4, 2))
     noisy = ParametricNoise().wrap(net)
     assert [parametrize.is_parametrized(layer) for layer in noisy] == [True, False, False, True]
+
+
+def test_a_pass_of_the_network_has_noise_on_each_weight_in_turn() -> None:
+    net = nn.Sequential(nn.Conv2d(1, 2, 3, bias=False), nn.Flatten(), nn.Linear(2, 4))
+    noisy, x = ParametricNoise(init=0.5, mean=0.4, std=0.2).wrap(net), torch.rand(3, 1, 3, 3)
+    with torch.no_grad(), seeded(0):
+        outputs = noisy(x)
+    with torch.no_grad(), seeded(0):
+        kernel, matrix = (
+            layer.weight + 0.5 * layer.weight.std() * torch.randn_like(layer.weight) for layer in net[::2]
+        )
+        hidden = ((x - 0.4) / 0.2).flatten(1) @ kernel.flatten(1).T  # the kernel is as large as the image
+        torch.testing.assert_close(outputs, hidden @ matrix.T + net[2].bias)

@@ -81,9 +81,14 @@ def test_weights_load_into_a_new_network_and_learn(entry: Published) -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
-@pytest.mark.parametrize("name", ["ctrw", "pni", "rpf"])
-def test_noise_that_meets_the_input_is_on_the_normalised_input(name: str) -> None:
+# the mean over channels of the standard deviation that the source divides by
+STDS = {"ctrw": 0.251, "learn2perturb": 0.201, "pni": 0.251, "rna": 0.251, "rpf": 0.251, "wca": 0.201}
+
+
+@pytest.mark.parametrize("name", STDS)
+def test_the_input_is_normalised_where_the_source_does_so(name: str) -> None:
     entry, net = PUBLISHED[name], models.build("resnet18")
+    assert (entry.network.mean, entry.network.std) == (0.473, STDS[name])
     plain = replace(entry.network, mean=0.0, std=1.0)
     with seeded(0):
         raw = plain.wrap(net).eval()
@@ -103,8 +108,10 @@ def test_noise_that_meets_the_input_is_on_the_normalised_input(name: str) -> Non
 def test_a_recipe_names_it_and_builds_it(entry: Published) -> None:
     recipe = defense(entry.name, "cifar10")
     baseline = defense("adv" if entry.trained else "none", "cifar10", "common")
-    changed = {"name": baseline.name, "network": baseline.network, "objective": baseline.objective}
+    changed = {name: getattr(baseline, name) for name in ("name", "network", "objective", "attack_mode")}
     assert replace(recipe, **changed) == baseline
+    # as the sources of these three, whose draws have statistics of their own
+    assert recipe.attack_mode == ("train" if entry.name in ("ctrw", "rna", "rpf") else "eval")
     assert (recipe.objective == baseline.objective) == (entry.name != "ig_bnn")  # a loss of its own
     assert recipe.network == entry.network
     if entry.name != "resize_pad":  # the small network takes one size
@@ -138,7 +145,7 @@ class Coin(nn.Module):
 
 def test_a_kept_draw_is_attacked_and_another_one_scored() -> None:
     x, y = torch.full((8, 1, 1, 2), 0.6), torch.zeros(8, dtype=torch.int64)
-    attack = PGD(Threat("linf", 0.2), steps=5, step_size=0.1)
+    attack = PGD(Threat("linf", 0.2), steps=5, step_size=0.1, random_start=False)
     right = {seed: AuthorsProtocol(attack, BETWEEN).correct(Coin(), x, y, seed).all().item() for seed in range(20)}
     # robust exactly where the two draws differ
     assert set(right.values()) == {True, False}
@@ -146,6 +153,14 @@ def test_a_kept_draw_is_attacked_and_another_one_scored() -> None:
     wrong_label = torch.ones(8, dtype=torch.int64)
     # every prediction is wrong, and moving away from it makes the image right
     assert fresh.correct(Coin(), x, wrong_label, 0).all() or fresh.correct(Coin(), x, wrong_label, 1).all()
+
+
+def test_a_batch_of_the_source_shares_its_draws() -> None:
+    x, y = torch.full((40, 1, 1, 2), 0.6), torch.zeros(40, dtype=torch.int64)
+    attack = PGD(Threat("linf", 0.2), steps=5, step_size=0.1, random_start=False)
+    right = AuthorsProtocol(attack, BETWEEN, batch_size=2).correct(Coin(), x, y, 0).view(20, 2)
+    assert torch.equal(right[:, 0], right[:, 1])
+    assert abs(right[:, 0].double().mean().item() - 0.5) < 4 * (0.25 / 20) ** 0.5  # two faces differ half of the time
 
 
 class Saturated(nn.Module):
@@ -196,5 +211,7 @@ def test_protocols_are_those_of_the_sources() -> None:
     starts_at_the_image = {name for name, protocol in protocols.items() if not protocol.attack.random_start}
     assert starts_at_the_image == {"sap", "bat", "adv_bnn", "rse"}
     assert [name for name, protocol in protocols.items() if protocol.attack.pick == "first"] == ["double_win"]
+    # all that keep their draw have batches of 128 images
+    assert {protocols[name].batch_size for name in kept} == {128}
     averaged = {name: protocol.attack.eot for name, protocol in protocols.items() if protocol.attack.eot > 1}
     assert averaged == {"sap": 100, "wca": 50, "bat": 2, "modes": 5}

@@ -2,7 +2,9 @@ import pytest
 import torch
 from torch import nn
 
-from advbnn.defenses.rna import RandomNorm2d
+from advbnn import models
+from advbnn.defenses.rna import RandomNorm2d, RandomNorms
+from advbnn.randomness import resample
 
 
 def with_choice(layer: RandomNorm2d, batch: bool) -> RandomNorm2d:
@@ -41,3 +43,14 @@ def test_each_norm_is_chosen_half_of_the_time() -> None:
         layer.resample(seed)
         chosen.append(layer.use_batch.item())
     assert abs(sum(chosen) - 200) < 5 * 10  # five standard deviations
+
+
+def test_the_twenty_layers_choose_independently() -> None:
+    model = RandomNorms().wrap(models.build("resnet18"))
+    layers = [part for part in model.modules() if isinstance(part, RandomNorm2d)]
+    chosen = torch.empty(400, len(layers))
+    for seed in range(400):
+        resample(model, seed)
+        chosen[seed] = torch.stack([layer.use_batch for layer in layers])
+    assert len(layers) == 20
+    assert (torch.corrcoef(chosen.T) - torch.eye(20)).abs().max() < 5 / 400**0.5

@@ -41,6 +41,12 @@ def test_levels_of_vgg16() -> None:
     assert levels == {"features.1": 0.2, "features.3": 0.1, "classifier": 0.1}
 
 
+def test_levels_of_resnet18() -> None:
+    levels = noise_levels(add_noise(models.build("resnet18")))
+    assert list(levels.values()) == [0.2] + 19 * [0.1]
+    assert sum("shortcut" in name for name in levels) == 3
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_statistics(training: bool) -> None:
     x = torch.rand(64, 3, 32, 32)

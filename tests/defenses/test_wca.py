@@ -18,6 +18,18 @@ def test_logits_have_the_covariance_of_the_learned_noise() -> None:
     torch.testing.assert_close(layer.penalty().double(), -truth.trace().log())
 
 
+def test_the_noise_is_on_features_that_are_not_negative() -> None:
+    with seeded(0):
+        layer = AlignedClassifier(nn.Linear(5, 3), width=4)
+    h, project, classify = torch.randn(6, 5), layer.project, layer.classify
+    with torch.no_grad(), seeded(1):
+        outputs = layer(h)
+    with torch.no_grad(), seeded(1):
+        noise = torch.randn(4) @ layer.factor.tril().T
+        features = (h @ project.weight.T + project.bias).clamp_min(0) + noise
+        torch.testing.assert_close(outputs, features @ classify.weight.T + classify.bias)
+
+
 def test_the_noise_and_the_classifier_decay_and_nothing_else() -> None:
     with seeded(0):
         free, decayed = (AlignedClassifier(nn.Linear(5, 3), width=4, decay=decay) for decay in (0.0, 0.1))

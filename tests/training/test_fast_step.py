@@ -291,6 +291,18 @@ def test_a_kept_draw_lasts_for_the_attack_and_another_for_the_update() -> None:
     assert (reference[0].scale - unpenalised[0].scale).item() == pytest.approx(0.1 * 0.2, rel=1e-3)
 
 
+def test_an_attack_with_batch_statistics_sees_the_draw_of_its_step() -> None:
+    (x, y), results = batch(), []
+    for make in (eager, fast):
+        # with the sign of the draw, the gradients of the attack change theirs
+        model = nn.Sequential(Gain([-2.0, 0.7, -3.0, 0.8]), network()).train()
+        step = make(model, Defense(attack=ATTACK, attack_mode="train"))
+        results.append(([step(x, y, seed).nll for seed in (SEED, SEED + 1)], model))
+    (theirs, reference), (ours, model) = results
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    close(model, reference)
+
+
 def test_a_draw_may_be_kept_for_attack_and_update() -> None:
     (x, y), results = batch(), []
     for make in (eager, fast):

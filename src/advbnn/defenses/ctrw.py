@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from advbnn.defenses.kept_draw import KeptDraw
-from advbnn.defenses.published import BETWEEN, PGD_20, AuthorsProtocol, Claim, Published
+from advbnn.defenses.published import BETWEEN, MOVED_STATISTICS, PGD_20, AuthorsProtocol, Claim, Published
 from advbnn.defenses.surgery import CIFAR10, Normalised, has_layer
 from advbnn.errors import positive_whole, within
 
@@ -78,9 +78,14 @@ PUBLISHED = Published(
     random="weights that multiply the pixels of the input",
     redrawn=BETWEEN,
     protocol=AuthorsProtocol(PGD_20, BETWEEN),
+    attack_mode="train",
     claims=(
         Claim("AutoAttack", 73.9, 83.5, "ResNet-18", "log in the repository, commit 8625b86"),
         Claim("PGD-20", 68.7, 83.5, "ResNet-18", "log in the repository, commit 8625b86"),
     ),
-    differences=("the paper's upper bound on sigma is not in the source",),
+    differences=(
+        MOVED_STATISTICS,
+        "the paper's upper bound on sigma is not in the source",
+        "the source picks its epoch by the accuracy on the test set",
+    ),
 )

@@ -9,12 +9,12 @@ from torch import Tensor, nn
 from advbnn.attacks import PGD
 from advbnn.attacks.threat import Threat
 from advbnn.defenses.published import EVERY_PASS, AuthorsProtocol, Published
-from advbnn.defenses.surgery import has_layer, replaced
+from advbnn.defenses.surgery import CIFAR10_IMAGES, Normalised, has_layer, replaced
 from advbnn.errors import ArgumentError, positive_whole, within
 
 
 @dataclass(frozen=True, kw_only=True)
-class PerturbedFeatures:
+class PerturbedFeatures(Normalised):
     """Noise before the first ReLU and before the last ReLU of every residual block; see `FeatureNoise`.
 
     In a network without residual blocks it is added before every ReLU. The noise has one scale for each element of the
@@ -29,6 +29,7 @@ class PerturbedFeatures:
     gamma: float = 1e-4
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("channels", "image_size"):
             positive_whole(name, getattr(self, name))
         for name in ("init", "lowest"):
@@ -47,15 +48,16 @@ class PerturbedFeatures:
         def make(name: str, relu: nn.ReLU) -> nn.Module:
             return nn.Sequential(FeatureNoise(shapes[name], self.init, self.lowest, self.gamma), relu)
 
-        return replaced(net, nn.ReLU, make, chosen)
+        return self.normalised(replaced(net, nn.ReLU, make, chosen))
 
 
 class FeatureNoise(nn.Module):
     """h + max(sigma, lowest) * N(0, 1), sigma of the shape of one feature map, one draw for the whole batch and pass.
 
     `penalty` is -gamma * sum sqrt(sigma): it makes sigma grow, against the loss, also where sigma has come below
-    `lowest`. The source divides gamma by a harmonic number that grows with the epochs and takes a step of its own for
-    it; here it is a term of the objective. As there, sigma has no weight decay.
+    `lowest`; the source clamps sigma there after each step. It also takes a step of its own for the penalty, and
+    divides gamma by 1 + 1/2 + ... + 1/t in epoch t; here it is a term of the objective, and gamma is constant. As
+    there, sigma has no weight decay.
     """
 
     undecayed = ("sigma",)
@@ -97,13 +99,15 @@ PUBLISHED = Published(
     paper="Jeddi et al., Learn2Perturb: an End-to-end Feature Perturbation Learning to Improve Adversarial Robustness",
     venue="CVPR 2020",
     code="https://github.com/Ahmadreza-Jeddi/Learn2Perturb",
-    network=PerturbedFeatures(),
+    network=PerturbedFeatures(**CIFAR10_IMAGES),
     random="Gaussian noise on feature maps, of learned scales",
     redrawn=EVERY_PASS,
     protocol=AuthorsProtocol(PGD(Threat("linf", 8 / 255), steps=7, step_size=0.01, random_start=True)),
     differences=(
-        "the step for the scales is a term of the objective here",
-        "the source attacks the predicted label in training; its EOT of 30 copies shares one draw",
+        "the step for the scales is a term of the objective here, whose weight does not fall with the epochs",
+        "the source attacks the predicted label in training; its loss is half clean, half perturbed",
+        "its noise begins after 10 epochs, and its attack after 20",
+        "its EOT of 30 copies shares one draw; its attack leaves the network in training mode, in which it is scored",
         "the repository states no accuracy; those of the paper could not be confirmed",
     ),
 )

@@ -98,16 +98,21 @@ class LangevinSampler(_Optimizer):
 
 
 def parameter_groups(model: nn.Module) -> Parameters:
-    """The learned parameters for `build`; without weight decay those that a module names in `undecayed`.
+    """The learned parameters for `build`; without weight decay those that a module names in `undecayed`, and with one
+    of their own those in `decays`, such as {"weight": 1e-2}.
 
-    Such are learned scales of noise: nothing but the loss may switch the noise off.
+    The first are learned scales of noise: nothing but the loss may switch the noise off.
     """
-    free = {id(getattr(part, name)) for part in model.modules() for name in getattr(part, "undecayed", ())}
+    own: dict[int, float] = {}
+    for part in model.modules():
+        decays = dict.fromkeys(getattr(part, "undecayed", ()), 0.0) | getattr(part, "decays", {})
+        own |= {id(getattr(part, name)): decay for name, decay in decays.items()}
     parameters = [p for p in model.parameters() if p.requires_grad]
-    if not free:
+    if not own:
         return parameters
-    decayed, others = ([p for p in parameters if (id(p) in free) == is_free] for is_free in (False, True))
-    groups: list[dict[str, Any]] = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
+    groups: list[dict[str, Any]] = [{"params": [p for p in parameters if id(p) not in own]}]
+    for decay in sorted(set(own.values())):
+        groups.append({"params": [p for p in parameters if own.get(id(p)) == decay], "weight_decay": decay})
     return groups
 
 

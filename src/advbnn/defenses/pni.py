@@ -79,5 +79,8 @@ PUBLISHED = Published(
         Claim("PGD-7", 48.4, 85.2, "ResNet-20", "README, one scale per channel", eps=0.031),
         Claim("PGD-7", 49.1, 80.7, "ResNet-20", "README, one scale per weight", eps=0.031),
     ),
-    differences=("the source attacks the predicted label in training", "its loss is half clean, half perturbed"),
+    differences=(
+        "the source attacks the predicted label in training",
+        "its loss is half clean, half perturbed, after five clean epochs",
+    ),
 )

@@ -133,7 +133,8 @@ def _common(name: str, data: str, values: _Values) -> Defense:
 
 def _common_recipe(name: str, data: str) -> Defense:
     """ResNet-18 with the recipe that most sources of randomized defences share (Madry et al., 2018; Rice et al., 2020):
-    PGD-10 at 8/255, SGD 0.1 with weight decay 5e-4, 200 epochs with drops at 100 and 150."""
+    PGD-10 at 8/255, SGD 0.1 with weight decay 5e-4, 200 epochs with drops at 100 and 150. The mode of the attack is
+    that of the defence; see `Published`."""
     attack = PGD(Threat("linf", 8 / 255), steps=10, step_size=2 / 255, random_start=True)
     return Defense(
         name=name,
@@ -143,6 +144,7 @@ def _common_recipe(name: str, data: str) -> Defense:
         network=_network(name, Variational()),
         objective=_objective(name),
         attack=attack if name == "rse" or _is_adversarial(name) else None,
+        attack_mode=ONE_NETWORK[name].attack_mode if name in ONE_NETWORK else "eval",
         optimizer=SGDOptimizer(lr=0.1, momentum=0.9, weight_decay=5e-4),
         schedule=Stages(epochs=(100, 50, 50), fresh_optimizer=False),
     )

@@ -14,6 +14,8 @@ from advbnn.randomness import derive_seed, resample, seeded, with_fresh_state
 
 EVERY_PASS, BETWEEN, NEVER = "every forward pass", "between attack and score", "never"
 
+MOVED_STATISTICS = "the source's training attack also moves the running statistics of BatchNorm"
+"""A difference of several."""
 
 PGD_20 = PGD(Threat("linf", 8 / 255), steps=20, step_size=2 / 255, random_start=True)
 """The attack of most sources."""
@@ -51,15 +53,21 @@ class AuthorsProtocol:
             attacked towards being right.
         passes: forward passes whose mean probability is the prediction; of a finite mixture, its exact mean. One pass
             of a mixture chooses a member for each image.
+        batch_size: images that are attacked and scored together, and so share a draw where the defence shares it.
     """
 
     attack: PGD
     redrawn: str = EVERY_PASS
     predicted_labels: bool = False
     passes: int = 1
+    batch_size: int = 128
 
     def correct(self, model: nn.Module, x: Tensor, y: Tensor, seed: int) -> Tensor:
         """Whether the prediction is right for each image, [n]."""
+        batches = enumerate(zip(x.split(self.batch_size), y.split(self.batch_size), strict=True))
+        return torch.cat([self._correct(model, *batch, derive_seed(seed, "batch", i)) for i, batch in batches])
+
+    def _correct(self, model: nn.Module, x: Tensor, y: Tensor, seed: int) -> Tensor:
         with evaluating(model), without_parameter_gradients(model):
             resample(model, derive_seed(seed, "attacked draw"))
             fresh = with_fresh_state(model) if self.redrawn == EVERY_PASS else model
@@ -102,6 +110,9 @@ class Published:
         samples: forward passes that the deployed classifier averages, by the `rule` of `predict`.
         differences: where the source's code and its paper differ, or ours and the source's.
         recipe: how it is trained, if not by `defense(name, "cifar10")`.
+        attack_mode: BatchNorm in the attack of its training. `"train"` where the source has it and each draw has
+            statistics of its own: running ones are a mean over draws, and an attack with them is on a network that is
+            far from the one that is updated.
     """
 
     name: str
@@ -120,6 +131,7 @@ class Published:
     samples: int = 1
     rule: str = "probability"
     recipe: str = ""
+    attack_mode: str = "eval"
 
 
 class Hidden(nn.Module):

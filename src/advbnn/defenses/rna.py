@@ -7,12 +7,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from advbnn.defenses.kept_draw import KeptDraw
-from advbnn.defenses.published import BETWEEN, PGD_20, AuthorsProtocol, Published
-from advbnn.defenses.surgery import has_layer, replaced
+from advbnn.defenses.published import BETWEEN, MOVED_STATISTICS, PGD_20, AuthorsProtocol, Published
+from advbnn.defenses.surgery import CIFAR10, Normalised, has_layer, replaced
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomNorms:
+class RandomNorms(Normalised):
     """Every BatchNorm beside a GroupNorm of one channel a group; see `RandomNorm2d`."""
 
     kind = "rna"
@@ -20,7 +20,7 @@ class RandomNorms:
     def wrap(self, net: nn.Module) -> nn.Module:
         if has_layer(net, RandomNorm2d):
             return net
-        return replaced(net, nn.BatchNorm2d, lambda _, norm: RandomNorm2d(norm))
+        return self.normalised(replaced(net, nn.BatchNorm2d, lambda _, norm: RandomNorm2d(norm)))
 
 
 class RandomNorm2d(KeptDraw):
@@ -66,11 +66,13 @@ PUBLISHED = Published(
     paper="Dong et al., Random Normalization Aggregation for Adversarial Defense",
     venue="NeurIPS 2022",
     code="https://github.com/UniSerj/Random-Norm-Aggregation",
-    network=RandomNorms(),
+    network=RandomNorms(**CIFAR10),
     random="BatchNorm or GroupNorm in every norm layer",
     redrawn=BETWEEN,
     protocol=AuthorsProtocol(PGD_20, BETWEEN),
+    attack_mode="train",
     differences=(
+        MOVED_STATISTICS,
         "the training command of the source's README lacks its flag for adversarial training",
         "the repository states no accuracy; those of the paper could not be confirmed",
     ),

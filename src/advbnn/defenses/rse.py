@@ -26,7 +26,7 @@ def add_noise(
     """A copy of `net` in which each layer of a type in `before` gets its input plus N(0, std^2).
 
     Every call adds fresh noise from torch's default generator to every element, in training and in evaluation mode.
-    The defaults are from the authors' code.
+    The defaults are from the authors' later code, for their comparison with Adv-BNN.
 
     Args:
         net: any module with such layers; not changed.

@@ -63,10 +63,11 @@ def last_linear(layers: list[tuple[str, nn.Linear]]) -> list[tuple[str, nn.Linea
 
 @dataclass(frozen=True, kw_only=True)
 class Normalised:
-    """The settings of a defence whose randomness meets the input, which its source normalises: (x - mean) / std.
+    """The settings of a defence whose source normalises the input: (x - mean) / std.
 
-    Without it, the mean of the pixels would carry more of the randomness than their contrast does. 0 and 1 leave the
-    input as it is, for a network that normalises already.
+    Where the randomness meets the input, the mean of the pixels would otherwise carry more of it than their contrast
+    does. Elsewhere a convolution and its norm could learn the same function, but for the border, which a convolution
+    pads with zeros. 0 and 1 leave the input as it is, for a network that normalises already.
     """
 
     mean: float = 0.0
@@ -85,6 +86,9 @@ class Normalised:
 
 CIFAR10: dict[str, Any] = {"mean": 0.473, "std": 0.251}
 """Of all channels; sources have numbers for each, within 6 % of these."""
+
+CIFAR10_IMAGES: dict[str, Any] = {"mean": 0.473, "std": 0.201}
+"""The same with the mean standard deviation of single images, which other sources have."""
 
 
 class Normalize(nn.Module):

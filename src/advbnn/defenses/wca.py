@@ -8,12 +8,12 @@ from torch import Tensor, nn
 from advbnn.attacks import PGD
 from advbnn.attacks.threat import Threat
 from advbnn.defenses.published import EVERY_PASS, AuthorsProtocol, Claim, Published
-from advbnn.defenses.surgery import has_layer, last_linear, replaced
+from advbnn.defenses.surgery import CIFAR10_IMAGES, Normalised, has_layer, last_linear, replaced
 from advbnn.errors import positive_whole, within
 
 
 @dataclass(frozen=True, kw_only=True)
-class AlignedNoise:
+class AlignedNoise(Normalised):
     """The classifier replaced by an `AlignedClassifier`."""
 
     kind = "wca"
@@ -21,13 +21,18 @@ class AlignedNoise:
     decay: float = 1e-4
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         positive_whole("width", self.width)
         within("decay", self.decay, "[0, 1e6]", "it is the weight decay of the noise and of the classifier")
 
     def wrap(self, net: nn.Module) -> nn.Module:
         if has_layer(net, AlignedClassifier):
             return net
-        return replaced(net, nn.Linear, lambda _, layer: AlignedClassifier(layer, self.width, self.decay), last_linear)
+
+        def make(_: str, layer: nn.Linear) -> nn.Module:
+            return AlignedClassifier(layer, self.width, self.decay)
+
+        return self.normalised(replaced(net, nn.Linear, make, last_linear))
 
 
 class AlignedClassifier(nn.Module):
@@ -68,13 +73,14 @@ PUBLISHED = Published(
     paper="Eustratiadis et al., Weight-Covariance Alignment for Adversarially Robust Neural Networks",
     venue="ICML 2021",
     code="https://github.com/peustr/WCA-net",
-    network=AlignedNoise(),
+    network=AlignedNoise(**CIFAR10_IMAGES),
     random="correlated Gaussian noise on the 32 features before the classifier",
     redrawn=EVERY_PASS,
     protocol=AuthorsProtocol(PGD(Threat("linf", 8 / 255), steps=10, relative_step_size=0.1, eot=50)),
     claims=(Claim("PGD", 71.4, 93.2, "ResNet-18", "without adversarial training; by Margin-SNN", quoted=True),),
     differences=(
         "the source's best numbers are without adversarial training",
+        "its training attack is on the network without the normalisation that it is trained with; ours is on both",
         "its attack is from a fork of Foolbox that was not found; 50 is the number of its Monte Carlo passes",
     ),
 )

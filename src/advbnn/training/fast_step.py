@@ -97,8 +97,11 @@ class FastStep:
         self.attack_weights: AttackWeights
         if defense.attack_mode == "train":
             attacking = updating
-            # its own copy of the statistics, since an attack must not change those of the network
-            self.attack_weights = UnfoldedWeights(self.weights, {name: b.clone() for name, b in self.buffers.items()})
+            # its own copy of the statistics, since an attack must not change those of the network; not of kept draws,
+            # which are not stored with the weights
+            copied = net.state_dict() if self._kept_draws else self.buffers
+            own = {name: b.clone() if name in copied else b for name, b in self.buffers.items()}
+            self.attack_weights = UnfoldedWeights(self.weights, own)
         else:
             attacking = self._measuring
             self.attack_weights = attack_weights(self.weights, attacking, self.buffers, compiled)
