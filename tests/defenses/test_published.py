@@ -81,7 +81,7 @@ def test_weights_load_into_a_new_network_and_learn(entry: Published) -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
-@pytest.mark.parametrize("name", ["ctrw", "double_win", "pni", "rpf"])
+@pytest.mark.parametrize("name", ["ctrw", "dcs", "double_win", "pni", "rpf"])
 def test_noise_that_meets_the_input_is_on_the_normalised_input(name: str) -> None:
     entry, net = PUBLISHED[name], models.build("resnet18")
     plain = replace(entry.network, mean=0.0, std=1.0)

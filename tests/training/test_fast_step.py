@@ -305,3 +305,23 @@ def test_a_draw_may_be_kept_for_attack_and_update(mode: str) -> None:
     (theirs, reference), (ours, model) = results
     torch.testing.assert_close(ours.nll, theirs.nll, rtol=1e-4, atol=1e-5)
     close(model, reference)
+
+
+class Opposite(Gain):
+    """The update has the opposite number of the attack."""
+
+    def redraw_for_update(self) -> None:
+        self.kept.neg_()
+
+
+def test_the_draw_of_the_update_may_depend_on_that_of_the_attack() -> None:
+    (x, y), results = batch(), []
+    for make in (eager, fast):
+        layer = Opposite([-1.3])
+        model = nn.Sequential(layer, network()).train()
+        results.append((make(model, Defense(attack=ATTACK))(x, y, SEED), model))
+        assert layer.kept.item() == pytest.approx(1.3)
+        assert make is fast or {round(kept, 4) for kept in layer.seen[:-1]} == {-1.3}
+    (theirs, reference), (ours, model) = results
+    torch.testing.assert_close(ours.nll, theirs.nll, rtol=1e-4, atol=1e-5)
+    close(model, reference)
