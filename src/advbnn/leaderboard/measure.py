@@ -29,6 +29,8 @@ from advbnn.names import LEADERBOARD_STEPS
 from advbnn.randomness import crafting_seed, derive_seed, resample, seeded_globally
 
 EOT_SAMPLES = (1, 10, 20, 50)
+_SOURCES_BATCH = 128
+"""Images that share a draw in the evaluations of the sources."""
 _NORMS = {"linf": "Linf", "l2": "L2", "l1": "L1"}
 
 
@@ -144,11 +146,16 @@ def autoattack_between_draws(evaluation: Evaluation, threat: Threat) -> Records:
     """
     model = evaluation.model
 
-    def correct(x: Tensor, y: Tensor, seed: int) -> list[Tensor]:
+    def part(x: Tensor, y: Tensor, seed: int) -> Tensor:
         resample(model, derive_seed(seed, "attacked draw"))
         x_adv, _ = _autoattack(Hidden(model), x, y, threat, "standard", seed)
         resample(model, derive_seed(seed, "scored draw"))
-        return [model(x_adv).argmax(1) == y]
+        outputs: Tensor = model(x_adv)
+        return outputs.argmax(1) == y
+
+    def correct(x: Tensor, y: Tensor, seed: int) -> list[Tensor]:
+        parts = zip(x.split(_SOURCES_BATCH), y.split(_SOURCES_BATCH), strict=True)
+        return [torch.cat([part(*pair, derive_seed(seed, "part", number)) for number, pair in enumerate(parts)])]
 
     return _counted(evaluation, threat, "standard", {"on one draw, scored on another": "another draw"}, correct)
 

@@ -58,9 +58,9 @@ def fit_bat(
 
 def _fresh(net: nn.Module, defense: Defense, data: Examples, seed: int) -> nn.Module:
     """A network like `net` with fresh weights; built by the defence if that is how `net` was, so that its run loads."""
-    device, kind = device_of(net, data.device), {"classes": len(data.classes), "shape": data.shape}
-    if defense.has_built(net, **kind):
-        return defense.build(**kind, seed=seed).to(device)
+    device, classes = device_of(net, data.device), len(data.classes)
+    if defense.has_built(net, classes=classes, shape=data.shape):
+        return defense.build(classes=classes, shape=data.shape, seed=seed).to(device)
     with seeded(seed, device):
         return models.reset_parameters_(copy.deepcopy(net))
 
