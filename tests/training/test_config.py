@@ -36,11 +36,14 @@ def test_the_configs_of_the_paper(name: str, data: str) -> None:
 @pytest.mark.parametrize("name", [name for name, entry in ONE_NETWORK.items() if entry.trained])
 def test_the_configs_of_the_leaderboard_differ_in_the_network_alone(name: str) -> None:
     plain = "resnet18-adv_adam" if name == "wca" else "resnet18-adv"
-    config, baseline = (load_config(CONFIGS / f"cifar10-{which}.toml").defense for which in (name, plain))
+    run = load_config(CONFIGS / f"cifar10-{name}.toml")
+    config, baseline = run.defense, load_config(CONFIGS / f"cifar10-{plain}.toml").defense
     assert config.network == ONE_NETWORK[name].network
-    # and IG-BNN in the loss of its particles
-    assert replace(config, name="adv", network=baseline.network, objective=baseline.objective) == baseline
+    # and IG-BNN in the loss of its particles, Double-Win Quant in the statistics of the attack and in its precision
+    own = {"network": baseline.network, "objective": baseline.objective, "attack_mode": baseline.attack_mode}
+    assert replace(config, name="adv", **own) == baseline
     assert (config.objective == baseline.objective) == (name != "ig_bnn")
+    assert (config.attack_mode, run.precision) == (("train", "full") if name == "double_win" else ("eval", "auto"))
 
 
 def test_adv_bnn_on_the_leaderboard_has_the_attack_and_schedule_of_its_baseline() -> None:
