@@ -95,12 +95,12 @@ class FastStep:
         self.factor, self.share = (torch.ones((), device=device) for _ in range(2))
         self._measuring, updating = (_fused_net(net, precision, mode) for mode in (False, True))
         self.attack_weights: AttackWeights
-        self._attack_pairs: list[tuple[list[Tensor], list[Tensor]]] = []
         if defense.attack_mode == "train":
             attacking = updating
-            # its own copy of the statistics, since an attack must not change those of the network
-            own = {name: b.clone() for name, b in self.buffers.items()}
-            self._attack_pairs = by_type(own.values(), self.buffers.values())
+            # its own copy of the statistics, since an attack must not change those of the network; not of kept draws,
+            # which are not stored with the weights
+            copied = net.state_dict() if self._kept_draws else self.buffers
+            own = {name: b.clone() if name in copied else b for name, b in self.buffers.items()}
             self.attack_weights = UnfoldedWeights(self.weights, own)
         else:
             attacking = self._measuring
@@ -174,8 +174,6 @@ class FastStep:
         """Lines 6 to 12 of Algorithm 1; returns total loss, data term, KL and score."""
         passes = self.passes if passes is None else passes
         self._redraw()
-        for mine, theirs in self._attack_pairs:  # kept draws are buffers, too
-            torch._foreach_copy_(mine, theirs)
         self.weights.refresh()
         self.attack_weights.refresh()
         inputs, stream = self._attacked(x, y, passes)
