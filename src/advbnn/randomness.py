@@ -103,18 +103,22 @@ def scoring_seed(seed: int) -> int:
     return derive_seed(seed, "score")
 
 
-def resample(model: nn.Module, seed: int) -> bool:
+def resample(model: nn.Module, seed: int, after_attack: bool = False) -> bool:
     """Draw a new state of a network that keeps its random state between passes; whether it offers that.
 
     Calls `resample(seed)` of every submodule that has such a method. Each gets a seed of its own, in [0, 2^32). Inner
     modules come first, so that a module that coordinates its parts has the last word. During the calls torch's default
     generators follow the seed, so the methods may use them, too.
+
+    For the update of a training step `after_attack`, a method `resample_for_update(seed)` takes its place if there is
+    one: the new draw may depend on that of the attack; see `KeptDraw`.
     """
     modules: list[Any] = [module for module in reversed(list(model.modules())) if has_resample(module)]
     if modules:
         with seeded(seed, _device_of(model)):
             for index, module in enumerate(modules):
-                module.resample(derive_seed(seed, "resample", index) % 2**32)
+                draw = getattr(module, "resample_for_update", module.resample) if after_attack else module.resample
+                draw(derive_seed(seed, "resample", index) % 2**32)
     return bool(modules)
 
 

@@ -82,7 +82,10 @@ def test_weights_load_into_a_new_network_and_learn(entry: Published) -> None:
 
 
 # the mean over channels of the standard deviation that the source divides by
-STDS = {"ctrw": 0.251, "learn2perturb": 0.201, "pni": 0.251, "rna": 0.251, "rpf": 0.251, "wca": 0.201}
+STDS = {
+    **dict.fromkeys(("ctrw", "dcs", "double_win", "pni", "rna", "rpf"), 0.251),
+    **dict.fromkeys(("learn2perturb", "wca"), 0.201),
+}
 
 
 @pytest.mark.parametrize("name", STDS)
@@ -110,8 +113,8 @@ def test_a_recipe_names_it_and_builds_it(entry: Published) -> None:
     baseline = defense("adv" if entry.trained else "none", "cifar10", "common")
     changed = {name: getattr(baseline, name) for name in ("name", "network", "objective", "attack_mode")}
     assert replace(recipe, **changed) == baseline
-    # as the sources of these three, whose draws have statistics of their own
-    assert recipe.attack_mode == ("train" if entry.name in ("ctrw", "rna", "rpf") else "eval")
+    # as the sources of those that keep a draw, which has statistics of its own
+    assert recipe.attack_mode == ("train" if entry.redrawn == BETWEEN else "eval")
     assert (recipe.objective == baseline.objective) == (entry.name != "ig_bnn")  # a loss of its own
     assert recipe.network == entry.network
     if entry.name != "resize_pad":  # the small network takes one size

@@ -87,7 +87,27 @@ def test_autoattack_on_one_draw_scored_on_another_measures_transfer() -> None:
     data = from_tensors(torch.full((30, 1, 2, 2), 0.6), torch.zeros(30, dtype=torch.int64), classes=4, name="grey")
     with pytest.warns(UserWarning):  # few images
         few = Evaluation(Kept10(), data, samples=1, exact=False, seeds=1, batch_size=1)
-    (found,) = autoattack_between_draws(few, THREAT)
+    (found,) = autoattack_between_draws(few, THREAT, 128)
     # wrong only where both draws are the same pixel, 1 of 4, for each of 30 images
     assert abs(found.accuracy - 3 / 4) < 4 * (3 / 16 / 30) ** 0.5
     assert plateau(few, THREAT, steps=10, eot=(20,))[0].accuracy == 0.0
+
+
+def test_a_large_batch_has_as_many_draws_as_the_batches_of_the_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+
+    def attack(model: nn.Module, x: Tensor, y: Tensor, *_: object) -> tuple[Tensor, Tensor]:
+        sizes.append(len(x))
+        with torch.enable_grad():
+            leaf = x.clone().requires_grad_()
+            (gradient,) = torch.autograd.grad(model(leaf)[:, 0].sum(), leaf)
+        return x - THREAT.eps * gradient.sign(), y
+
+    monkeypatch.setattr("advbnn.leaderboard.measure._autoattack", attack)
+    n = 40 * 128
+    data = from_tensors(torch.full((n, 1, 2, 2), 0.6), torch.zeros(n, dtype=torch.int64), classes=2, name="grey")
+    large = Evaluation(Kept(), data, samples=1, exact=False, seeds=1, batch_size=n)
+    (found,) = autoattack_between_draws(large, THREAT, 128)
+    assert sizes == [128] * 40
+    # wrong only where both draws are the same pixel, 1 of 4, for each of 40 batches
+    assert abs(found.accuracy - 3 / 4) < 4 * (3 / 16 / 40) ** 0.5

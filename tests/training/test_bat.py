@@ -7,8 +7,12 @@ import torch
 
 from advbnn import models
 from advbnn.data import Splits, load, usual_augmentation
+from advbnn.defenses.bat import boosted_pair
 from advbnn.defenses.profiles import defense
+from advbnn.defenses.registry import PUBLISHED
+from advbnn.leaderboard.measure import measure
 from advbnn.training.bat import adversarial_copy, fit_bat
+from advbnn.training.loading import load_trained
 
 
 def test_two_networks_the_second_trained_on_examples_of_the_first(tmp_path: Path) -> None:
@@ -38,6 +42,18 @@ def test_two_networks_the_second_trained_on_examples_of_the_first(tmp_path: Path
     repeated = fit_bat(start, data, how)
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.equal(repeated.net[1].classifier.weight, second.classifier.weight)
+
+
+def test_the_pair_of_a_defence_loads_and_is_measured_for_the_leaderboard(tmp_path: Path) -> None:
+    data = load("digits")
+    how = defense("adv", architecture="mlp", schedule={"kind": "constant", "epochs": 1})
+    trained = fit_bat(how.build(classes=10, shape=(1, 8, 8)), data, how, out=tmp_path, resume=True)
+    pair = boosted_pair(*(load_trained(tmp_path / part).model for part in ("first", "second")))
+    torch.testing.assert_close(pair.state_dict(), trained.state_dict())
+    assert not torch.equal(pair.net[0].classifier.weight, pair.net[1].classifier.weight)
+    parts = ("clean", "protocol")
+    found = measure(PUBLISHED["bat"], pair, data.test.subset(range(100)), how.attack.threat, only=parts)
+    assert [(record.n, record.samples) for record in found] == [(100, 1)] * 2
 
 
 def test_the_first_needs_an_attack() -> None:

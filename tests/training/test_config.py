@@ -36,13 +36,15 @@ def test_the_configs_of_the_paper(name: str, data: str) -> None:
 @pytest.mark.parametrize("name", [name for name, entry in ONE_NETWORK.items() if entry.trained])
 def test_the_configs_of_the_leaderboard_differ_in_the_network(name: str) -> None:
     plain = "resnet18-adv_adam" if name == "wca" else "resnet18-adv"
-    config, baseline = (load_config(CONFIGS / f"cifar10-{which}.toml").defense for which in (name, plain))
+    run = load_config(CONFIGS / f"cifar10-{name}.toml")
+    config, baseline = run.defense, load_config(CONFIGS / f"cifar10-{plain}.toml").defense
     assert config.network == ONE_NETWORK[name].network
     # and IG-BNN in the loss of its particles, and some in the statistics that their source attacks with
     same = {field: getattr(baseline, field) for field in ("name", "network", "objective", "attack_mode")}
     assert replace(config, **same) == baseline
     assert (config.objective == baseline.objective) == (name != "ig_bnn")
     assert config.attack_mode == ONE_NETWORK[name].attack_mode
+    assert run.precision == ("full" if name == "double_win" else "auto")  # its activations have up to 16 bits
 
 
 def test_adv_bnn_on_the_leaderboard_has_the_attack_and_schedule_of_its_baseline() -> None:

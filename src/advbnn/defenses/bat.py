@@ -40,7 +40,8 @@ PUBLISHED = Published(
     ),
     differences=(
         "no training code of the paper was found: this follows its text; code and numbers are of Dbouk & Shanbhag, who "
-        "trained it again; those of the paper could not be confirmed",
+        "trained it again, with normalised inputs; those of the paper could not be confirmed",
+        "the score of Dbouk & Shanbhag is the expected accuracy; here one network is drawn for each image",
     ),
     recipe="advbnn.training.bat.fit_bat",
 )

@@ -10,12 +10,12 @@ from torch.nn import functional
 
 from advbnn.defenses.kept_draw import KeptDraw
 from advbnn.defenses.published import BETWEEN, PGD_20, AuthorsProtocol, Claim, Published
-from advbnn.defenses.surgery import replaced
+from advbnn.defenses.surgery import CIFAR10, Normalised, has_layer, replaced
 from advbnn.errors import ArgumentError, whole
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomPrecision:
+class RandomPrecision(Normalised):
     """The network with `fewest` to `most` bits, the same in all layers; see `RandomPrecisionNet`."""
 
     kind = "double_win"
@@ -23,11 +23,14 @@ class RandomPrecision:
     most: int = 16
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         whole("fewest", self.fewest, 2, 16)
         whole("most", self.most, self.fewest, 16)
 
     def wrap(self, net: nn.Module) -> nn.Module:
-        return net if isinstance(net, RandomPrecisionNet) else RandomPrecisionNet(net, self.fewest, self.most)
+        if has_layer(net, RandomPrecisionNet):
+            return net
+        return self.normalised(RandomPrecisionNet(net, self.fewest, self.most))
 
 
 class RandomPrecisionNet(KeptDraw):
@@ -35,7 +38,8 @@ class RandomPrecisionNet(KeptDraw):
 
     Quantised are all convolutions but the first and those of kernel size 1 (the shortcuts); the classifier is not.
     BatchNorm has its own scale, shift and statistics for every number of bits. There are most - fewest + 1 networks:
-    `at(bits)` fixes one of them. A training step attacks and updates the same one.
+    `at(bits)` fixes one of them. A training step attacks and updates the same one, in training mode: each of the
+    BatchNorms sees one step in thirteen, so that its running statistics are those of another network.
     """
 
     also_for_update = True
@@ -51,6 +55,7 @@ class RandomPrecisionNet(KeptDraw):
 
         quantised = replaced(net, nn.Conv2d, lambda _, conv: QuantisedConv2d(conv), inner)
         self.net = replaced(quantised, nn.BatchNorm2d, lambda _, norm: SwitchableNorm2d(norm, most - fewest + 1))
+        self.training = net.training
         self.resample()
 
     def redraw(self) -> None:
@@ -77,7 +82,7 @@ class QuantisedConv2d(nn.Module):
     """A convolution of quantised weights and inputs, with straight-through gradients.
 
     Weights are quantised between their extremes in each output channel, inputs between the extremes of the batch, whose
-    running values (0.1 old + 0.9 new) are used in evaluation mode.
+    running values (0.1 old + 0.9 new) are used in evaluation mode; what lies beyond them is clipped.
     """
 
     bits: Tensor
@@ -108,10 +113,15 @@ class QuantisedConv2d(nn.Module):
 
 
 def quantised(x: Tensor, low: Tensor, span: Tensor, bits: Tensor) -> Tensor:
-    """`x` rounded to 2^bits levels between `low` and `low + span`, with the gradient of the identity."""
-    step = span.detach() / (2.0**bits - 1)
+    """`x` rounded to the nearest of 2^bits levels from `low` to `low + span`, with the gradient of the identity.
+
+    That gradient also passes where `x` lies beyond the levels, as in the source.
+    """
+    low, most = low.detach(), 2.0**bits - 1
+    step = span.detach() / most
     step = torch.where(step > 0, step, 1)
-    rounded = torch.round((x - low.detach()) / step) * step + low.detach()
+    level = ((x - low) / step).clamp_min(0)
+    rounded = torch.minimum(level, most.to(level)).round() * step + low
     return x + (rounded - x).detach()
 
 
@@ -155,13 +165,17 @@ PUBLISHED = Published(
     "Random Precision Training and Inference",
     venue="ICML 2021",
     code="https://github.com/RICE-EIC/Double-Win-Quant",
-    network=RandomPrecision(),
+    network=RandomPrecision(**CIFAR10),
     random="the number of bits of all weights and activations, 4 to 16",
     redrawn=BETWEEN,
     protocol=AuthorsProtocol(replace(PGD_20, pick="first"), BETWEEN),
+    attack_mode="train",
     claims=(
         Claim("PGD-20", 65.2, 82.2, "PreActResNet-18", "image in the repository, RPI + RPT"),
         Claim("AutoAttack", 54.6, 82.2, "PreActResNet-18", "image in the repository, RPI + RPT"),
     ),
-    differences=("ResNet-18 and PGD-10 in training; the source has PreActResNet-18 and PGD-7",),
+    differences=(
+        "ResNet-18 and PGD-10 in training; the source has PreActResNet-18 and PGD-7",
+        "running statistics are updated once in a step; in the source by the passes of the attack, too",
+    ),
 )

@@ -45,5 +45,8 @@ PUBLISHED = Published(
     trained=False,
     samples=20,
     protocol=AuthorsProtocol(PGD_20, passes=20),
-    differences=("no source evaluates it as a defence; the protocol is the usual one",),
+    differences=(
+        "no source evaluates it as a defence; the protocol is the usual one",
+        "the leaderboard puts it onto a network that was trained without dropout; the paper trains with it",
+    ),
 )

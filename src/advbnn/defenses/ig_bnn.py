@@ -72,7 +72,10 @@ PUBLISHED = Published(
     differences=(
         "the source also mixes the gradients of particles by a kernel at two steps of five, with a repulsion that has "
         "no direction, and has dropout in training; both are left out",
-        "training attacks the label here, the source the prediction",
+        "training attacks the label here with running statistics, the source the prediction with batch statistics",
+        "clean and perturbed images share their batch statistics; in the source each half has its own",
+        "ResNet-18, SGD and weight decay; the source has VGG16, and Adam without",
+        "the source's attacks leave the box [0, 1], and its radii are 0.015 to 0.07",
         "the repository states no accuracy; those of the paper could not be confirmed",
     ),
 )

@@ -28,9 +28,19 @@ class KeptDraw(nn.Module, ABC):
         with torch.no_grad(), seeded(seed, self._place()):
             self.redraw()
 
+    def resample_for_update(self, seed: int | None = None) -> None:
+        """Draw for the update of a training step, after `resample` for its attack."""
+        with torch.no_grad(), seeded(seed, self._place()):
+            self.redraw_for_update()
+
     @abstractmethod
     def redraw(self) -> None:
         """Overwrite the draw in place, with random numbers of torch's default generator for the buffers' device."""
+
+    def redraw_for_update(self) -> None:
+        """Overwrite the draw of the attack by that of the update: a new one, unless it is `also_for_update`."""
+        if not self.also_for_update:
+            self.redraw()
 
     def _place(self) -> torch.device:
         return next((b.device for b in self.buffers()), device_of(self, torch.device("cpu")))

@@ -16,6 +16,7 @@ ADV_BNN = Published(
     protocol=AuthorsProtocol(paper_pgd(0.035), passes=20),
     claims=(Claim("PGD-20", 45.4, 79.7, "VGG16", "table 1 of the paper, radius 0.035", eps=0.035),),
     samples=20,
+    differences=("ResNet-18 here; scales of BatchNorm start at 1, in the source uniform in (0, 1)",),
     recipe="configs/cifar10-resnet18-adv_bnn.toml",
 )
 

@@ -144,7 +144,7 @@ def _common_recipe(name: str, data: str) -> Defense:
         network=_network(name, Variational()),
         objective=_objective(name),
         attack=attack if name == "rse" or _is_adversarial(name) else None,
-        attack_mode=ONE_NETWORK[name].attack_mode if name in ONE_NETWORK else "eval",
+        attack_mode=_attack_mode(name),
         optimizer=SGDOptimizer(lr=0.1, momentum=0.9, weight_decay=5e-4),
         schedule=Stages(epochs=(100, 50, 50), fresh_optimizer=False),
     )
@@ -164,6 +164,7 @@ def _ours(name: str, data: str) -> Defense:
         architecture="small_cnn",
         network=_shaped(_network(name, Variational(prior_std=0.05, init_std=0.02, norm_scale_mean=1.0)), digits),
         attack=attack if _is_adversarial(name) else None,
+        attack_mode=_attack_mode(name),
         objective=_objective(name, RobustELBO(alpha=0.02 if digits else 0.005)),
         optimizer=AdamOptimizer(lr=0.01),
         schedule=OneCycle(epochs=15 if digits else 30),
@@ -180,6 +181,10 @@ def _shaped(network: Any, digits: bool) -> Any:
 
 def _is_adversarial(name: str) -> bool:
     return ONE_NETWORK[name].trained if name in ONE_NETWORK else name in _ADVERSARIAL
+
+
+def _attack_mode(name: str) -> str:
+    return ONE_NETWORK[name].attack_mode if name in ONE_NETWORK else "eval"
 
 
 def _network(name: str, variational: Variational) -> Plain | Noisy | Variational | Randomized:

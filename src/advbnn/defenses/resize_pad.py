@@ -79,5 +79,6 @@ PUBLISHED = Published(
     differences=(
         "sizes are scaled from 299 to 32 pixels; the source is for ImageNet and claims nothing for CIFAR-10",
         "the source's auxiliary head does not exist here",
+        "the repository has no attack: the protocol is the usual one",
     ),
 )

@@ -64,6 +64,7 @@ PUBLISHED = Published(
     protocol=AuthorsProtocol(FGSM(Threat("linf", 8 / 255), eot=100), passes=100),
     differences=(
         "activations are kept independently, with the probabilities of the source",
+        "the source's attack has batch statistics, here running ones",
         "the repository states no accuracy; those of the paper could not be confirmed",
     ),
 )

@@ -84,7 +84,7 @@ def measure(
     if "autoattack" in only and random and find_spec("pyautoattack") is not None:
         found += autoattack_rand(evaluation, threat)
         if published.redrawn == BETWEEN:
-            found += autoattack_between_draws(evaluation, threat)
+            found += autoattack_between_draws(evaluation, threat, published.protocol.batch_size)
     return found
 
 
@@ -137,18 +137,24 @@ def autoattack_rand(evaluation: Evaluation, threat: Threat) -> Records:
     return _counted(evaluation, threat, "rand", scores, correct)
 
 
-def autoattack_between_draws(evaluation: Evaluation, threat: Threat) -> Records:
+def autoattack_between_draws(evaluation: Evaluation, threat: Threat, batch_size: int) -> Records:
     """AutoAttack `standard` as the sources of defences that keep their draw run it: on one draw, scored on another.
 
-    An image that survives on the attacked draw comes back clean, and clean it is scored on the other.
+    An image that survives on the attacked draw comes back clean, and clean it is scored on the other. `batch_size`
+    images share their two draws.
     """
     model = evaluation.model
 
-    def correct(x: Tensor, y: Tensor, seed: int) -> list[Tensor]:
+    def part(x: Tensor, y: Tensor, seed: int) -> Tensor:
         resample(model, derive_seed(seed, "attacked draw"))
         x_adv, _ = _autoattack(Hidden(model), x, y, threat, "standard", seed)
         resample(model, derive_seed(seed, "scored draw"))
-        return [model(x_adv).argmax(1) == y]
+        outputs: Tensor = model(x_adv)
+        return outputs.argmax(1) == y
+
+    def correct(x: Tensor, y: Tensor, seed: int) -> list[Tensor]:
+        parts = zip(x.split(batch_size), y.split(batch_size), strict=True)
+        return [torch.cat([part(*pair, derive_seed(seed, "part", number)) for number, pair in enumerate(parts)])]
 
     return _counted(evaluation, threat, "standard", {"on one draw, scored on another": "another draw"}, correct)
 

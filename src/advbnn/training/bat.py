@@ -50,11 +50,19 @@ def fit_bat(
     folders = [None, None] if out is None else [Path(out) / "first", Path(out) / "second"]
     first = fit(net, data, defense, seed=seed, out=folders[0], resume=resume, **options).model
     attacked = adversarial_copy(first, data.train, defense.attack, batch_size=batch_size, seed=seed)
-    with seeded(seed + 1, device_of(first, data.train.device)):
-        second = models.reset_parameters_(copy.deepcopy(first))
     plain = replace(defense, name="none", attack=None)
+    second = _fresh(first, plain, data.train, seed + 1)
     done = fit(second, Splits(attacked, data.test), plain, seed=seed + 1, out=folders[1], resume=resume, **options)
     return boosted_pair(first.eval(), done.model.eval())
+
+
+def _fresh(net: nn.Module, defense: Defense, data: Examples, seed: int) -> nn.Module:
+    """A network like `net` with fresh weights; built by the defence if that is how `net` was, so that its run loads."""
+    device, classes = device_of(net, data.device), len(data.classes)
+    if defense.has_built(net, classes=classes, shape=data.shape):
+        return defense.build(classes=classes, shape=data.shape, seed=seed).to(device)
+    with seeded(seed, device):
+        return models.reset_parameters_(copy.deepcopy(net))
 
 
 def adversarial_copy(model: nn.Module, data: Examples, attack: PGD, *, batch_size: int = 500, seed: int = 0) -> Any:

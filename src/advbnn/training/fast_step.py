@@ -198,8 +198,7 @@ class FastStep:
     def _redraw(self, for_update: bool = False) -> None:
         """One draw of kept randomness for the whole attack, another for the update; see `attacked`."""
         for part in self._kept_draws:
-            if not (for_update and part.also_for_update):
-                part.redraw()
+            part.redraw_for_update() if for_update else part.redraw()
 
     def _attacked(self, x: Tensor, y: Tensor, passes: Passes) -> tuple[Tensor, int]:
         """The inputs of the update, and its first noise stream."""

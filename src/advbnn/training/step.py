@@ -94,9 +94,7 @@ class EagerStep:
                 outputs = teacher.outputs(self.loss.learned, self.loss.model, x_adv)
             consistency = (outputs, self.defense.averaging.consistency)
         update_seed = derive_seed(seed, "update")
-        same_draw = any(getattr(part, "also_for_update", False) for part in self.loss.model.modules())
-        if self.defense.attack is None or not same_draw:
-            resample(self.loss.model, derive_seed(seed, "updated draw"))
+        resample(self.loss.model, derive_seed(seed, "updated draw"), after_attack=self.defense.attack is not None)
         self.optimizer.zero_grad()  # an interrupted step, or the caller, may have left gradients
 
         def ascent_loss() -> Tensor:  # with the noise of the update
