@@ -113,6 +113,23 @@ def test_seeds_are_reproducible_and_independent_of_each_other() -> None:
     assert evaluate(bnn(), digits(), ATTACK, samples=3, seeds=3)[0] == together
 
 
+def test_several_ensembles_show_how_much_a_classifier_of_one_pass_varies() -> None:
+    class Coin(nn.Module):
+        """One draw for all images of a pass: all are right, or all wrong."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            side = torch.sign(torch.rand(()) - 0.5).expand(len(x))
+            return torch.stack([side, -side], 1)
+
+    images = data.from_tensors(torch.zeros(100, 1, 2, 2), torch.zeros(100, dtype=torch.int64), classes=2, name="blank")
+    measured = Evaluation(Coin(), images, samples=1, seeds=1)
+    (one,), (many,) = measured.accuracy("clean", None), measured.accuracy("clean", None, 40)
+    assert set(many.correct) == {0, 100} and many.correct[0] == one.correct[0]
+    assert abs(many.accuracy - 0.5) < 4 * 0.5 / 40**0.5
+    low, high = many.interval
+    assert high - low > 2 * 1.96 * 0.5 / 40**0.5 * 0.9  # the standard error over draws
+
+
 def test_rows_choose_images() -> None:
     test, rows = data.load("digits").test, list(range(100, 220))
     chosen = evaluate(net(), test, samples=1, seeds=1, rows=rows)[0]

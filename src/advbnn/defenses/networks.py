@@ -8,15 +8,16 @@ from advbnn.bayes.mean_field import bayesianize
 from advbnn.bayes.priors import GaussianPrior, PerParameter, unit_norm_scales
 from advbnn.bayes.protocol import random_parts
 from advbnn.defenses.rse import add_noise, check_noise, noise_levels
+from advbnn.defenses.surgery import Normalised, Normalize, has_layer
 from advbnn.errors import one_of, within
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plain:
-    """The network as it is."""
+class Plain(Normalised):
+    """The network as it is, or behind the normalisation of `mean` and `std`."""
 
     def wrap(self, net: nn.Module) -> nn.Module:
-        return net
+        return net if has_layer(net, Normalize) else self.normalised(net)
 
 
 @dataclass(frozen=True, kw_only=True)

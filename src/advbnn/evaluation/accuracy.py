@@ -41,7 +41,7 @@ from advbnn.fast.acceleration import computes_in_bf16, engine_of, rough_gradient
 from advbnn.machine.processes import world
 from advbnn.machine.threads import few_threads
 from advbnn.modules import device_of, dtype_of, evaluating, explain_input_errors, without_parameter_gradients
-from advbnn.randomness import crafting_seed, scoring_seed, seeded_globally, with_fresh_state
+from advbnn.randomness import crafting_seed, derive_seed, scoring_seed, seeded_globally, with_fresh_state
 
 CLEAN = "clean"
 
@@ -148,11 +148,18 @@ class Evaluation:
             remedy = f"eot={count} (--eot {count}) attacks their exact mean, which is stronger"
             warnings.warn(f"{what}; {remedy}", SingleMemberWarning, stacklevel=5)
 
-    def accuracy(self, name: str, attack: Perturbation | None, **fields: Any) -> Records:
-        """The accuracy under one attack; `fields` go into its record."""
+    def accuracy(self, name: str, attack: Perturbation | None, ensembles: int = 1, **fields: Any) -> Records:
+        """The accuracy under one attack; `fields` go into its record.
+
+        Under each seed `ensembles` of S weight samples each, the first of them the seed's own, score the same points.
+        """
 
         def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
-            correct = [self.classify(self.craft(attack, x, y, seed, batch), seed).label == y for seed in self.seed_list]
+            correct = []
+            for seed in self.seed_list:
+                points = self.craft(attack, x, y, seed, batch)
+                scoring = [seed, *(derive_seed(seed, "ensemble", number) for number in range(1, ensembles))]
+                correct.append(torch.stack([self.classify(points, one).label == y for one in scoring], 1))
             return {"correct": torch.stack(correct, 1)[:, None]}
 
         return self.measure([self.planned(name, attack, **fields)], work)
