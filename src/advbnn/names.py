@@ -6,7 +6,7 @@ NORMS = ("linf", "l2", "l1")
 AUDIT_LEVELS = ("quick", "standard", "thorough")
 """How much an audit does, in ascending order."""
 
-LEADERBOARD_STEPS = ("clean", "protocol", "audit", "eot", "seed", "mean", "autoattack")
+LEADERBOARD_STEPS = ("clean", "protocol", "audit", "eot", "seed", "mean", "autoattack", "between")
 """The parts of a measurement for the leaderboard, in their order."""
 
 ENGINES = ("auto", "eager", "compile", "graph")

@@ -55,9 +55,9 @@ def measure(
         steps: of PGD over EOT samples.
         only: `"clean"`, the clean accuracy; `"protocol"`, the authors' own; `"audit"`, with its flags; `"eot"`, PGD
             over EOT samples until the curve is flat; `"seed"`, the attack that knows the random numbers, where the
-            audit has none; `"mean"`, the mean network; `"autoattack"`, AutoAttack `rand` if pyautoattack is installed,
-            and for a draw that is kept AutoAttack as its sources run it. Where nothing is random, the audit is enough
-            for the last four.
+            audit has none; `"mean"`, the mean network; and if pyautoattack is installed `"autoattack"`, AutoAttack
+            `rand`, and `"between"`, AutoAttack as the sources run it that keep a draw. Where nothing is random, the
+            audit is enough for all from `"eot"` on.
         options: see `Options`; `out` makes it resumable.
     """
     for name in only:
@@ -83,10 +83,11 @@ def measure(
         label = f"{evaluation.plan.model.label}{MEAN}"
         alone = Evaluation(mean, data, **options | {"label": label, "samples": 1})
         found += alone.accuracy(f"PGD-{steps}", PGD(threat, steps=steps))
-    if "autoattack" in only and random and find_spec("pyautoattack") is not None:
+    installed = find_spec("pyautoattack") is not None
+    if "autoattack" in only and random and installed:
         found += autoattack_rand(evaluation, threat)
-        if published.redrawn == BETWEEN:
-            found += autoattack_between_draws(evaluation, threat, published.protocol.batch_size)
+    if "between" in only and published.redrawn == BETWEEN and installed:
+        found += autoattack_between_draws(evaluation, threat, published.protocol.batch_size)
     return found
 
 
