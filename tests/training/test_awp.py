@@ -11,8 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from advbnn.bayes.mean_field import bayesianize
+from advbnn.defenses.defense import Defense
+from advbnn.defenses.objective import RobustELBO
 from advbnn.randomness import seeded
 from advbnn.training.awp import perturbed
+from advbnn.training.objective import RobustLoss
+from advbnn.training.step import EagerStep
 from quick import same
 
 
@@ -49,6 +53,37 @@ def test_the_step_on_a_quadratic() -> None:
         quadratic().backward()
     torch.testing.assert_close(quadratic.w.grad, quadratic.curvature * (expected - 1))
     assert quadratic.w.tolist() == [[3.0, 4.0], [0.0, 0.0]]
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.5])
+def test_an_update_is_that_of_a_proxy_that_descends_the_negative_loss(decay: float) -> None:
+    """The authors' procedure: the step of a copy gives the direction, and the optimizer runs before the weights come
+    back. Weight decay of the perturbation is all that differs."""
+    rho, lr, (x, y) = 0.01, 0.1, images()
+    net, reference = small_net().train(), small_net().train()
+    proxy = copy.deepcopy(reference)
+    (-functional.cross_entropy(proxy(x), y)).backward()
+    torch.optim.SGD(proxy.parameters(), lr=0.01).step()
+    shifts = {}
+    for name, weight in reference.named_parameters():
+        if weight.dim() > 1:
+            moved = proxy.get_parameter(name).detach() - weight.detach()
+            shifts[name] = rho * moved * weight.detach().norm() / moved.norm()
+    optimizer = torch.optim.SGD(reference.parameters(), lr=lr, momentum=0.9, weight_decay=decay)
+    with torch.no_grad():
+        for name, shift in shifts.items():
+            reference.get_parameter(name).add_(shift)
+    functional.cross_entropy(reference(x), y).backward()
+    optimizer.step()
+    with torch.no_grad():
+        for name, shift in shifts.items():
+            reference.get_parameter(name).sub_(shift - lr * decay * shift)  # the decay of the shift is given back
+
+    loss = RobustLoss(net, RobustELBO(), 8)
+    ours = torch.optim.SGD(net.parameters(), lr=lr, momentum=0.9, weight_decay=decay)
+    EagerStep(loss, ours, Defense(awp=rho))(x, y, 0)
+    for name, value in reference.state_dict().items():  # statistics too: of the perturbed weights, once
+        torch.testing.assert_close(net.state_dict()[name], value, rtol=1e-4, atol=2e-6)
 
 
 @given(seed=st.integers(0, 10**6), rho=st.floats(1e-4, 0.1))

@@ -49,6 +49,23 @@ def test_the_configs_of_the_leaderboard_differ_in_the_network(name: str) -> None
     assert run.precision == ("full" if name == "double_win" else "auto")  # its activations have up to 16 bits
 
 
+def test_the_recipes_of_later_work_have_the_numbers_of_their_sources() -> None:
+    names = ("idbh-awp-ema", "rebat", "trades-awp")
+    idbh, rebat, trades = (load_config(CONFIGS / f"cifar10-resnet18-{name}.toml").defense for name in names)
+    for recipe in (idbh, rebat, trades):
+        attack, sgd = recipe.attack, recipe.optimizer
+        assert (attack.steps, attack.step_size, attack.threat.eps, attack.random_start) == (10, 2 / 255, 8 / 255, True)
+        assert (sgd.kind, sgd.momentum, sgd.weight_decay, sgd.nesterov) == ("sgd", 0.9, 5e-4, False)
+        assert sgd.lr == pytest.approx(0.1 * recipe.batch_size / 128)
+    # ReBAT divides the rate by 1.5 after 100 and 150 epochs; TRADES with AWP counts epochs from one
+    assert [rebat.schedule.scale(epoch) for epoch in (99, 100, 150)] == pytest.approx([1, 1 / 1.5, 1 / 1.5**2])
+    assert [trades.schedule.scale(epoch) for epoch in (98, 99, 148, 149)] == pytest.approx([1, 0.1, 0.1, 0.01])
+    assert rebat.schedule.total_epochs == trades.schedule.total_epochs == 200
+    assert (rebat.averaging.decay, rebat.averaging.start, rebat.averaging.consistency) == (0.999, 105, 1.0)
+    assert (trades.objective.trades, trades.awp, trades.awp_start) == (6.0, 0.005, 9)
+    assert (rebat.network.mean, rebat.network.std) == (0.473, 0.251)
+
+
 def test_adv_bnn_on_the_leaderboard_has_the_attack_and_schedule_of_its_baseline() -> None:
     names = ("resnet18-adv_bnn", "resnet18-adv_adam", "resnet18-adv")
     adv_bnn, adam, sgd = (load_config(CONFIGS / f"cifar10-{which}.toml").defense for which in names)

@@ -15,7 +15,8 @@ class CutMix:
     """Pastes a box of another training image; the label is then a distribution over the classes.
 
     The share of the area is uniform in [0, 1], the box has the proportions of the image, and its centre is uniform. The
-    part of the box outside the image is cut off, and the label is mixed by the rest.
+    part of the box outside the image is cut off, and the label is mixed by the rest. Every image has a box of its own;
+    in the authors' code a batch shares one.
     """
 
     numbers: ClassVar[int] = 3

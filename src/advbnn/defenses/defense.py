@@ -38,8 +38,9 @@ class Averaging:
     """`fit` returns a running average of the weights from epoch `start` on; see `WeightAverage`.
 
     The `decay` is of an exponential moving average (EMA); None for the equal average (SWA). The running statistics of
-    BatchNorm are estimated anew for the average, on images attacked as in training. With a `consistency` weight c, the
-    loss has the further term c KL(p(. | x^adv, average) || p(. | x^adv, w)), with the statistics of the batch, which
+    BatchNorm are estimated anew for the average, on images attacked as in training, like those of the batches that the
+    weights were trained with. With a `consistency` weight c, the loss has the further term
+    c KL(p(. | x^adv, average) || p(. | x^adv, w)), with the statistics of the batch, which
     keeps the network near its average (ReBAT; Wang et al., 2023).
     """
 

@@ -25,6 +25,8 @@ class RobustELBO:
         kl_warmup_epochs: the length of the linear warm-up.
         trades: beta of TRADES (Zhang et al., 2019), or None. The data term is then
             -log p(y | x, w) + beta KL(p(. | x, w) || p(. | x^adv, w)), and x^adv maximises that KL, not the loss.
+            BatchNorm sees x and x^adv as one batch, as it will at test time by its running statistics; in the authors'
+            code each has its own.
         information_gain: of IG-BNN, the weight of |IG(x^adv) - IG(x)| in the loss of its particles; see
             `ig_bnn.information_gain`.
     """

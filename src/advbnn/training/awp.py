@@ -26,7 +26,8 @@ def perturbed(model: nn.Module, loss_fn: Callable[[], Tensor], rho: float = 5e-3
 
     for each trainable parameter with two dimensions or more. Biases, normalisation scales and the log standard
     deviations of a Bayesian network do not move. Run the backward pass inside the block, and the optimizer after it.
-    The ascent step changes neither `.grad` nor buffers (running statistics).
+    The ascent step changes neither `.grad` nor buffers (running statistics). The authors' code restores the weights
+    after the optimizer, so that weight decay sees the perturbed ones: a difference of rho times the decay.
 
     `loss_fn` computes the loss with the current weights, once. A random network samples its noise there and again in
     the block, unless both have the same seed. rho is called gamma in the paper.
