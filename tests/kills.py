@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 
-from advbnn import files
 from advbnn.defenses.defense import Averaging, Defense, EarlyStopping
-from advbnn.files import file_digest
+from advbnn.machine import files
+from advbnn.machine.files import file_digest
 from advbnn.training import checkpoint
 from advbnn.training.loop import fit
 from quick import quick

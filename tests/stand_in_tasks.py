@@ -13,7 +13,7 @@ import torch
 
 from advbnn.defenses.schedules import Constant
 from advbnn.errors import ArgumentError
-from advbnn.files import locked_folder, write_atomically
+from advbnn.machine.files import locked_folder, write_atomically
 from advbnn.training.loop import fit
 from advbnn.training.state import TrainingState
 from advbnn.training.tasks import Task

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from advbnn.cli.app import app
-from advbnn.files import locked_folder
+from advbnn.machine.files import locked_folder
 from advbnn.paper import Experiment
 from advbnn.paper.experiment import RECORDS, RUNS, WEIGHTS
 from advbnn.training.loop import fit_config

@@ -19,7 +19,7 @@ from advbnn.data import ImageSet, Splits
 from advbnn.defenses.optimizers import SGDOptimizer
 from advbnn.defenses.schedules import Constant
 from advbnn.errors import CheckpointError, DivergedError, FileError, RunError
-from advbnn.files import explain_file_errors, locked_folder
+from advbnn.machine.files import explain_file_errors, locked_folder
 from advbnn.training import checkpoint
 from advbnn.training.checkpoint import CheckpointWarning
 from advbnn.training.loading import load_trained
@@ -149,7 +149,7 @@ def test_a_disk_that_fills_up_names_what_was_kept(
                 full()
 
     stopped(digits, tmp_path / "run", monkeypatch)
-    places = {"pathlib.Path.write_bytes": full, "advbnn.files.append_text": no_metrics}
+    places = {"pathlib.Path.write_bytes": full, "advbnn.machine.files.append_text": no_metrics}
     for place, error in zip(places, (CheckpointError, FileError), strict=True):
         with monkeypatch.context() as patch:
             patch.setattr(place, places[place])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from advbnn.errors import ArgumentError
-from advbnn.files import locked_folder
+from advbnn.machine.files import locked_folder
 from advbnn.training.interrupts import Interrupted
 from advbnn.training.tasks import Task, device_list, in_words, run_tasks, wall_time
 from stand_in_tasks import good_and_bad, missing, once, write, write_locked

@@ -22,7 +22,7 @@ from advbnn.data.folder import load_held_out
 from advbnn.errors import ArgumentError, positive_whole
 from advbnn.evaluation.accuracy import CLEAN
 from advbnn.evaluation.records import Record
-from advbnn.files import check_name
+from advbnn.machine.files import check_name
 from advbnn.machine.processes import World, joined
 from advbnn.models.from_file import load_model
 from advbnn.modules import usable_device

@@ -59,7 +59,7 @@ def reproduce(
 
     from advbnn.cli.common import command_line, device_or_first_gpu, show_failures
     from advbnn.defenses.profiles import DEFENSES
-    from advbnn.files import locked_folder
+    from advbnn.machine.files import locked_folder
     from advbnn.machine.threads import share_of_threads
     from advbnn.paper import EXPERIMENTS, Evidence, Experiment, Reproduction, check_claims, make_plan, write_all
     from advbnn.paper.experiment import BESIDE, FILE, check_beside, stored

@@ -18,7 +18,7 @@ def tables(
     ] = False,
 ) -> None:
     """Fill the marked tables of documents from records."""
-    from advbnn.files import read_text
+    from advbnn.machine.files import read_text
     from advbnn.paper.docs_tables import has_tables, refresh
 
     for document in documents:

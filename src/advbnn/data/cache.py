@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from advbnn.errors import FileError, data_error
-from advbnn.files import file_digest, write_atomically, written_whole
+from advbnn.machine.files import file_digest, write_atomically, written_whole
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from advbnn.data import cifar10, stl10
 from advbnn.data.archive import check_sum
 from advbnn.display.progress import ProgressBar
 from advbnn.errors import DataError, data_error, one_of
-from advbnn.files import explain_file_errors
+from advbnn.machine.files import explain_file_errors
 
 PUBLISHED = {
     "cifar10": (cifar10.ARCHIVE_URL, cifar10.ARCHIVES["cifar-10-binary.tar.gz"]),

@@ -15,7 +15,7 @@ from advbnn.data.imageset import ImageSet
 from advbnn.data.splits import Splits
 from advbnn.display.progress import ProgressBar
 from advbnn.errors import ArgumentError, data_error
-from advbnn.files import explain_file_errors
+from advbnn.machine.files import explain_file_errors
 
 LAYOUT = "expected ROOT/train/<class>/<image> and the same under ROOT/test or ROOT/val"
 

@@ -17,7 +17,7 @@ from advbnn.data.augment import to_float
 from advbnn.data.imageset import Examples, row_numbers
 from advbnn.display.progress import ProgressBar
 from advbnn.errors import FileError
-from advbnn.files import write_atomically
+from advbnn.machine.files import write_atomically
 from advbnn.machine.processes import world
 from advbnn.modules import tensor_bytes
 

@@ -31,7 +31,7 @@ from advbnn.data.imageset import Examples, row_numbers
 from advbnn.errors import ArgumentError, FileError
 from advbnn.evaluation.checks import check_rows
 from advbnn.evaluation.identity import DataIdentity, ModelIdentity
-from advbnn.files import explain_file_errors, write_atomically
+from advbnn.machine.files import explain_file_errors, write_atomically
 
 FORMAT = "advbnn-points-1"
 WORST = "worst"

@@ -19,7 +19,7 @@ from advbnn.errors import ArgumentError, FileError, one_of
 from advbnn.evaluation.identity import DataIdentity, ModelIdentity
 from advbnn.evaluation.intervals import accuracy_interval, draws_variance
 from advbnn.evaluation.outcomes import unpack
-from advbnn.files import csv_text, locked_file, read_text, write_atomically
+from advbnn.machine.files import csv_text, locked_file, read_text, write_atomically
 
 SCHEMA = 2
 

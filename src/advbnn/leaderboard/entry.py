@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from advbnn.errors import ArgumentError, one_of, shown, unknown
-from advbnn.files import read_json, write_atomically
 from advbnn.leaderboard.schema import read, write
+from advbnn.machine.files import read_json, write_atomically
 from advbnn.names import AUDIT_LEVELS, NORMS
 
 SCHEMA = 1

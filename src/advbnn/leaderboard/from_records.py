@@ -16,9 +16,9 @@ from advbnn.evaluation.comparison import comparison
 from advbnn.evaluation.intervals import accuracy_interval
 from advbnn.evaluation.records import Record, Records
 from advbnn.evaluation.rescoring import POINTS
-from advbnn.files import read_text
 from advbnn.leaderboard import entry as board
 from advbnn.leaderboard.schema import read
+from advbnn.machine.files import read_text
 from advbnn.report.audited import clean_in, worst_cases
 from advbnn.report.select import ball
 from advbnn.training.provenance import git_state

@@ -8,7 +8,6 @@ from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
 
-from advbnn.files import write_atomically
 from advbnn.leaderboard.entry import Accuracy, Entry, to_json
 from advbnn.leaderboard.tables import (
     BETTER,
@@ -25,6 +24,7 @@ from advbnn.leaderboard.tables import (
     to_csv,
     verdict,
 )
+from advbnn.machine.files import write_atomically
 from advbnn.report.dumbbells import LOOKS, Dumbbell, dumbbells_png, dumbbells_svg
 from advbnn.report.elements import percent, percent_range
 from advbnn.report.render import filled

@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from advbnn.files import csv_text
 from advbnn.leaderboard.entry import Accuracy, Entry
+from advbnn.machine.files import csv_text
 from advbnn.report.dumbbells import Dumbbell
 from advbnn.report.elements import Cell, Table, percent, percent_range
 from advbnn.report.select import radius_words

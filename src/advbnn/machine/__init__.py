@@ -1,4 +1,5 @@
-"""What a process takes from its machine: threads, memory, time, folders for compiled code, and other processes.
+"""What a process takes from its machine: threads, memory, time, files, folders for compiled code, and other
+processes.
 
-`caches` and `memory` import no torch: the command line calls them first.
+`caches`, `files` and `memory` import no torch: the command line calls them first.
 """

@@ -20,7 +20,7 @@ from safetensors.torch import load_model as load_safetensors
 from torch import nn
 
 from advbnn.errors import ArgumentError, ArgumentTypeError, FileError, did_you_mean, first_few
-from advbnn.files import explain_file_errors
+from advbnn.machine.files import explain_file_errors
 
 _SOURCES: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from advbnn.errors import ArgumentError, ArgumentTypeError, FileError, first_few, one_of, shown
-from advbnn.files import explain_file_errors
+from advbnn.machine.files import explain_file_errors
 
 InitialWeights = Path | str | Mapping[str, Tensor]
 """A safetensors file, or a state dict."""

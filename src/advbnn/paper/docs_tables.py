@@ -17,7 +17,7 @@ from pathlib import Path
 
 from advbnn.errors import AdvbnnError, ArgumentError, one_of
 from advbnn.evaluation.records import Records
-from advbnn.files import read_text, write_atomically
+from advbnn.machine.files import read_text, write_atomically
 from advbnn.paper.claims import check_claims
 from advbnn.paper.evidence import Evidence
 from advbnn.paper.experiment import FILE as REPRODUCTION

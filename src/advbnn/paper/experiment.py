@@ -12,7 +12,7 @@ from advbnn.defenses.defense import Defense
 from advbnn.defenses.networks import Noisy, Variational
 from advbnn.defenses.profiles import DATASETS
 from advbnn.errors import ArgumentError, ConfigError, FileError, positive_whole, unknown
-from advbnn.files import read_json, write_atomically
+from advbnn.machine.files import read_json, write_atomically
 from advbnn.paper.protocol import PROTOCOLS, Protocol
 from advbnn.training.config import Config, check_radius, parse_settings
 from advbnn.training.run_folder import CONFIG

@@ -14,7 +14,7 @@ from advbnn.data import Splits
 from advbnn.errors import FileError
 from advbnn.evaluation.options import Options
 from advbnn.evaluation.records import Records
-from advbnn.files import file_digest, locked_file, read_json, write_atomically
+from advbnn.machine.files import file_digest, locked_file, read_json, write_atomically
 from advbnn.paper.experiment import RECORDS, RUNS, WEIGHTS, Experiment, Run
 from advbnn.paper.protocol import RANDOM, Protocol
 from advbnn.training.run_folder import MODEL

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from advbnn.files import write_atomically
+from advbnn.machine.files import write_atomically
 from advbnn.paper.claims import Claim, check_claims
 from advbnn.paper.evidence import Evidence
 from advbnn.paper.figures import FIGURES, draw_all

@@ -8,7 +8,7 @@ from typing import Any
 
 from advbnn.errors import MissingPackageError
 from advbnn.evaluation.records import Record, Records
-from advbnn.files import write_atomically
+from advbnn.machine.files import write_atomically
 from advbnn.report.compose import compose
 from advbnn.report.elements import Cell, Contents, Section, Table, escaped
 from advbnn.report.images import AttackedImage, by_model, data_uri

@@ -26,7 +26,7 @@ from safetensors.torch import load_model, save_model
 from torch import nn
 
 from advbnn.errors import CheckpointError, FileError
-from advbnn.files import explain_file_errors, file_digest
+from advbnn.machine.files import explain_file_errors, file_digest
 
 FORMAT = 2
 WEIGHTS, TRAINING, MANIFEST = "weights.safetensors", "training.pt", "manifest.json"

@@ -15,7 +15,7 @@ from advbnn.data import Splits
 from advbnn.defenses.defense import OWN, Defense
 from advbnn.display.progress import ProgressBar
 from advbnn.errors import ArgumentError, CheckpointError, DivergedError, FileError, RunError
-from advbnn.files import locked_folder
+from advbnn.machine.files import locked_folder
 from advbnn.machine.processes import World, world
 from advbnn.machine.threads import few_threads
 from advbnn.models.initial_weights import InitialWeights, load_initial

@@ -16,7 +16,7 @@ from advbnn.bayes.swag import SWAG
 from advbnn.data import Splits
 from advbnn.defenses.defense import Defense
 from advbnn.errors import InUseError, RunError
-from advbnn.files import locked_folder
+from advbnn.machine.files import locked_folder
 from advbnn.models import reset_parameters_
 from advbnn.models.initial_weights import InitialWeights, load_initial
 from advbnn.randomness import seeded

@@ -25,7 +25,7 @@ from torch import nn
 from advbnn.bayes.modes import Modes
 from advbnn.display.progress import ProgressBar, duration
 from advbnn.errors import MOST, RunError
-from advbnn.files import locked_folder, write_atomically
+from advbnn.machine.files import locked_folder, write_atomically
 from advbnn.machine.processes import ALONE, world
 from advbnn.machine.threads import share_of_threads
 from advbnn.training.checkpoint import save_weights

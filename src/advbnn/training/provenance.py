@@ -13,7 +13,7 @@ from torch import nn
 
 from advbnn.data import Examples
 from advbnn.defenses.defense import structure_of
-from advbnn.files import file_digest
+from advbnn.machine.files import file_digest
 
 
 def provenance(seed: int, device: torch.device, **further: Any) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from advbnn import files
 from advbnn.errors import AdvbnnError, CheckpointError, ConfigError, FileError, RunError
+from advbnn.machine import files
 from advbnn.training import checkpoint
 from advbnn.training.checkpoint import WEIGHTS, Checkpoint
 from advbnn.training.config import CONFIG as CONFIG

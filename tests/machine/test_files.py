@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from advbnn.errors import ArgumentError, FileError, RunError
-from advbnn.files import (
+from advbnn.machine.files import (
     append_text,
     check_name,
     locked_file,
@@ -79,7 +79,7 @@ def in_process(program: str, *arguments: object) -> "subprocess.Popen[str]":
 
 def test_a_folder_locked_by_another_process_is_refused_until_that_ends(tmp_path: Path) -> None:
     program = """import pathlib, sys
-from advbnn.files import locked_folder
+from advbnn.machine.files import locked_folder
 with locked_folder(pathlib.Path(sys.argv[1])):
     print("locked", flush=True)
     input()"""
@@ -100,7 +100,7 @@ with locked_folder(pathlib.Path(sys.argv[1])):
 def test_processes_wait_for_each_other_and_lose_nothing(tmp_path: Path) -> None:
     """Three processes add one to a number in a file, each a hundred times; a fourth is killed while it has the lock."""
     program = """import os, pathlib, sys
-from advbnn.files import locked_file, write_atomically
+from advbnn.machine.files import locked_file, write_atomically
 path = pathlib.Path(sys.argv[1])
 for _ in range(100):
     with locked_file(path):
