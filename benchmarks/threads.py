@@ -108,7 +108,7 @@ def table(record: dict[str, Any]) -> str:
     """Medians over the rounds: wall time and, in brackets, processor time; seconds of commands, else milliseconds."""
     columns = list(dict.fromkeys((row["case"], row["busy"]) for row in record["rows"]))
     unit, factor = ("s", 1) if columns[0][0] in COMMANDS else ("ms", 1e3)
-    titles = [f"{case}{f', {busy} busy loops' if busy else ''}" for case, busy in sorted(columns)]
+    titles = [f"the same, {busy} busy loops" if busy else case for case, busy in sorted(columns)]
     lines = [f"| {unit} (processor {unit}) | {' | '.join(titles)} |", "| :-- " + "| --: " * len(columns) + "|"]
     for name in dict.fromkeys(row["setting"] for row in record["rows"]):
         cells = []

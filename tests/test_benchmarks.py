@@ -18,9 +18,11 @@ def test_imports_resolve(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert script.stem == "common" or callable(names["main"])
 
 
-@pytest.mark.parametrize("name", ["attacks", "threads"])
-def test_tables_of_the_documents_come_from_the_records(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "file"), [("attacks", "attacks-cpu"), ("threads", "threads-cpu"), ("threads", "threads-cpu-commands")]
+)
+def test_tables_of_the_documents_come_from_the_records(name: str, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    record = json.loads((ROOT / "benchmarks" / "records" / f"{name}-cpu.json").read_text(encoding="utf-8"))
+    record = json.loads((ROOT / "benchmarks" / "records" / f"{file}.json").read_text(encoding="utf-8"))
     table = runpy.run_path(str(ROOT / "benchmarks" / f"{name}.py"))["table"](record)
     assert table in (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
