@@ -1,4 +1,4 @@
-"""A small vision transformer on the digits: Adv-BNN from fresh weights, and from weights trained without an attack.
+"""A small vision transformer on the digits: from fresh weights, with a growing radius, and from trained weights.
 
     python benchmarks/vit.py --out benchmarks/records/vit-cpu.json
 
@@ -24,6 +24,12 @@ FRESH = {
     "adv_bnn": ("adv_bnn", {}),
     "adv_bnn, alpha = 1e-6": ("adv_bnn", {"objective": {"alpha": 1e-6}}),
     "adv_bnn, 30 epochs": ("adv_bnn", {"schedule": {"epochs": 30}}),
+    "adv, growing radius": ("adv", {"radius_warmup": 14}),
+    "adv_bnn, growing radius": ("adv_bnn", {"radius_warmup": 14}),
+    "adv_bnn, growing radius and KL": (
+        "adv_bnn",
+        {"radius_warmup": 14, "objective": {"kl_warmup": "linear", "kl_warmup_epochs": 10.0}},
+    ),
 }
 """Trainings from fresh weights; the first is the checkpoint of the last one."""
 

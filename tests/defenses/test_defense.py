@@ -47,6 +47,20 @@ def test_the_seed_decides_what_a_published_defence_adds(name: str) -> None:
     assert all(torch.equal(a, b) for a, b in zip(one, same, strict=True))
 
 
+def test_the_radius_grows_to_its_full_size_in_equal_steps() -> None:
+    value = defense("adv", attack={"step_size": 0.06}, schedule={"epochs": 8}, radius_warmup=3)
+    assert value.attack is not None
+    attacks = [value.attack_in(epoch) for epoch in range(5)]
+    assert [attack.threat.eps for attack in attacks if attack] == pytest.approx([0.0375, 0.075, 0.1125, 0.15, 0.15])
+    # the share of the radius that a step covers stays the same, however it is given
+    assert [attack.first_step for attack in attacks if attack] == pytest.approx([0.015, 0.03, 0.045, 0.06, 0.06])
+    relative = replace(value, attack=replace(value.attack, step_size=None, relative_step_size=0.4))
+    assert [attack.first_step for e in range(5) if (attack := relative.attack_in(e))] == pytest.approx(
+        [0.015, 0.03, 0.045, 0.06, 0.06]
+    )
+    assert attacks[3] is value.attack and defense("none").attack_in(0) is None
+
+
 def test_a_network_that_is_random_already_is_not_wrapped_again() -> None:
     net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten())
     bnn = bayesianize(copy.deepcopy(net), init_std=0.3)
@@ -84,6 +98,8 @@ def test_the_prior_mean_of_normalisation_scales() -> None:
         (lambda: defense("adv", attack_mode="evaluate"), "attack_mode.*'eval'"),
         (lambda: defense("adv", norm_scales="one"), "norm_scales.*'ones'"),
         (lambda: defense("adv", clip=0.0), "clip .*None"),
+        (lambda: defense("adv", radius_warmup=15), "radius_warmup.*14.*15"),
+        (lambda: defense("none", radius_warmup=5), "radius_warmup=5.*set it to 0"),
         (lambda: defense("none", objective={"trades": 6.0}), "trades.*no attack"),
         (lambda: defense("adv", objective={"trades": 6.0}, attack={"random_start": False}), "random_start=True"),
         (lambda: defense("adv", attack={"targeted": True}), "targeted=False"),

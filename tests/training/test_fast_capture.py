@@ -1,6 +1,7 @@
 """Which steps are captured as CUDA graphs, and that replaying them changes nothing."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -47,6 +48,18 @@ def test_processes_with_shards_of_unequal_size_capture_at_the_same_steps(monkeyp
             made.append(FakeGraph.made)
         recorded.append(made)
     assert recorded[0] == recorded[1] == [1, 0, 0, 0, 0, 0, 0, 1, 0, 0]  # the last batch at its fourth occurrence
+
+
+def test_a_step_with_another_radius_is_captured_and_the_one_before_it_is_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fast_step_module, "GraphedStep", FakeGraph)
+    step, made = fast(network(), Defense(attack=ATTACK), captured=True), []
+    for eps in (0.02, 0.02, 0.05, 0.05):
+        FakeGraph.made = 0
+        step(*batch(), SEED, attack=replace(ATTACK, threat=replace(ATTACK.threat, eps=eps)))
+        made.append(FakeGraph.made)
+    assert made == [1, 0, 1, 0] and len(step._graphs) == 1
 
 
 @pytest.mark.parametrize(

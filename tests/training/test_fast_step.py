@@ -4,6 +4,7 @@ import copy
 import functools
 import math
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
@@ -190,6 +191,21 @@ def test_weights_are_perturbed_only_if_asked() -> None:
     for net, awp, perturb in zip(nets, (0.05, None, 0.05), (False, True, True), strict=True):
         fast(net, Defense(attack=ATTACK, awp=awp))(*batch(), SEED, perturb_weights=perturb)
     assert same(nets[0], nets[1]) and not same(nets[2], nets[1])
+
+
+def test_a_step_may_have_another_attack_than_the_defence() -> None:
+    smaller = replace(ATTACK, threat=replace(ATTACK.threat, eps=0.02), step_size=0.01)
+    (x, y), given, own, full = batch(), network(), network(), network()
+    results = [
+        fast(given, Defense(attack=ATTACK))(x, y, SEED, attack=smaller),
+        fast(own, Defense(attack=smaller))(x, y, SEED),
+        fast(full, Defense(attack=ATTACK))(x, y, SEED),
+    ]
+    assert results[0].nll == results[1].nll < results[2].nll and same(given, own)
+    reference = network()
+    expected = eager(reference, Defense(attack=ATTACK))(x, y, SEED, attack=smaller)
+    torch.testing.assert_close(results[0].nll, expected.nll, rtol=1e-4, atol=1e-5)
+    close(given, reference)
 
 
 def test_deterministic_parts_are_trained_too() -> None:

@@ -52,6 +52,21 @@ def test_stages_divide_the_learning_rate_and_may_restart_the_optimizer(
     assert [lr for lr, _ in seen] == pytest.approx([0.01] * 5 + [0.001] * 5)
 
 
+def test_the_radius_of_the_attack_grows_with_the_epochs(
+    digits: Splits[ImageSet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    radii: list[float] = []
+
+    def watching(model: nn.Module, defense: Defense, x: Tensor, y: Tensor, seed: int, attack: PGD) -> Tensor:
+        x_adv = attacked(model, defense, x, y, seed, attack)
+        radii.append(round((x_adv - x).abs().max().item(), 4))
+        return x_adv
+
+    monkeypatch.setattr("advbnn.training.step.attacked", watching)
+    train(digits, quick("adv", radius_warmup=2, schedule=Constant(epochs=3)))
+    assert radii == pytest.approx([0.05] * 5 + [0.1] * 5 + [0.15] * 5)
+
+
 def test_kl_warmup_reaches_the_loss(digits: Splits[ImageSet]) -> None:
     objective = {"kl_warmup": "linear", "kl_warmup_epochs": 2, "alpha": 0.5}
     history = train(digits, quick("bnn", objective=objective), log_every=1).history
@@ -144,6 +159,7 @@ def test_langevin_dynamics_gives_a_bank_of_samples(digits: Splits[ImageSet], tmp
         {"clip": 1.0, "augment": "cutmix"},
         {"attack_mode": "train", "architecture": "small_cnn"},
         {"attack": {"eot": 2}},
+        {"radius_warmup": 1, "schedule": Constant(epochs=2)},
         {"schedule": Cosine(epochs=1)},
         {"averaging": {"decay": 0.9, "consistency": 1.0}},
         {"early_stopping": {"fraction": 0.25, "samples": 2}, "averaging": {"decay": 0.9}},

@@ -7,7 +7,8 @@ from torch import Tensor
 
 HELPS = (
     "check the labels; train longer (schedule.epochs); for a few hundred images use the recipe like = 'images'; lower "
-    "objective.alpha, attack.threat.eps or optimizer.lr; start from weights trained without an attack (init)"
+    "objective.alpha, attack.threat.eps or optimizer.lr; let the radius grow (radius_warmup); start from weights "
+    "trained without an attack (init)"
 )
 """What usually helps a network that does not learn."""
 

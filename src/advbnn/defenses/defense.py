@@ -5,7 +5,7 @@ Adv-BNN) come from a profile, see `advbnn.defenses.profiles`, and each of them c
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
 
 from torch import nn
@@ -121,6 +121,7 @@ class Defense:
             see `advbnn.defenses.registry`.
         attack: perturbs every batch before the update; None trains on clean data.
         attack_mode: BatchNorm in the attack: `"eval"` uses running statistics, `"train"` batch statistics.
+        radius_warmup: epochs in which the radius of the attack grows to its full size; see `attack_in`.
         objective: what the update minimises.
         optimizer: `SGDOptimizer`, `AdamOptimizer`, or `LangevinSampler` to sample the weights.
         schedule: learning rate and length: `Constant`, `Stages`, `Cosine`, `OneCycle`, or a `Section` of one of these.
@@ -146,6 +147,7 @@ class Defense:
     network: Plain | Noisy | Variational | Randomized = field(default_factory=Plain)
     attack: PGD | None = None
     attack_mode: str = "eval"
+    radius_warmup: int = 0
     objective: RobustELBO = field(default_factory=RobustELBO)
     optimizer: SGDOptimizer | AdamOptimizer | LangevinSampler = field(default_factory=SGDOptimizer)
     schedule: Constant | Stages | Cosine | OneCycle | Section = field(default_factory=Constant)
@@ -173,11 +175,25 @@ class Defense:
             if getattr(self, name) is not None:
                 within(name, getattr(self, name), "(0, 1e6]", "or None to leave it out")
         whole("awp_start", self.awp_start, 0, self.schedule.total_epochs - 1)
+        length = self.schedule.whole if isinstance(self.schedule, Section) else self.schedule
+        whole("radius_warmup", self.radius_warmup, 0, length.total_epochs - 1)
         if isinstance(self.optimizer, LangevinSampler):
             self._check_langevin()
         self._check_averaging()
         self._check_swag()
         self._check_attack()
+
+    def attack_in(self, epoch: int) -> PGD | None:
+        """The attack of an epoch, the first being 0; in the warm-up a share of it, (epoch + 1) / (radius_warmup + 1).
+
+        That is the share of the radius and of the step size. A network that has learned nothing, attacked at the full
+        radius, learns to predict a constant, and some, such as vision transformers, stay there.
+        """
+        if self.attack is None or epoch >= self.radius_warmup:
+            return self.attack
+        share, step = (epoch + 1) / (self.radius_warmup + 1), self.attack.step_size
+        threat = replace(self.attack.threat, eps=share * self.attack.threat.eps)
+        return replace(self.attack, threat=threat, step_size=None if step is None else share * step)
 
     def wrap(self, net: nn.Module) -> nn.Module:
         """The network to train: `net` itself, or made noisy or Bayesian unless it is so already."""
@@ -259,6 +275,9 @@ class Defense:
             if self.objective.takes_clean:
                 name = "information_gain" if trades is None else "trades"
                 raise ArgumentError(f"{name} compares clean and perturbed inputs, and there is no attack; give one")
+            if self.radius_warmup:
+                given = f"radius_warmup={self.radius_warmup}"
+                raise ArgumentError(f"{given} is of an attack, and there is none; set it to 0, or give an attack")
             return
         self._check_particles()
         if self.attack.targeted:

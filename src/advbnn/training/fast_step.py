@@ -14,6 +14,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from advbnn.attacks import PGD
 from advbnn.bayes.kl import kl_divergence, names_in_scope
 from advbnn.bayes.protocol import RandomNetwork, inner_network
 from advbnn.bayes.sgld import negative_log_prior
@@ -42,8 +43,9 @@ _CAPTURED_AFTER = 4
 
 
 class Form(NamedTuple):
-    """What a step does besides the attack and the update: whether it perturbs the weights, and its teacher."""
+    """What a step does: its attack, whether it perturbs the weights, and its teacher."""
 
+    attack: PGD | None
     perturbed: bool = False
     teacher: WeightAverage | None = None
 
@@ -124,6 +126,7 @@ class FastStep:
         kl_factor: float | Tensor = 1.0,
         share: float = 1.0,
         measure_clean: bool = False,
+        attack: PGD | None = None,
         perturb_weights: bool = True,
         teacher: WeightAverage | None = None,
     ) -> StepRecord:
@@ -135,7 +138,7 @@ class FastStep:
             x = x.contiguous(memory_format=torch.channels_last)
         # for noise besides the weights: a random start, or a noisy network
         with seeded(seed, x.device):
-            form = Form(perturb_weights and self.defense.awp is not None, teacher)
+            form = Form(attack or self.defense.attack, perturb_weights and self.defense.awp is not None, teacher)
             results = self._replayed(x, y, share, form) if self.captured else self._step(x, y, form)
             clean = self._measured_clean(x, y) if measure_clean else None
         total, nll, kl, score = results.unbind()
@@ -162,6 +165,8 @@ class FastStep:
             return self._graphs[kind].replay(x, y)
         # not earlier: a checkpoint may have replaced the state of the optimizer
         make_capturable(self.optimizer)
+        # a radius that has grown does not come back
+        self._graphs = {known: graph for known, graph in self._graphs.items() if known[2].attack == form.attack}
         self._seen[kind] += 1
         if self._graphs and self._seen[kind] < _CAPTURED_AFTER:
             return self._step(x, y, form, self._plain_passes)
@@ -176,7 +181,7 @@ class FastStep:
         self._redraw()
         self.weights.refresh()
         self.attack_weights.refresh()
-        inputs, stream = self._attacked(x, y, passes)
+        inputs, stream = self._attacked(x, y, form.attack, passes)
         self._redraw(for_update=True)
         teacher = None if form.teacher is None else self._outputs_of(form.teacher, inputs[-len(x) :])
         update = partial(self._gradients, inputs, y, teacher, stream, passes)
@@ -200,9 +205,9 @@ class FastStep:
         for part in self._kept_draws:
             part.redraw_for_update() if for_update else part.redraw()
 
-    def _attacked(self, x: Tensor, y: Tensor, passes: Passes) -> tuple[Tensor, int]:
+    def _attacked(self, x: Tensor, y: Tensor, attack: PGD | None, passes: Passes) -> tuple[Tensor, int]:
         """The inputs of the update, and its first noise stream."""
-        attack, trades = self.defense.attack, self.loss.objective.trades is not None
+        trades = self.loss.objective.trades is not None
         if attack is None:
             return x, 0
         oracle = FastOracle(self.attack_weights, self.seed, passes, x, attack.steps * attack.eot + trades)

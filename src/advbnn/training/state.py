@@ -158,6 +158,7 @@ class TrainingState:
                 # 1 for a single process, whose loader may deliver batches of varying size
                 share=len(x) * self.world.size / self.batches.size(self.step) if self.world.size > 1 else 1.0,
                 measure_clean=defense.attack is not None and self.step % CLEAN_EVERY == 0,
+                attack=defense.attack_in(self.epoch),
                 perturb_weights=self.epoch >= defense.awp_start,
                 teacher=self.collected.teacher,
             )

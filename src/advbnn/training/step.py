@@ -74,6 +74,7 @@ class EagerStep:
         kl_factor: float | Tensor = 1.0,
         share: float = 1.0,
         measure_clean: bool = False,
+        attack: PGD | None = None,
         perturb_weights: bool = True,
         teacher: WeightAverage | None = None,
     ) -> StepRecord:
@@ -84,10 +85,11 @@ class EagerStep:
             kl_factor: multiplies alpha / N; see `schedules.kl_factor`.
             share: the weight of this shard's examples; see `RobustLoss`.
             measure_clean: also score clean inputs, in evaluation mode.
+            attack: instead of that of the defence.
             perturb_weights: apply the adversarial weight perturbation of the defence, if it has one.
             teacher: the average of `loss.learned` for the consistency term of `defense.averaging`.
         """
-        x_adv = attacked(self.loss.model, self.defense, x, y, derive_seed(seed, "attack"))
+        x_adv = attacked(self.loss.model, self.defense, x, y, derive_seed(seed, "attack"), attack)
         consistency: tuple[Tensor, float] | tuple[()] = ()
         if teacher is not None and self.defense.averaging is not None:
             with seeded(derive_seed(seed, "teacher"), x.device):
@@ -130,9 +132,9 @@ class EagerStep:
             return self.loss.objective.likelihood.score(self.loss.model(x), y).sum()
 
 
-def attacked(model: nn.Module, defense: Defense, x: Tensor, y: Tensor, seed: int) -> Tensor:
-    """The inputs of an update of `model`, in training mode: perturbed by the attack of the defence, if it has one."""
-    attack, objective = defense.attack, defense.objective
+def attacked(model: nn.Module, defense: Defense, x: Tensor, y: Tensor, seed: int, attack: PGD | None = None) -> Tensor:
+    """The inputs of an update of `model`, in training mode: perturbed by the attack, or that of the defence, if any."""
+    attack, objective = attack or defense.attack, defense.objective
     if attack is None:
         return x
     resample(model, derive_seed(seed, "kept draw"))
