@@ -50,7 +50,7 @@ def fit_bat(
     folders = [None, None] if out is None else [Path(out) / "first", Path(out) / "second"]
     first = fit(net, data, defense, seed=seed, out=folders[0], resume=resume, **options).model
     attacked = adversarial_copy(first, data.train, defense.attack, batch_size=batch_size, seed=seed)
-    plain = replace(defense, name="none", attack=None)
+    plain = replace(defense, name="none", attack=None, radius_warmup=0)
     second = _fresh(first, plain, data.train, seed + 1)
     done = fit(second, Splits(attacked, data.test), plain, seed=seed + 1, out=folders[1], resume=resume, **options)
     return boosted_pair(first.eval(), done.model.eval())
