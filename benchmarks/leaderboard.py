@@ -3,9 +3,11 @@
     python benchmarks/leaderboard.py adv pni rpf --root /data/cifar10 --runs runs/board
 
 A row is two commands, which are printed: `advbnn train` of its recipe, and `advbnn leaderboard measure` beside its
-baseline, which is a row too and is trained before if it is not there. One process imports torch and starts the GPU
-once. Finished work is kept, and everything resumes: the same command again goes on with what is missing. Of a finished
-row, configuration and records are copied to `--results`, and its entry is written to `--entries`.
+baseline, which is a row too, trained and measured before if its run has no records. One process imports torch and
+starts the GPU once; several processes with the same command share the rows, as each takes the next free one. A row
+that fails does not stop the others. Finished work is kept, and everything resumes: the same command again goes on with
+what is missing. Of a finished row, configuration and records are copied to `--results`, and its entry is written to
+`--entries`.
 """
 
 import argparse
@@ -14,11 +16,16 @@ import shlex
 import shutil
 import sys
 import time
+import traceback
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from advbnn.cli.app import app
+from advbnn.cli.common import RECORDS
 from advbnn.defenses.registry import PUBLISHED
 from advbnn.display.progress import duration
+from advbnn.errors import InUseError
+from advbnn.machine.files import locked_folder
 
 ROOT = Path(__file__).parents[1]
 ADAM = ("adv_bnn", "wca")
@@ -55,12 +62,26 @@ def measure(name: str, given: argparse.Namespace) -> None:
     run = train(name, given)
     words = [name, str(run), "--entries", str(given.entries), *given.options]
     if name not in PLAIN and run.name == name:
-        words += ["--baseline", str(train("adv_adam" if name in ADAM else "adv", given))]
+        words += ["--baseline", str(baseline("adv_adam" if name in ADAM else "adv", given))]
     advbnn("leaderboard", "measure", *words)
     kept = given.results / run.name
     kept.mkdir(parents=True, exist_ok=True)
-    for file in ("config.toml", "records.json"):
+    for file in ("config.toml", RECORDS):
         shutil.copy(run / file, kept)
+
+
+def baseline(name: str, given: argparse.Namespace) -> Path:
+    """The run of a baseline, after it was measured, by this process or another."""
+    run: Path = given.runs / name
+    with taken(name, given, wait=True):
+        if not (run / RECORDS).is_file():
+            measure(name, given)
+    return run
+
+
+def taken(name: str, given: argparse.Namespace, wait: bool = False) -> AbstractContextManager[None]:
+    """Keeps a row for this process."""
+    return locked_folder(given.runs / "rows" / name, wait)
 
 
 def main() -> None:
@@ -75,8 +96,20 @@ def main() -> None:
     given, given.options = parser.parse_known_args()  # what is left is for `advbnn leaderboard measure`
     if given.root is not None:
         os.environ["ADVBNN_DATA"] = given.root
+    failed = []
     for name in given.rows:
-        measure(name, given)
+        try:
+            with taken(name, given):
+                measure(name, given)
+        except InUseError:
+            print(f"{name}: another process has it", flush=True)
+        except SystemExit:  # of a command, which has said why
+            failed.append(name)
+        except Exception:
+            traceback.print_exc()
+            failed.append(name)
+    if failed:
+        raise SystemExit(f"failed: {', '.join(failed)}")
 
 
 if __name__ == "__main__":
