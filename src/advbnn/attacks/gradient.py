@@ -72,8 +72,8 @@ def input_gradient(network: Network, x: Tensor, y: Tensor, objective: Objective,
     """The objective of each example and its input gradient, estimated with `eot` fresh weight samples.
 
     With `average="loss"` this is the gradient of (1/K) sum_k loss(f_k(x), y): one pass over the samples. The loss of
-    a mean, log (1/K) sum_k p_k or (1/K) sum_k z_k, couples the samples: a first pass without a graph computes the
-    mean, a second pass repeats the same samples and backpropagates the derivative at that mean, and the term of each
+    a mean, log (1/K) sum_k p_k or (1/K) sum_k z_k, couples the samples: a first pass, whose graphs are dropped, computes
+    the mean, a second pass repeats the same samples and backpropagates the derivative at that mean, and the term of each
     sample if the objective has one. Both are exact. One pass is enough for the cross-entropy of the mean probability,
     and for networks that are not random if the activations of the first one can be kept, see `outputs_of`.
     """
@@ -171,10 +171,11 @@ def _gradient_of_loss_of_mean(
     networks: Sequence[Network], x: Tensor, y: Tensor, objective: Objective, weights: Sequence[float], random: bool
 ) -> LossGradient:
     seed, leaf = fresh_seed(), x.detach().requires_grad_()
-    with torch.enable_grad():
+    # passes with a gradient both times, as these may have a precision of their own
+    with torch.enable_grad(), seeded(seed, x.device):
         kept = [] if random else outputs_of(networks, leaf)
-    with torch.no_grad(), seeded(seed, x.device):
-        values, mean = mean_loss(kept or (network(x) for network in networks), y, objective, weights)
+        outputs = [output.detach() for output in kept] or (network(leaf).detach() for network in networks)
+        values, mean = mean_loss(outputs, y, objective, weights)
     slope = _differentiate(lambda z: LossValue(objective(z, y), z), mean).gradient
     # a class with a logit of -inf has no share: exp(-inf - 0), not exp(-inf + inf)
     level = mean.masked_fill(mean == -torch.inf, 0)

@@ -22,8 +22,9 @@ _BUILD_AFTER = 3
 _MAX_PASSES = 6
 """Fast passes kept at a time, or more if batches are padded: with and without gradient, for full batches and others."""
 
-_SIXTEENTHS = (1, 2, 3, 4, 6, 8, 12, 16)
-"""Of a full batch: the sizes that smaller ones are padded to, which costs at most twice, mostly 4/3 of the work."""
+_SIZES = 16
+"""Equal parts of a full batch, up to multiples of which smaller ones are padded: a larger part would waste more work
+than it saves captures, which take as long as a few passes."""
 
 _REPEATABLE, _EQUAL = 1e-4, {"full": 0.02, "bf16": 0.1}
 """Largest relative difference of outputs: between two runs of the model, and between a fast pass and the model."""
@@ -207,7 +208,7 @@ def _first_line(error: Exception) -> str:
 
 def ladder(batch_size: int | None) -> tuple[int, ...]:
     """The sizes that smaller batches are padded to, growing; none without a size."""
-    return () if batch_size is None else tuple(sorted({-(-batch_size * share // 16) for share in _SIXTEENTHS}))
+    return () if batch_size is None else tuple(sorted({-(-batch_size * part // _SIZES) for part in range(1, _SIZES + 1)}))
 
 
 def padded(x: Tensor, size: int) -> Tensor:
