@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import advbnn
+from advbnn.cli.tables import tables_of_entries
 from advbnn.evaluation.audit.attack_suite import LEVELS
 from advbnn.paper.docs_tables import has_tables, refresh
 
@@ -164,10 +165,11 @@ def test_every_equation_has_its_row() -> None:
 
 
 def test_the_tables_are_what_the_records_say() -> None:
-    documents = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    documents = [ROOT / "README.md", ROOT / "leaderboard" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     marked = [path for path in documents if path.name != "report.md" and has_tables(path.read_text(encoding="utf-8"))]
-    assert {"README.md", "results.md"} <= {path.name for path in marked}
-    assert refresh(marked, ROOT / "results", check=True) == []
+    assert {"README.md", "results.md", "leaderboard.md"} <= {path.name for path in marked}
+    others = {"entries": lambda: tables_of_entries(ROOT / "leaderboard")}
+    assert refresh(marked, ROOT / "results", others=others, check=True) == []
 
 
 def test_the_walks_of_the_design_name_code_that_exists() -> None:

@@ -21,9 +21,9 @@ from advbnn.evaluation.accuracy import evaluate
 from advbnn.evaluation.audit.attack_suite import LEVELS
 from advbnn.evaluation.audit.history import look_back
 from advbnn.evaluation.audit.worst_case import audit
+from advbnn.fast import fast_passes
 from advbnn.fast.acceleration import accelerate, rough_gradients
 from advbnn.fast.cuda_graph import Forward, GraphMemory
-from advbnn.fast import fast_passes
 from advbnn.fast.fast_passes import FastPasses, ladder, padded
 from advbnn.fast.inference import FusedForward
 from advbnn.randomness import seeded

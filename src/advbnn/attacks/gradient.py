@@ -72,10 +72,10 @@ def input_gradient(network: Network, x: Tensor, y: Tensor, objective: Objective,
     """The objective of each example and its input gradient, estimated with `eot` fresh weight samples.
 
     With `average="loss"` this is the gradient of (1/K) sum_k loss(f_k(x), y): one pass over the samples. The loss of
-    a mean, log (1/K) sum_k p_k or (1/K) sum_k z_k, couples the samples: a first pass, whose graphs are dropped, computes
-    the mean, a second pass repeats the same samples and backpropagates the derivative at that mean, and the term of each
-    sample if the objective has one. Both are exact. One pass is enough for the cross-entropy of the mean probability,
-    and for networks that are not random if the activations of the first one can be kept, see `outputs_of`.
+    a mean, log (1/K) sum_k p_k or (1/K) sum_k z_k, couples the samples: a first pass, whose graphs are dropped,
+    computes the mean, a second pass repeats the same samples and backpropagates the derivative at that mean, and the
+    term of each sample if the objective has one. Both are exact. One pass is enough for the cross-entropy of the mean
+    probability, and for networks that are not random if the activations of the first one can be kept, see `outputs_of`.
     """
     return expected_gradient([network] * eot, x, y, objective)
 

@@ -1,11 +1,14 @@
 """advbnn tables: fills the tables of documents from records."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from advbnn.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from advbnn.report.elements import Table
 
 
 def tables(
@@ -13,6 +16,9 @@ def tables(
         list[Path], typer.Argument(help="Markdown files with blocks <!-- table: RECORDS/NAME --> ... <!-- end -->.")
     ],
     results: Annotated[Path, typer.Option(help="The folder of the records.")] = Path("results"),
+    entries: Annotated[
+        Path, typer.Option(help="The folder of the leaderboard, for <!-- table: entries/all --> and entries/attacks.")
+    ] = Path("leaderboard"),
     check: Annotated[
         bool, typer.Option("--check", help="Change nothing; fail if a table differs from the records.")
     ] = False,
@@ -25,9 +31,19 @@ def tables(
         if not has_tables(read_text(document)):
             marks = "<!-- table: RECORDS/NAME --> and <!-- end -->"
             raise ArgumentError(f"{document} has no table to fill: mark its place with the lines {marks}")
-    changed = refresh(documents, results, check=check)
+    changed = refresh(documents, results, others={"entries": lambda: tables_of_entries(entries)}, check=check)
     for document in documents:
         done = "out of date; run advbnn tables" if check else "refreshed"
         typer.echo(f"{document}: {done if document in changed else 'up to date'}")
     if check and changed:
         raise typer.Exit(1)
+
+
+def tables_of_entries(folder: Path) -> "dict[str, Table]":
+    """The tables of the leaderboard."""
+    from advbnn.leaderboard.attacks_table import attacks_table
+    from advbnn.leaderboard.entry import load_all
+    from advbnn.leaderboard.tables import table
+
+    found = load_all(folder)
+    return {"all": table(found), "attacks": attacks_table(found)}

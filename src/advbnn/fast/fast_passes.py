@@ -208,7 +208,9 @@ def _first_line(error: Exception) -> str:
 
 def ladder(batch_size: int | None) -> tuple[int, ...]:
     """The sizes that smaller batches are padded to, growing; none without a size."""
-    return () if batch_size is None else tuple(sorted({-(-batch_size * part // _SIZES) for part in range(1, _SIZES + 1)}))
+    return (
+        () if batch_size is None else tuple(sorted({-(-batch_size * part // _SIZES) for part in range(1, _SIZES + 1)}))
+    )
 
 
 def padded(x: Tensor, size: int) -> Tensor:

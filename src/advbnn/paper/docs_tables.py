@@ -8,9 +8,12 @@ A document marks the place of a table by `<!-- table: RECORDS/NAME -->` and `<!-
 - for one or several `verdicts`, and `summary:0.035,0.07`: every defence at these radii;
 - for a folder `paired:one,modes5@8/255,0.035`: these files of it, each of one network, and their differences from the
   first, at these radii or, without `@`, at all.
+
+RECORDS may also name tables that the caller makes.
 """
 
 import re
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
@@ -29,6 +32,9 @@ from advbnn.report.style import defenses_in
 
 PAIRED = "paired"
 
+Others = Mapping[str, Callable[[], Mapping[str, Table]]]
+"""What makes further tables, by the name that documents have for their records."""
+
 _START = re.compile(r"^<!-- table: (\S+) -->$", re.MULTILINE)
 _BLOCK = re.compile(r"^<!-- table: (\S+) -->\n(?:(?!<!-- table: ).*\n)*?<!-- end -->$", re.MULTILINE)
 
@@ -38,14 +44,18 @@ def has_tables(text: str) -> bool:
     return _START.search(text) is not None
 
 
-def refreshed(text: str, results: Path) -> str:
-    """Returns a markdown document with every marked table generated again from the folder of records."""
+def refreshed(text: str, results: Path, others: Others | None = None) -> str:
+    """Returns a markdown document with every marked table made again, from the folder of records or by `others`."""
     tables = cache(lambda records, radii: _tables(results, records, radii))
 
     def block(found: re.Match[str]) -> str:
         records, _, name = found[1].partition("/")
         name, _, radii = name.partition(":")
-        known = _paired(results / records, radii) if name == PAIRED else tables(records, radii)
+        known: Mapping[str, Table]
+        if others and records in others:
+            known = others[records]()
+        else:
+            known = _paired(results / records, radii) if name == PAIRED else tables(records, radii)
         one_of(f"table of {records}", name, known)
         return f"<!-- table: {found[1]} -->\n\n{known[name].markdown()}\n<!-- end -->"
 
@@ -56,13 +66,19 @@ def refreshed(text: str, results: Path) -> str:
     return _BLOCK.sub(block, text)
 
 
-def refresh(documents: list[Path], results: Path, *, check: bool = False) -> list[Path]:
+def refresh(
+    documents: list[Path],
+    results: Path,
+    *,
+    others: Others | None = None,
+    check: bool = False,
+) -> list[Path]:
     """Writes the marked tables of documents again, unless `check`; returns the documents that were out of date."""
     fresh = {}
     for document in documents:
         text = read_text(document)
         try:
-            if (new := refreshed(text, results)) != text:
+            if (new := refreshed(text, results, others)) != text:
                 fresh[document] = new
         except AdvbnnError as error:
             raise ArgumentError(f"{document}: {error}") from error

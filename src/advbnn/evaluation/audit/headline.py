@@ -18,8 +18,8 @@ RANGE = (
 )
 """How reports show such an audit."""
 
-TAKEN_OFF = {"quick": (0.0, 3.7)}
-"""How many points the next level takes off, the least and the most in the records under `results/levels`."""
+TAKEN_OFF = {"quick": 3.7}
+"""How many points the next level takes off at most, in the records under `results/levels` and `results/digits-modes`."""
 
 
 class Band(NamedTuple):
@@ -82,5 +82,4 @@ def next_level(level: str) -> str:
     longer = f"Level {level}: the next level, {later[0]}, attacks longer"
     if level not in TAKEN_OFF:
         return f"{longer} and may find less."
-    least, most = TAKEN_OFF[level]
-    return f"{longer}; where we ran both, it lowered accuracy by {least:.1f} to {most:.1f} points."
+    return f"{longer}; where we ran both, it lowered accuracy by up to {TAKEN_OFF[level]:.1f} points."
