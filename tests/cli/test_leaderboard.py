@@ -134,6 +134,9 @@ def test_a_description_with_a_wrong_field_is_refused(advbnn: Callable[..., Any],
     (empty / "about.toml").write_text(ABOUT.replace("architecture", "architectur"))
     message = advbnn("leaderboard", "entry", "records.json", "--about", "about.toml", status=1)
     assert "architectur: no such field" in message and "architecture" in message
+    (empty / "about.toml").write_text(ABOUT.replace("post hoc", "posthoc"))
+    message = advbnn("leaderboard", "entry", "records.json", "--about", "about.toml", status=1)
+    assert "about.toml: kind='posthoc'" in message and "did you mean 'post hoc'" in message
     (empty / "about.toml").write_text("id = ")
     assert "not TOML" in advbnn("leaderboard", "entry", "records.json", "--about", "about.toml", status=1)
 
@@ -186,5 +189,6 @@ def _measured() -> dict[str, Any]:
         **{"schema": 1, "id": "digits-noise", "name": "Noise", "paper": "none", "kind": "post hoc"},
         **{"architecture": "linear", "dataset": "digits", "threat": {"norm": "linf", "eps": 0.02}, "random": "noise"},
         **{"redrawn": "every forward pass", "status": "reproduced", "samples": 1, "clean": share},
-        **{"worst_case": {**share, "level": "quick"}, "weights_sha256": "0" * 64, "commit": "1", "command": "advbnn"},
+        **{"worst_case": {**share, "level": "quick"}, "weights_sha256": "0" * 64, "commit": "c0ffee5"},
+        "command": "advbnn",
     }

@@ -17,7 +17,7 @@ from advbnn.evaluation.intervals import accuracy_interval
 from advbnn.evaluation.records import Record, Records
 from advbnn.evaluation.rescoring import POINTS
 from advbnn.leaderboard import entry as board
-from advbnn.leaderboard.schema import read
+from advbnn.leaderboard.schema import Checked, read
 from advbnn.machine.files import read_text
 from advbnn.report.audited import clean_in, worst_cases
 from advbnn.report.select import ball
@@ -31,22 +31,22 @@ FLAT = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
-class About:
+class About(Checked):
     """What records do not say; the fields of an `Entry`."""
 
-    id: str
-    name: str
-    paper: str
-    kind: str
-    architecture: str
-    random: str
-    redrawn: str
+    id: board.Id
+    name: board.Text
+    paper: board.Text
+    kind: board.Kind
+    architecture: board.Text
+    random: board.Text
+    redrawn: board.Text
     dataset: str = ""
     venue: str = ""
-    code: str = ""
+    code: board.Address = ""
     shared: bool | None = None
     claims: tuple[board.Claim, ...] = ()
-    status: str = board.REPRODUCED
+    status: board.Status = board.REPRODUCED
     baseline: str = ""
     cost: board.Cost | None = None
     notes: tuple[str, ...] = ()
