@@ -12,8 +12,10 @@ from safetensors.torch import save_file
 
 from advbnn.data import load
 from advbnn.evaluation.audit import LEVELS
+from advbnn.evaluation.identity import ModelIdentity
 from advbnn.evaluation.records import Records
 from advbnn.leaderboard.entry import load as load_entry
+from advbnn.models.from_file import load_model
 
 pytestmark = pytest.mark.filterwarnings("ignore::advbnn.evaluation.accuracy.SmallSampleWarning")
 
@@ -116,18 +118,49 @@ def test_a_submission_from_an_empty_folder(advbnn: Callable[..., Any], empty: Pa
     assert lower.difference is None and "lowered from 0.9" in lower.notes[-1]
 
 
-def test_points_outside_the_ball_and_other_networks_are_refused(advbnn: Callable[..., Any], empty: Path) -> None:
+def test_points_outside_the_ball_other_networks_and_other_classifiers_are_refused(
+    advbnn: Callable[..., Any], empty: Path
+) -> None:
     (empty / "noise.py").write_text(MODEL)
-    table = _measured()
-    (empty / "digits-noise.json").write_text(json.dumps(table))
     images = load("digits").test.images[:30] / 255
     save_file({"far": (images + 0.5).clamp(0, 1)}, "far.safetensors")
-    save_file({"near": images}, "near.safetensors")
-    common = ["leaderboard", "rescore", "digits-noise.json", "--model", "noise.py:build", "--data", "digits"]
-    assert "ball" in advbnn(*common, "--adversarial", "far.safetensors", status=1)
-    assert "digest" in advbnn(*common, "--adversarial", "near.safetensors", status=1)
-    other = advbnn(*common, "--adversarial", "near.safetensors", "--samples", 7, status=1)
-    assert "--samples" in other and "leave" in other
+    given = ["--model", "noise.py:build", "--data", "digits", "--adversarial", "far.safetensors"]
+    own = {"weights_sha256": ModelIdentity.of(load_model("noise.py:build")).sha256}
+
+    def refused(*options: Any, **fields: Any) -> str:
+        (empty / "digits-noise.json").write_text(json.dumps(_measured() | fields))
+        return str(advbnn("leaderboard", "rescore", "digits-noise.json", *given, *options, status=1))
+
+    assert "far.safetensors" in (far := refused(**own)) and "ball" in far
+    # what the points are for is checked before the points
+    assert "digest" in (other := refused()) and "ball" not in other
+    for elsewhere in ({"dataset": "cifar10"}, {"dataset": "other digits", "data_sha256": "0" * 64}):
+        words = refused(**own, **elsewhere)
+        assert "digits" in words and elsewhere["dataset"] in words and "ball" not in words
+    for option in (("--samples", 7), ("--samples", 20), ("--exact",), ("--rule", "vote")):
+        words = refused(*option, **own)
+        assert option[0] in words and "leave" in words
+    (empty / "digits-noise.json").write_text(json.dumps(_measured() | own))
+    save_file({"near": images}, "far.safetensors")
+    advbnn("leaderboard", "rescore", "digits-noise.json", *given, "--samples", 1, "--no-exact")  # as it says
+
+
+def test_a_classifier_that_picks_members_is_rescored_as_it_was_audited(advbnn: Callable[..., Any], empty: Path) -> None:
+    two = "\n\ndef two():\n    from advbnn import Modes\n    return Modes([plain(), plain()])"
+    (empty / "noise.py").write_text(MODEL + two)
+    (empty / "about.toml").write_text(ABOUT.replace('baseline = "digits-plain"', ""))
+    network = ["--model", "noise.py:two", "--data", "digits"]
+    audit = ["--eps", 0.02, "--level", "quick", "--limit", 12, "--save-points", "points.safetensors"]
+    for options, passes, exact in ((["--no-exact", "--samples", 3], 3, False), ([], 2, True)):
+        file = f"{passes}.json"
+        advbnn("audit", *network, *audit, *options, "--out", file)
+        advbnn("leaderboard", "entry", file, "--about", "about.toml")
+        entry = load_entry("digits-noise.json")
+        assert (entry.samples, entry.exact) == (passes, exact)
+        again = ["--adversarial", "points.safetensors", "--out", f"again-{file}"]
+        advbnn("leaderboard", "rescore", "digits-noise.json", *network, *again)
+        (record,) = Records.load(f"again-{file}")
+        assert (record.samples, record.exact) == (passes, exact)
 
 
 def test_a_description_with_a_wrong_field_is_refused(advbnn: Callable[..., Any], empty: Path) -> None:

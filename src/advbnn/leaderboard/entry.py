@@ -151,14 +151,15 @@ class Entry(Checked):
         id: the name of its file.
         kind: one of `KINDS`.
         random: what is random; `redrawn` when it is drawn anew, `shared` whether the images of a batch share a draw.
-        samples: forward passes that the deployed classifier averages; `rule` how they become a label.
+        samples: forward passes that the deployed classifier averages; `rule` how they become a label. `exact` whether
+            it is the exact mean over that many members of a mixture; None in entries that do not say.
         own_protocol: the accuracy under the evaluation of the source, on our network.
         attacks: every attack of the audit, and others.
         plateau: the accuracy over EOT samples, in ascending order; `flat` whether the last step changed little.
         known_seed: the accuracy if the attacker knows the random numbers of the classifier.
         mean_weights: the accuracy of the mean network without randomness, under PGD.
         baseline: the id of the entry without randomness that it is compared with.
-        weights_sha256: the digest of the evaluated network.
+        weights_sha256: the digest of the evaluated network, and `data_sha256` of all images of its data set.
         commit: of the software, with the `command` that makes the numbers again.
         notes: where this network differs from its source.
     """
@@ -179,6 +180,7 @@ class Entry(Checked):
     shared: bool | None = None
     samples: Count | None = None
     rule: Annotated[str, partial(one_of, options=RULES)] = "probability"
+    exact: bool | None = None
     claims: tuple[Claim, ...] = ()
     clean: Accuracy | None = None
     own_protocol: Attacked | None = None
@@ -193,6 +195,7 @@ class Entry(Checked):
     difference: Difference | None = None
     cost: Cost | None = None
     weights_sha256: Digest = ""
+    data_sha256: Digest = ""
     commit: Commit = ""
     command: str = ""
     notes: tuple[str, ...] = ()
@@ -207,6 +210,13 @@ class Entry(Checked):
         same = [claim for claim in self.claims if claim.norm == self.threat.norm and claim.eps is not None]
         near = [c for c in same if abs((c.eps or 0) - self.threat.eps) <= SAME_RADIUS * self.threat.eps]
         return near[0] if near else None
+
+    @property
+    def classifier(self) -> dict[str, Any]:
+        """The deployed classifier, as the options of an evaluation. Old entries of several passes were audited so that
+        a mixture is averaged exactly."""
+        exact = (self.samples or 1) > 1 if self.exact is None else self.exact
+        return {"samples": self.samples, "exact": exact, "rule": self.rule}
 
     def _check_claimed(self) -> None:
         if not self.claims:
