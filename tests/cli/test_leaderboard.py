@@ -17,7 +17,10 @@ from advbnn.evaluation.records import Records
 from advbnn.leaderboard.entry import load as load_entry
 from advbnn.models.from_file import load_model
 
-pytestmark = pytest.mark.filterwarnings("ignore::advbnn.evaluation.accuracy.SmallSampleWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::advbnn.evaluation.accuracy.SmallSampleWarning"),
+    pytest.mark.filterwarnings("default::advbnn.evaluation.points.PartialPointsWarning"),
+]
 
 MODEL = """
 import torch
@@ -141,8 +144,10 @@ def test_points_outside_the_ball_other_networks_and_other_classifiers_are_refuse
         words = refused(*option, **own)
         assert option[0] in words and "leave" in words
     (empty / "digits-noise.json").write_text(json.dumps(_measured() | own))
-    save_file({"near": images}, "far.safetensors")
-    advbnn("leaderboard", "rescore", "digits-noise.json", *given, "--samples", 1, "--no-exact")  # as it says
+    save_file({"near": images[:10]}, "far.safetensors")
+    # as the entry says
+    words = advbnn("leaderboard", "rescore", "digits-noise.json", *given, "--samples", 1, "--no-exact")
+    assert "warning: far.safetensors: points for 10 of 30 images; the others count as clean" in words
 
 
 def test_a_classifier_that_picks_members_is_rescored_as_it_was_audited(advbnn: Callable[..., Any], empty: Path) -> None:
