@@ -5,15 +5,18 @@ import io
 import json
 import re
 import subprocess
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from advbnn.leaderboard.entry import Difference
+from advbnn.defenses.registry import PUBLISHED
+from advbnn.leaderboard.entry import Claim, Difference
+from advbnn.leaderboard.from_records import claimed_entry
 from advbnn.leaderboard.page import html, write_board
-from advbnn.leaderboard.tables import BETTER, SAME, WORSE, numbers, ranked, table, to_csv, verdict
+from advbnn.leaderboard.tables import BETTER, COLUMNS, SAME, WORSE, numbers, ranked, table, to_csv, verdict
 from made_up_entries import board, entry
 from report.test_browser import CHROMIUM, OPTIONS
 
@@ -52,6 +55,33 @@ def test_the_most_robust_come_first_and_claims_last() -> None:
     assert "+4.0 [+2.0, +6.0]" in table(board()).markdown()
 
 
+def test_a_claim_of_others_names_them_and_a_dash_may_be_one() -> None:
+    others = Claim(attack="PGD-20", accuracy=0.6, where="by Doe & Roe, table 2", eps=0.031)
+    theirs, own = entry("cifar10-theirs", claims=(others,)), entry("cifar10-own")
+    cells = {made.id: dict(zip(COLUMNS[1:], numbers(made, {}), strict=False)) for made in (theirs, own)}
+    assert cells["cifar10-theirs"]["claimed"].note == "PGD-20, by Doe & Roe"
+    assert cells["cifar10-own"]["claimed"].note == "PGD-20"
+    assert [row["claimed_by"] for row in csv.DictReader(io.StringIO(to_csv([own, theirs])))] == ["", "Doe & Roe"]
+    assert PUBLISHED["bat"].claims[0].accuracy == 61.6
+    assert claimed_entry(PUBLISHED["bat"]).claims[0].by == "Dbouk & Shanbhag"
+    assert "no confirmed claim" in table([own]).markdown()
+
+
+def test_the_worst_case_is_beside_the_name() -> None:
+    (made,) = [made for made in board() if made.id == "cifar10-wins"]
+    assert COLUMNS[:2] == ("defence", "worst case")
+    assert numbers(made, {})[0].text == "50.0"
+
+
+def test_attacks_in_the_csv_have_shares_of_all_images() -> None:
+    attack = entry().attacks[0]
+    few = replace(attack, name="FAB", on="survivors", accuracy=1.0, interval=(0.9, 1.0), n=30)
+    own = replace(attack, name="AutoAttack", on="its own count")
+    (row,) = csv.DictReader(io.StringIO(to_csv([entry(attacks=(attack, few, own))])))
+    assert json.loads(row["attacks"]) == {"PGD-20": attack.accuracy}
+    assert row["architecture"] == "ResNet-18"
+
+
 def test_the_page_begins_with_what_keeps_an_advantage(folder: Path) -> None:
     page = (folder / "index.html").read_text()
     assert page.count('<dl class="verdicts">') == 1
@@ -85,7 +115,7 @@ async function look(width) {
   const found = { start: shown(), width: page.documentElement.scrollWidth };
   found.opened = page.getElementById("cifar10-loses").open;
   found.closed = page.getElementById("cifar10-wins").open;
-  press(3); found.descending = shown(); press(3); found.ascending = shown();
+  press(1); found.descending = shown(); press(1); found.ascending = shown();
   found.sorted = page.querySelectorAll("th[aria-sort]").length;
   const kind = page.querySelector("select[name=kind]");
   kind.value = "no randomness"; kind.dispatchEvent(new frame.contentWindow.Event("change"));

@@ -5,6 +5,7 @@ left out.
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -56,7 +57,10 @@ def _this_schema(name: str, value: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim(Checked):
-    """An accuracy that a source states; `norm` and `eps` of its attack, without a radius if it minimises distance."""
+    """An accuracy that a source states; `norm` and `eps` of its attack, without a radius if it minimises distance.
+
+    If others than the authors measured it, `where` begins with them: `"by NAME, table 1"`.
+    """
 
     attack: Text
     accuracy: Share
@@ -65,6 +69,12 @@ class Claim(Checked):
     architecture: str = ""
     norm: Norm = "linf"
     eps: Radius | None = None
+
+    @property
+    def by(self) -> str:
+        """Who measured it, if not the authors; else empty."""
+        found = re.match(r"by ([^,;]+)", self.where)
+        return found[1] if found else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +92,7 @@ class Accuracy(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Attacked(Accuracy):
-    """The accuracy under one attack, as a share of what it ran `on`, with its settings."""
+    """The accuracy under one attack, as a share of what it ran `on`, with those settings that are not its defaults."""
 
     name: Text
     settings: Mapping[str, Any] = field(default_factory=dict)
