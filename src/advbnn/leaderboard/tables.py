@@ -108,9 +108,9 @@ def to_csv(entries: Sequence[Entry]) -> str:
     return csv_text([_flat(entry) for entry in ranked(entries)])
 
 
-def dumbbells(entries: Sequence[Entry]) -> list[Dumbbell]:
+def dumbbells(entries: Sequence[Entry], by_id: Mapping[str, Entry]) -> list[Dumbbell]:
     """The lines of the figure: entries with a claim at their threat, or a worst case."""
-    by_id, found = {entry.id: entry for entry in entries}, []
+    found = []
     for entry in ranked(entries):
         claim, worst = entry.claimed, entry.worst_case
         base = by_id[entry.baseline].worst_case if entry.baseline in by_id else None
