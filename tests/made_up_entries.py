@@ -46,7 +46,7 @@ def entry(id: str = "cifar10-toy", worst: float | None = 0.4, **fields: Any) -> 
             "flat": False,
             "flags": (Flag(name="single_sample", title="One sample", evidence="It fell."),),
             "weights_sha256": "0" * 64,
-            "commit": "c0ffee",
+            "commit": "c0ffee5",
             "command": "advbnn leaderboard measure toy run",
         }
     return Entry(**about | fields)

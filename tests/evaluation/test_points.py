@@ -14,7 +14,7 @@ from advbnn.data import to_float
 from advbnn.evaluation.accuracy import evaluate
 from advbnn.evaluation.checks import check_attack
 from advbnn.evaluation.identity import ModelIdentity
-from advbnn.evaluation.points import Points
+from advbnn.evaluation.points import PartialPointsWarning, Points, check_cover
 from trained_nets import bnn, digits, net
 
 THREAT = Threat("linf", 0.1)
@@ -92,10 +92,21 @@ def test_rounding_is_forgiven_and_more_is_not() -> None:
     outside[row] = -0.05
     with pytest.raises(ValueError, match=r"leaves the box \[0, 1\].*row 17 by 0.05"):
         Points(sets={"mine": outside}, rows=torch.arange(120)).on(digits(), Threat("linf", 2.0))
-    with pytest.raises(ValueError, match="row 17"):
-        Points(sets={"mine": X.index_fill(0, torch.tensor(row), torch.nan)}, rows=torch.arange(120)).on(
-            digits(), THREAT
-        )
+    for value in (torch.nan, torch.inf):
+        points = Points(sets={"mine": X.index_fill(0, torch.tensor(row), value)}, rows=torch.arange(120), name="file")
+        with pytest.raises(ValueError, match="file: 'mine' is not finite.*row 17; leave"):
+            points.on(digits(), THREAT)
+
+
+def test_points_for_some_of_the_images_are_said_to_be_so() -> None:
+    first, last = (Points(sets={"mine": X[rows]}, rows=rows, name="file") for rows in torch.arange(120).chunk(2))
+    check_cover([], torch.arange(120))
+    check_cover([first, last], torch.arange(120))
+    check_cover([first], torch.arange(10))
+    with pytest.warns(PartialPointsWarning, match="file: points for 20 of 80 images; the others count as clean"):
+        check_cover([last], torch.arange(80))
+    with pytest.raises(ValueError, match="file holds no point.*choose its rows"):
+        check_cover([first, last], torch.arange(60))
 
 
 def test_a_file_needs_only_points(tmp_path: Path) -> None:
@@ -110,8 +121,10 @@ def test_a_file_needs_only_points(tmp_path: Path) -> None:
         ({"mine": X, "rows": ROWS}, {}, "same n"),
         ({"rows": ROWS}, {}, "sets of points"),
         ({"mine": X[ROWS], "rows": ROWS, "labels": (Y[ROWS] + 1) % 10}, {}, "label .* for row 5.*check the rows"),
-        ({"mine": X[ROWS], "rows": torch.tensor([5, 3, 70, 120])}, {}, "0..119"),
-        ({"mine": X[ROWS], "rows": torch.tensor([5, 3, 70, 5])}, {}, "once"),
+        ({"mine": X[ROWS], "rows": torch.tensor([5, 3, 70, 120])}, {}, r"points.safetensors: rows .*0..119"),
+        ({"mine": X[ROWS], "rows": torch.tensor([5, 3, 70, 5])}, {}, r"points.safetensors: rows .*once"),
+        ({"mine": torch.cat([X, X[:1]])}, {}, r"points.safetensors: rows .*0..119"),  # one image too many
+        ({"mine": X[:0]}, {}, r"points.safetensors: rows .*non-empty"),
         ({"mine": X[ROWS, :, :4], "rows": ROWS}, {}, "shape .*1, 4, 8.*1, 8, 8"),
         ({"mine": X}, {"data_sha256": "ab", "data": "others"}, "others.*digits.*SHA-256"),
         ({"mine": X}, {"format": "advbnn-points-9"}, "another format"),

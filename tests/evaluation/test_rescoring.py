@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from advbnn.attacks.threat import Threat
 from advbnn.data import from_tensors
-from advbnn.evaluation.points import Points
+from advbnn.evaluation.points import PartialPointsWarning, Points
 from advbnn.evaluation.rescoring import rescore
 
 THREAT = Threat("linf", 0.2)
@@ -39,7 +39,8 @@ def test_the_worst_of_all_points_and_the_clean_image_counts() -> None:
     assert rescore(net, data(), THREAT, [points(0.3)], samples=1).accuracy == 1.0
     assert rescore(net, data(), THREAT, [points(0.3), points(0.6)], samples=1).accuracy == 0.0
     some = points(0.6, 50)  # for the first 50 images of 200
-    assert rescore(net, data(), THREAT, [some], samples=1).accuracy == 0.75
+    with pytest.warns(PartialPointsWarning, match="50 of 200"):
+        assert rescore(net, data(), THREAT, [some], samples=1).accuracy == 0.75
 
 
 def test_the_score_is_unbiased_where_all_points_are_equal() -> None:

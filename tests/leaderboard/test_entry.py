@@ -9,6 +9,7 @@ from advbnn.defenses.registry import PUBLISHED
 from advbnn.leaderboard.entry import (
     Claim,
     Difference,
+    WorstCase,
     check_baselines,
     load,
     load_all,
@@ -17,7 +18,6 @@ from advbnn.leaderboard.entry import (
     to_json,
 )
 from advbnn.leaderboard.from_records import claimed_entry
-from advbnn.leaderboard.page import markdown
 from made_up_entries import board, entry
 
 BOARD = Path(__file__).parents[2] / "leaderboard"
@@ -51,12 +51,31 @@ def test_an_entry_is_read_as_it_was_written(made: Any, tmp_path: Path) -> None:
         (("schema",), 2, "schema: expected 1"),
         (("attacks", 0, "interval"), [0.0, 0.2], "attacks"),
         (("clean",), {"accuracy": 0.1, "interval": [0.05, 0.15], "n": 1000}, "worst_case.interval.*clean"),
+        (("samples",), -5, "samples.*positive"),
+        (("rule",), "banana", "rule.*'probability'"),
+        (("commit",), "banana", "commit.*git.*advbnn VERSION"),
+        (("clean", "n"), 0, "clean.n .*positive"),
+        (("clean", "accuracy"), float("nan"), "clean.accuracy"),
+        (("threat", "eps"), 0, "threat.eps.*0.031373"),
+        (("claims", 0, "eps"), -0.1, r"claims\[0\].eps"),
+        (("claims", 0, "where"), "", r"claims\[0\].where: expected text"),
+        (("worst_case", "certain"), 7, "worst_case.certain.*divide percent"),
+        (("worst_case", "inconclusive"), -0.1, r"worst_case.inconclusive.*\[0, 1\]"),
+        (("attacks", 0, "on"), "mars", r"attacks\[0\].on.*'survivors'"),
+        (("plateau", 0, "eot"), -1, r"plateau\[0\].eot.*positive"),
+        (("plateau", 1, "eot"), 0, r"plateau\[1\].eot.*positive"),
+        (("cost",), {"epochs": -1}, "cost.epochs"),
+        (("cost",), {"epochs": 1, "seconds": -1}, "cost.seconds"),
+        (("difference",), {"difference": 0.004, "interval": [0.5, 0.6], "n": 1000}, "difference.interval.*around"),
+        (("difference",), {"difference": 40, "interval": [0, 1], "n": 1000}, "difference.difference.*divide"),
+        (("difference",), {"difference": 0.0, "interval": [-0.1, 0.1], "n": 900}, "difference.n.*1000.*same images"),
+        (("known_seed",), {"accuracy": 0.95, "interval": [0.93, 0.97], "n": 1000}, "known_seed.interval.*clean"),
     ],
 )
 def test_a_wrong_value_is_refused_by_the_name_of_its_field(
     place: tuple[Any, ...], value: Any, message: str, tmp_path: Path
 ) -> None:
-    table = json.loads(to_json(entry()))
+    table = json.loads(to_json(entry(baseline="cifar10-adv")))
     inner = table
     for key in place[:-1]:
         inner = inner[key]
@@ -90,9 +109,34 @@ def test_the_worst_case_must_fit_its_attacks() -> None:
     replace(made, attacks=(replace(stronger, on="survivors"),))  # which are other images
 
 
+def test_the_worst_case_of_a_network_without_randomness_is_a_minimum() -> None:
+    made = entry(worst=0.4, kind="no randomness")
+    clean, attack = made.clean, made.attacks[0]
+    assert clean is not None
+    for share, refused in ((0.399, False), (0.398, True)):  # one image of 1,000 may be rounding
+        lower = {"accuracy": share, "interval": (0.37, 0.43)}
+        for changed in ({"attacks": (replace(attack, **lower),)}, {"clean": replace(clean, **lower)}):
+            if refused:
+                with pytest.raises(ValueError, match="worst_case.accuracy.*audit again"):
+                    replace(made, **changed)
+            else:
+                replace(made, **changed)
+    replace(made, kind="trained", attacks=(replace(attack, accuracy=0.38, interval=(0.35, 0.41)),))  # of one draw
+    fewer = replace(attack, accuracy=0.38, interval=(0.3, 0.46), n=100)  # other images
+    replace(made, attacks=(fewer,))
+
+
+def test_ranges_hold_for_entries_that_are_made_not_read() -> None:
+    with pytest.raises(ValueError, match="certain"):
+        WorstCase(accuracy=0.4, interval=(0.3, 0.5), n=100, level="quick", certain=7.0)
+
+
 def test_a_baseline_must_be_there_and_comparable() -> None:
-    with pytest.raises(ValueError, match="baseline='cifar10-none'"):
-        check_baselines([entry(baseline="cifar10-none")], "board")
+    with pytest.raises(ValueError, match="baseline: no entry 'cifar10-none'; add its file"):
+        check_baselines([entry("cifar10-nine", baseline="cifar10-none")], "board")  # which does not mean itself
+    near = entry("cifar10-none", kind="no randomness")
+    with pytest.raises(ValueError, match="no entry 'cifar10-nome'; did you mean 'cifar10-none'"):
+        check_baselines([entry(baseline="cifar10-nome"), near], "board")
     other = entry("digits-adv", dataset="digits", kind="no randomness")
     with pytest.raises(ValueError, match="other data"):
         check_baselines([entry(baseline="digits-adv"), other], "board")
@@ -145,4 +189,3 @@ def test_the_board_of_the_repository() -> None:
             made, stated = entries[f"cifar10-{published.name}"], claimed_entry(published)
             assert made.claims == stated.claims and made.paper == stated.paper
             assert made == stated or made.status != "claimed"
-    assert (BOARD / "README.md").read_text() == markdown(list(entries.values()))

@@ -66,6 +66,17 @@ def test_a_baseline_at_another_level_and_several_audits_are_refused() -> None:
         entry_of(Records(), ABOUT)
 
 
+def test_the_kind_is_what_the_audit_saw() -> None:
+    audit = worst("rpf", 0.4)
+    same = replace(audit, details={**audit.details, "random": False})
+    with pytest.raises(ValueError, match="kind: expected 'no randomness', got 'trained'.*not random"):
+        entry_of(Records([same]), ABOUT)
+    plain = replace(ABOUT, kind="no randomness", baseline="")
+    assert entry_of(Records([same]), plain).kind == "no randomness"
+    with pytest.raises(ValueError, match="kind: expected 'trained' or 'post hoc', got 'no randomness'"):
+        entry_of(Records([audit]), plain)
+
+
 def test_points_only_lower() -> None:
     audit = worst("rpf", 0.4)
     entry = entry_of(Records([audit]), ABOUT, baseline=worst("adv", 0.5))
@@ -84,6 +95,10 @@ def test_points_only_lower() -> None:
     after = lowered(entry, scored(0.3))
     assert after.worst_case is not None and after.worst_case.accuracy == 0.3
     assert after.difference is None and "abababab" in after.notes[-1]
+    with pytest.raises(ValueError, match="1 passes, the entry by 3.*exact"):
+        lowered(replace(entry, samples=3), scored(0.3))
+    with pytest.raises(ValueError, match="images are digits.*give the test images"):
+        lowered(replace(entry, data_sha256="0" * 64), scored(0.3))
     larger = entry_of(Records([worst("rpf", 0.4, n=120)]), ABOUT)
     with pytest.raises(ValueError, match="linf 0.0313"):
         lowered(entry, replace(scored(0.3), threat=Threat("l2", 8 / 255)))

@@ -5,15 +5,18 @@ import io
 import json
 import re
 import subprocess
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from advbnn.leaderboard.entry import Difference
+from advbnn.defenses.registry import PUBLISHED
+from advbnn.leaderboard.entry import Claim, Cost, Difference
+from advbnn.leaderboard.from_records import claimed_entry
 from advbnn.leaderboard.page import html, write_board
-from advbnn.leaderboard.tables import BETTER, SAME, WORSE, numbers, ranked, table, to_csv, verdict
+from advbnn.leaderboard.tables import BETTER, COLUMNS, SAME, WORSE, numbers, ranked, table, to_csv, verdict
 from made_up_entries import board, entry
 from report.test_browser import CHROMIUM, OPTIONS
 
@@ -40,7 +43,7 @@ def test_every_number_has_evidence_on_the_page(folder: Path) -> None:
 def test_text_of_entries_is_not_html() -> None:
     page = html(board())
     assert "<b>noise</b>" not in page and "&lt;b&gt;noise&lt;/b&gt;" in page
-    assert not re.search(r'(src|href)="(?!#|data:|entries/|leaderboard\.|https://github)', page)
+    assert not re.search(r'(src|href)="(?!#|data:|entries/|leaderboard\.|\.\./|https://github)', page)
 
 
 def test_the_most_robust_come_first_and_claims_last() -> None:
@@ -52,9 +55,36 @@ def test_the_most_robust_come_first_and_claims_last() -> None:
     assert "+4.0 [+2.0, +6.0]" in table(board()).markdown()
 
 
+def test_a_claim_of_others_names_them_and_a_dash_may_be_one() -> None:
+    others = Claim(attack="PGD-20", accuracy=0.6, where="by Doe & Roe, table 2", eps=0.031)
+    theirs, own = entry("cifar10-theirs", claims=(others,)), entry("cifar10-own")
+    cells = {made.id: dict(zip(COLUMNS[1:], numbers(made, {}), strict=False)) for made in (theirs, own)}
+    assert cells["cifar10-theirs"]["claimed"].note == "PGD-20, by Doe & Roe"
+    assert cells["cifar10-own"]["claimed"].note == "PGD-20"
+    assert [row["claimed_by"] for row in csv.DictReader(io.StringIO(to_csv([own, theirs])))] == ["", "Doe & Roe"]
+    assert PUBLISHED["bat"].claims[0].accuracy == 61.6
+    assert claimed_entry(PUBLISHED["bat"]).claims[0].by == "Dbouk & Shanbhag"
+    assert "no confirmed claim" in table([own]).markdown()
+
+
+def test_the_worst_case_is_beside_the_name() -> None:
+    (made,) = [made for made in board() if made.id == "cifar10-wins"]
+    assert COLUMNS[:2] == ("defence", "worst case")
+    assert numbers(made, {})[0].text == "50.0"
+
+
+def test_attacks_in_the_csv_have_shares_of_all_images() -> None:
+    attack = entry().attacks[0]
+    few = replace(attack, name="FAB", on="survivors", accuracy=1.0, interval=(0.9, 1.0), n=30)
+    own = replace(attack, name="AutoAttack", on="its own count")
+    (row,) = csv.DictReader(io.StringIO(to_csv([entry(attacks=(attack, few, own))])))
+    assert json.loads(row["attacks"]) == {"PGD-20": attack.accuracy}
+    assert row["architecture"] == "ResNet-18"
+
+
 def test_the_page_begins_with_what_keeps_an_advantage(folder: Path) -> None:
     page = (folder / "index.html").read_text()
-    assert page.count('<dl class="verdicts">') == 1
+    assert page.count('<dl class="verdicts">') == 2  # of all kinds, and of those that are trained
     listed = re.search(r'<dl class="verdicts">(.*?)</dl>', page, re.DOTALL)
     assert listed is not None
     found = re.findall(r">([^<>]*): (\d+)</dt>\s*<dd>(.*?)</dd>", listed[1], re.DOTALL)
@@ -65,6 +95,29 @@ def test_the_page_begins_with_what_keeps_an_advantage(folder: Path) -> None:
     ]
     unsure = Difference(difference=0.01, interval=(-0.01, 0.03), n=1000)
     assert verdict(entry(baseline="cifar10-adv", difference=unsure)) == SAME and verdict(entry()) == ""
+
+
+def test_the_page_says_what_was_measured_and_where_the_rules_are(folder: Path) -> None:
+    page = (folder / "index.html").read_text()
+    assert "3 of 5 entries are audited, at level standard on 1,000 test images." in page
+    trained = html([entry(cost=Cost(epochs=15)), entry("cifar10-b", cost=Cost(epochs=200))])
+    assert "trained for 15 to 200 epochs" in trained and "Sources often train longer" in trained
+    assert "none of them audited" in html([entry(worst=None)])
+    documents = Path(__file__).parents[2] / "docs"
+    headings = re.findall("^## (.*)$", (documents / "leaderboard.md").read_text(), re.MULTILINE)
+    anchors = re.findall(r'href="\.\./index\.html#([^"]+)"', page)
+    assert anchors and set(anchors) <= {heading.lower().replace(" ", "-") for heading in headings}
+    assert (documents / "evaluation.md").is_file() and 'href="../../evaluation/index.html"' in page
+    assert all(f'<a href="entries/{made.id}.json">{made.id}</a>' in page for made in board())
+
+
+def test_evidence_is_in_words() -> None:
+    attack = {"name": "PGD", "threat": {"norm": "linf", "eps": 8 / 255}, "step_size": 2 / 255}
+    protocol = replace(entry().own_protocol, settings={"name": "AuthorsProtocol", "attack": attack})
+    plain = entry(kind="no randomness", random="nothing", redrawn="never", shared=True, own_protocol=protocol)
+    page = html([plain])
+    assert "PGD, linf 8/255, step 2/255" in page and "AuthorsProtocol" not in page and "0.0313" not in page
+    assert "<dd>nothing</dd>" in page and "resnet18" not in page
 
 
 def test_figures_are_files_of_their_own(folder: Path) -> None:
@@ -85,12 +138,27 @@ async function look(width) {
   const found = { start: shown(), width: page.documentElement.scrollWidth };
   found.opened = page.getElementById("cifar10-loses").open;
   found.closed = page.getElementById("cifar10-wins").open;
-  press(3); found.descending = shown(); press(3); found.ascending = shown();
+  press(1); found.descending = shown(); press(1); found.ascending = shown();
   found.sorted = page.querySelectorAll("th[aria-sort]").length;
   const kind = page.querySelector("select[name=kind]");
   kind.value = "no randomness"; kind.dispatchEvent(new frame.contentWindow.Event("change"));
   found.filtered = shown(); found.count = page.querySelector(".count").textContent;
+  const drawn = () => [...page.querySelectorAll("figure.board")].filter((one) => !one.hidden).map((one) => ({
+    kind: one.dataset.kind,
+    names: [...one.querySelectorAll("svg text")].map((text) => text.textContent)
+      .filter((text) => text.startsWith("Defence")),
+    verdicts: [...one.querySelectorAll(".verdicts a")].map((link) => link.hash),
+  }));
+  found.drawnOfKind = drawn();
   kind.value = ""; kind.dispatchEvent(new frame.contentWindow.Event("change"));
+  found.drawnOfAll = drawn();
+  const cells = [...body.rows[1].cells], scroller = page.querySelector("#board .scroll");
+  found.lines = cells.map((cell) => getComputedStyle(cell).borderTopWidth);
+  found.borders = getComputedStyle(page.querySelector(".board-table")).borderCollapse;
+  found.right = cells[1].getBoundingClientRect().right;  // of the worst case
+  found.cut = scroller.scrollWidth - scroller.clientWidth;
+  found.inner = [...page.querySelectorAll("details .scroll")].map((one) => getComputedStyle(one).maxHeight);
+  found.caption = page.querySelector("#board-caption").closest(".scroll") === null;
   const norm = page.querySelector("select[name=norm]");
   found.drawings = [...page.querySelectorAll("figure.board svg")].filter((one) => one.getBoundingClientRect().width > 0)
     .map((one) => one.parentElement.className);
@@ -107,7 +175,7 @@ async function look(width) {
 (async () => {
   const answer = document.createElement("pre");
   answer.id = "answer";
-  answer.textContent = JSON.stringify({ telephone: await look(390), desk: await look(1300) });
+  answer.textContent = JSON.stringify({ telephone: await look(390), desk: await look(1200) });
   document.body.append(answer);
 })();
 </script>"""
@@ -122,13 +190,21 @@ def test_a_browser_sorts_filters_and_opens_evidence(folder: Path, tmp_path: Path
     assert answer is not None, done.stdout[-2000:]
     assert not [line for line in done.stderr.splitlines() if "CONSOLE" in line]
     robust = ["#cifar10-wins", "#cifar10-adv", "#cifar10-loses"]
-    for width, found in zip((390, 1300), json.loads(unescape(answer[1])).values(), strict=True):
+    for width, found in zip((390, 1200), json.loads(unescape(answer[1])).values(), strict=True):
         claimed: list[Any] = ["#cifar10-claims", "#digits-other"]
         assert found["start"] == robust + claimed
         assert found["opened"] and not found["closed"]
         assert found["descending"] == robust + claimed and found["ascending"] == robust[::-1] + claimed
         assert found["sorted"] == 1
-        assert found["filtered"] == ["#cifar10-adv"] and found["count"].startswith("1 of 5")
+        assert found["filtered"] == ["#cifar10-adv"] and found["count"] == "1 of 5 entries"
+        assert [one["kind"] for one in found["drawnOfAll"]] == [""] and len(found["drawnOfAll"][0]["verdicts"]) == 2
+        (of_kind,) = found["drawnOfKind"]
+        assert of_kind["kind"] == "no randomness"
+        assert set(of_kind["names"]) == {"Defence cifar10-adv"} and not of_kind["verdicts"]
+        # of every cell, the sticky one too, with which collapsed borders do not stay
+        assert set(found["lines"]) == {"1px"} and found["borders"] == "separate"
+        assert found["right"] <= width and (found["cut"] <= 0 or width < 640)
+        assert found["caption"] and set(found["inner"]) == {"none"}
         assert found["l2"] == ["#digits-other"] and found["figures"] == 0
         assert found["drawings"] == ["narrow" if width < 640 else "wide"]
         assert found["width"] <= width and not found["overflowing"]

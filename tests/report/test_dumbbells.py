@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from advbnn.report.dumbbells import LOOKS, Dumbbell, dumbbells_png, dumbbells_svg
+from advbnn.report.dumbbells import LOOKS, Dumbbell, dumbbells_png, dumbbells_svg, lifts
 
 ROWS = [
     Dumbbell(
@@ -25,6 +25,15 @@ def test_one_line_per_defence_in_colours_of_the_page(narrow: bool) -> None:
     assert all(f"var({look.variable}" in drawing for look in LOOKS)
     assert "+8.0" in drawing
     assert 'id="figure-' in drawing and dumbbells_svg("figure", ROWS, narrow) == drawing
+
+
+def test_no_mark_covers_another() -> None:
+    apart = Dumbbell(name="apart", claimed=80.0, protocol=60.0, audited=20.0)
+    assert lifts(apart) == {"claimed": 0, "protocol": 0, "audited": 0}
+    assert lifts(Dumbbell(name="claim", claimed=80.0)) == {"claimed": 0}
+    assert sorted(lifts(Dumbbell(name="all", claimed=0.0, protocol=0.0, audited=0.0)).values()) == [-1, 0, 1]
+    one = lifts(Dumbbell(name="two", claimed=50.0, protocol=1.0, audited=0.0))
+    assert one["protocol"] != one["audited"] == one["claimed"] == 0
 
 
 def test_the_same_as_a_file(tmp_path: Path) -> None:

@@ -29,8 +29,9 @@ def evaluate(
     from advbnn.cli.attacks import averaging, measured, refuse_impossible, weaknesses
     from advbnn.cli.common import open_run, show
     from advbnn.data.chance import chance_level
+    from advbnn.data.imageset import row_numbers
     from advbnn.evaluation.accuracy import CLEAN, Evaluation
-    from advbnn.evaluation.points import Points
+    from advbnn.evaluation.points import Points, check_cover
 
     names = attack or ([CLEAN] if points else [CLEAN, "pgd"])
     effort = effort if attack else averaging(effort)
@@ -44,6 +45,7 @@ def evaluate(
         evaluation = Evaluation(opened.model, test, **shared)
         records = measured(evaluation, names, radii, effort)
         for one in given:
+            check_cover([one], row_numbers(evaluation.rows, len(test)))
             for threat in [Threat(effort.norm, radius) for radius in eps or ()] or filter(None, [one.threat]):
                 for name, stored in one.on(test, threat).items():
                     records += evaluation.accuracy(f"{Path(one.name).stem}: {name}", stored)

@@ -1,6 +1,7 @@
 """advbnn leaderboard: check, make and lower entries, measure a defence, and build the page."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +11,7 @@ from advbnn.cli import options
 from advbnn.cli.audit import AuditMeasurement
 from advbnn.cli.groups import Subject
 from advbnn.errors import ArgumentError, one_of
-from advbnn.names import AUDIT_LEVELS, LEADERBOARD_STEPS
+from advbnn.names import AUDIT_LEVELS, LEADERBOARD_STEPS, RULES
 
 if TYPE_CHECKING:
     from advbnn.attacks.threat import Threat
@@ -22,7 +23,17 @@ if TYPE_CHECKING:
     from advbnn.leaderboard.from_records import About
 
 FOLDER = Path("leaderboard")
+_OF_ENTRY = "The classifier is that of the entry; leave this out."
 Level = Annotated[str, options.named(AUDIT_LEVELS, "The level of the audit: {names}.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rescoring(AuditMeasurement):
+    """As for audits, by the classifier of an entry, which options may repeat but not change."""
+
+    samples: Annotated[int | None, options.count(_OF_ENTRY)] = None  # type: ignore[assignment]
+    exact: Annotated[bool | None, typer.Option("--exact/--no-exact", help=_OF_ENTRY)] = None  # type: ignore[assignment]
+    rule: Annotated[str | None, options.named(RULES, _OF_ENTRY)] = None  # type: ignore[assignment]
 
 
 def check(entries: Annotated[list[Path], typer.Argument(help="Entries (JSON), or a folder of them.")]) -> None:
@@ -80,28 +91,29 @@ def rescore(
     adversarial: Annotated[
         list[Path], typer.Option(help="A safetensors file of adversarial images of this network. May be repeated.")
     ],
-    how: AuditMeasurement,
+    how: Rescoring,
 ) -> None:
     """Score adversarial images of anyone's on fresh random numbers; the entry is changed only if they lower it."""
     from advbnn.attacks.threat import Threat
     from advbnn.cli.common import open_run
+    from advbnn.evaluation.identity import DataIdentity, ModelIdentity
     from advbnn.evaluation.rescoring import rescore as rescore_points
     from advbnn.leaderboard.entry import load
-    from advbnn.leaderboard.from_records import lowered
+    from advbnn.leaderboard.from_records import check_subject, lowered
 
     found = load(path)
-    if found.worst_case is None or found.samples is None:
+    if found.worst_case is None:
         raise ArgumentError(f"{path}: status {found.status!r} has no worst case to lower; audit its network first")
-    settings: dict[str, Any] = {"samples": found.samples, "exact": found.samples > 1, "rule": found.rule}
-    for name, value in settings.items():
-        if getattr(how, name) not in (getattr(AuditMeasurement, name), value):
+    for name, value in found.classifier.items():
+        if getattr(how, name) not in (None, value):
             raise ArgumentError(f"--{name}: the classifier is that of the entry, {name}={value}; leave the option out")
     with open_run(subject, how) as (opened, test, shared, leads):
+        check_subject(found, ModelIdentity.of(opened.model), DataIdentity.of(test))
         threat = Threat(found.threat.norm, _exact_radius(found.threat.eps))
         if shared["rows"] is None and found.worst_case.n < len(test):
             shared["rows"] = range(found.worst_case.n)
         shared["out"] = how.out  # other points would be another measurement of the same name
-        record = rescore_points(opened.model, test, threat, adversarial, **shared | settings)
+        record = rescore_points(opened.model, test, threat, adversarial, **shared | found.classifier)
         if not leads:
             return
         after = lowered(found, record)
@@ -211,9 +223,9 @@ def _records_in(path: Path) -> "Records":
 
 
 def _about(published: "Published", subject: Subject, plain: Subject | None, opened: "Opened", dataset: str) -> "About":
-    from advbnn.leaderboard.from_records import about_published
+    from advbnn.leaderboard.from_records import about_published, data_set
 
-    data = dataset.split("[")[0].split()[0]
+    data = data_set(dataset)
     fields = {} if plain is None else {"baseline": f"{data}-{_defence_of(plain)}"}
     architecture, cost = _trained(subject)
     # a network from a file has that of its baseline, which is the same training without randomness

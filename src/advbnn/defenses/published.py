@@ -26,7 +26,7 @@ class Claim:
     """An accuracy in percent that the source states for CIFAR-10.
 
     Args:
-        where: where the source states it.
+        where: where the source states it; begins with "by NAME, " if others than the authors measured it.
         norm: of the attack, with its radius `eps`; None for an attack that minimises the distance.
         quoted: the number is not from the source itself, but from work that quotes it.
     """

@@ -48,11 +48,11 @@ def check_classification(model: nn.Module, data: Examples) -> None:
         raise ArgumentError(f"data must have classes, {data.name!r} is a regression set; use advbnn.score_regression")
 
 
-def check_rows(rows: Sequence[int] | Tensor, n: int) -> int:
+def check_rows(rows: Sequence[int] | Tensor, n: int, argument: str = "rows") -> int:
     """The number of rows; an error if one is repeated, as intervals assume that many different images."""
-    chosen = row_numbers(rows, n, "rows")
+    chosen = row_numbers(rows, n, argument)
     if (different := len(chosen.unique())) < len(chosen):
-        raise ArgumentError(f"rows must name each example once, got {len(chosen)} rows of {different} examples")
+        raise ArgumentError(f"{argument} must name each example once, got {len(chosen)} rows of {different} examples")
     return len(chosen)
 
 

@@ -15,7 +15,8 @@ The metadata, all of them text and optional: `format` (`advbnn-points-1`), `norm
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,10 @@ _ABOUT = ("rows", "labels")
 
 _ROUNDING = 1e-5
 """How much further than the radius, relative to it, and how far outside the box a point may lie because of rounding."""
+
+
+class PartialPointsWarning(UserWarning):
+    """There are points for some of the images only."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,8 +130,8 @@ class Points:
                 f"{self.name} holds points for {self.notes.get('data', 'other images')}, not for {data.name}: their "
                 "SHA-256 differ; use the data that they were made on"
             )
+        check_rows(self.rows, len(data), f"{self.name}: rows")
         rows = row_numbers(self.rows, len(data))
-        check_rows(rows, len(data))
         stored, labels = next(data.gather([rows]))
         if self.labels is not None and not torch.equal(self.labels.cpu(), labels.cpu()):
             wrong = int((self.labels.cpu() != labels.cpu()).nonzero()[0])
@@ -145,17 +150,19 @@ class Points:
         if points.shape != clean.shape:
             came, expected = list(points.shape[1:]), list(clean.shape[1:])
             raise ArgumentError(f"{self.name}: {name!r} has images of shape {came}, the data has {expected}")
+        if wrong := (~points.isfinite()).flatten(1).any(1).nonzero().flatten().tolist():
+            rows = f"row {int(self.rows[wrong[0]])}{_more(wrong)}"
+            raise ArgumentError(f"{self.name}: {name!r} is not finite in the image of {rows}; leave such rows out")
         low, high = threat.bounds
         too_far = threat.distance(points, clean) - threat.eps * (1 + _ROUNDING)
         outside = torch.maximum(points - high, low - points).flatten(1).amax(1).double() - _ROUNDING
         ball, box = f"the {threat.norm} ball of radius {threat.eps:.6g}", f"the box [{low:g}, {high:g}]"
         for excess, place in ((too_far, ball), (outside, box)):
-            bad = (~(excess <= 0)).nonzero().flatten().tolist()  # NaN too
-            if bad:
-                first, more = bad[0], f", and {len(bad) - 1} more images" if len(bad) > 1 else ""
+            if bad := (excess > 0).nonzero().flatten().tolist():
+                first = bad[0]
                 raise ArgumentError(
                     f"{self.name}: {name!r} leaves {place}: the image of row {int(self.rows[first])} by "
-                    f"{excess[first].item():.3g}{more}; project the points, or give the radius that they were made for"
+                    f"{excess[first].item():.3g}{_more(bad)}; project the points, or give the radius they were made for"
                 )
         return threat.project(points, clean)
 
@@ -183,6 +190,24 @@ class StoredPoints:
             chosen = self.points[[number for number in found if number >= 0]].to(x)
             x_adv[known] = self.threat.project(chosen, x[known])
         return x_adv
+
+
+def check_cover(points: Sequence[Points], rows: Tensor) -> None:
+    """Refuse points for none of the rows that are measured, and warn where some rows have none in any file."""
+    wanted, covered = set(rows.tolist()), set[int]()
+    for one in points:
+        own = wanted.intersection(one.rows.tolist())
+        if not own:
+            raise ArgumentError(f"{one.name} holds no point for the images that are measured; choose its rows (rows=)")
+        covered |= own
+    if points and covered != wanted:
+        names = ", ".join(one.name for one in points)
+        words = f"points for {len(covered):,} of {len(wanted):,} images; the others count as clean"
+        warnings.warn(f"{names}: {words}", PartialPointsWarning, stacklevel=3)
+
+
+def _more(images: Sequence[int]) -> str:
+    return f", and {len(images) - 1} more images" if len(images) > 1 else ""
 
 
 def _keys(x: Tensor) -> Iterator[bytes]:

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from advbnn.attacks.threat import Threat
-from advbnn.data.imageset import Examples
+from advbnn.data.imageset import Examples, row_numbers
 from advbnn.errors import ArgumentError
 from advbnn.evaluation.accuracy import Evaluation
 from advbnn.evaluation.audit.worst_points import chance_correct
 from advbnn.evaluation.batchwise import Batch
 from advbnn.evaluation.options import Options
-from advbnn.evaluation.points import Points
+from advbnn.evaluation.points import Points, check_cover
 from advbnn.evaluation.records import Record
 from advbnn.randomness import derive_seed
 
@@ -36,8 +36,9 @@ def rescore(
     """The expected accuracy of the deployed classifier at the worst of the given points and the clean image.
 
     Points are compared on `comparison_samples` weight samples, and the worst of each image is scored by `ensembles`
-    independent ensembles that nothing was chosen by, as in an audit. An image without points counts as it is. The
-    result is an upper bound on robust accuracy, whatever made the points. They are checked against ball and box.
+    independent ensembles that nothing was chosen by, as in an audit. An image without points counts as it is, with a
+    warning. The result is an upper bound on robust accuracy, whatever made the points. They are checked against ball
+    and box.
     """
     if not points:
         raise ArgumentError("points must hold at least one file of adversarial images, got none")
@@ -45,6 +46,7 @@ def rescore(
     evaluation = Evaluation(model, data, **options)
     loaded = [one if isinstance(one, Points) else Points.load(one) for one in points]
     attacks = [stored for one in loaded for stored in one.on(data, threat).values()]
+    check_cover(loaded, row_numbers(evaluation.rows, len(data)))
     count = 1 if evaluation.exact else ensembles
 
     def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:

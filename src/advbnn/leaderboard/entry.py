@@ -8,13 +8,14 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from advbnn.errors import ArgumentError, one_of, shown, unknown
-from advbnn.leaderboard.schema import read, write
+from advbnn.errors import MOST_EXAMPLES, ArgumentError, did_you_mean, one_of, positive_whole, whole, within
+from advbnn.leaderboard.schema import Checked, matching, read, write
 from advbnn.machine.files import read_json, write_atomically
-from advbnn.names import AUDIT_LEVELS, NORMS
+from advbnn.names import AUDIT_LEVELS, NORMS, RULES
 
 SCHEMA = 1
 CLAIMED, REPRODUCED, AUDITED = "claimed", "reproduced", "weights audited"
@@ -26,59 +27,76 @@ KINDS = ("trained", "post hoc", "no randomness")
 POINTS = "points"
 """The level of a worst case at given points."""
 
+ALL, SURVIVORS, OWN_COUNT = "all", "survivors", "its own count"
+"""What the share of an attack is of: all images; those that the attacks before it left; scored by the attack's own
+rule, and not comparable."""
+
 SAME_RADIUS = 0.05
 """The relative difference of radii up to which a claim is compared: sources write 0.03 and 0.031 for 8/255."""
 
+Share = Annotated[float, partial(within, interval="[0, 1]", remedy="divide percent by 100")]
+Change = Annotated[float, partial(within, interval="[-1, 1]", remedy="divide points by 100")]
+Radius = Annotated[float, partial(within, interval="(0, 1e30]", remedy="8/255 is 0.031373")]
+Count = Annotated[int, positive_whole]
+Images = Annotated[int, partial(positive_whole, most=MOST_EXAMPLES)]
+Text = Annotated[str, matching(r".*\S.*", "text; say 'none' where there is none")]
+Norm = Annotated[str, partial(one_of, options=NORMS)]
+Id = Annotated[str, matching(r"[a-z0-9][a-z0-9_.-]*", "lower-case letters, digits, '-', '_' and '.'")]
+Address = Annotated[str, matching(r"(https?://\S+)?", "an address that begins with https://")]
+Kind = Annotated[str, partial(one_of, options=KINDS)]
+Status = Annotated[str, partial(one_of, options=STATUSES)]
+Digest = Annotated[str, matching("([0-9a-f]{64})?", "64 hexadecimal digits")]
+Commit = Annotated[str, matching(r"([0-9a-f]{7,64}|advbnn \S+)?", "a commit of git, or 'advbnn VERSION'")]
+"""The ranges of the fields below."""
+
+
+def _this_schema(name: str, value: int) -> None:
+    if value != SCHEMA:
+        raise ArgumentError(f"{name}: expected {SCHEMA}, got {value}; make the entry with this version")
+
 
 @dataclass(frozen=True, kw_only=True)
-class Claim:
-    """An accuracy that a source states; `norm` and `eps` of its attack, without a radius if it minimises distance."""
+class Claim(Checked):
+    """An accuracy that a source states; `norm` and `eps` of its attack, without a radius if it minimises distance.
 
-    attack: str
-    accuracy: float
-    where: str
-    clean: float | None = None
+    If others than the authors measured it, `where` begins with them: `"by NAME, table 1"`.
+    """
+
+    attack: Text
+    accuracy: Share
+    where: Text
+    clean: Share | None = None
     architecture: str = ""
-    norm: str = "linf"
-    eps: float | None = None
+    norm: Norm = "linf"
+    eps: Radius | None = None
 
-    def __post_init__(self) -> None:
-        _share("accuracy", self.accuracy)
-        if self.clean is not None:
-            _share("clean", self.clean)
-        one_of("norm", self.norm, NORMS)
+    @property
+    def by(self) -> str:
+        """Who measured it, if not the authors; else empty."""
+        found = re.match(r"by ([^,;]+)", self.where)
+        return found[1] if found else ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Accuracy:
+class Accuracy(Checked):
     """A measured accuracy on `n` images with its 95 % interval."""
 
-    accuracy: float
-    interval: tuple[float, float]
-    n: int
+    accuracy: Share
+    interval: tuple[Share, Share]
+    n: Images
 
     def __post_init__(self) -> None:
-        _share("accuracy", self.accuracy)
-        low, high = self.interval
-        if not 0 <= low <= self.accuracy <= high <= 1:
-            raise ArgumentError(
-                f"interval: expected [low, high] around accuracy={self.accuracy:g}, got {list(self.interval)}; measure "
-                "it again"
-            )
-        if self.n < 1:
-            raise ArgumentError(f"n: expected a positive number of images, got {self.n}")
+        super().__post_init__()
+        _check_around(self.interval, "accuracy", self.accuracy)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attacked(Accuracy):
-    """The accuracy under one attack, with its settings.
+    """The accuracy under one attack, as a share of what it ran `on`, with those settings that are not its defaults."""
 
-    It ran `on` `"all"` images or on `"survivors"`; `"its own count"` is scored otherwise, and not comparable.
-    """
-
-    name: str
+    name: Text
     settings: Mapping[str, Any] = field(default_factory=dict)
-    on: str = "all"
+    on: Annotated[str, partial(one_of, options=(ALL, SURVIVORS, OWN_COUNT))] = ALL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,100 +104,93 @@ class WorstCase(Accuracy):
     """The accuracy at the worst points found, and the shares that are certain and inconclusive for the infinite
     ensemble; see `advbnn.evaluation.audit`."""
 
-    level: str
-    certain: float | None = None
-    inconclusive: float | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        one_of("level", self.level, (*AUDIT_LEVELS, POINTS))
+    level: Annotated[str, partial(one_of, options=(*AUDIT_LEVELS, POINTS))]
+    certain: Share | None = None
+    inconclusive: Share | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Eot(Accuracy):
     """The accuracy under PGD with gradients averaged over `eot` samples."""
 
-    eot: int
+    eot: Count
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flag:
+class Flag(Checked):
     """A flag of the audit that was raised, and its evidence."""
 
-    name: str
-    title: str
+    name: Text
+    title: Text
     evidence: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
+class Difference(Checked):
     """The worst-case accuracy minus that of the baseline on the same images, with its paired 95 % interval."""
 
-    difference: float
-    interval: tuple[float, float]
-    n: int
+    difference: Change
+    interval: tuple[Change, Change]
+    n: Images
 
     def __post_init__(self) -> None:
-        if not -1 <= self.interval[0] <= self.interval[1] <= 1:
-            raise ArgumentError(f"interval: expected [low, high] in [-1, 1], got {list(self.interval)}")
+        super().__post_init__()
+        _check_around(self.interval, "difference", self.difference)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Threat:
-    norm: str
-    eps: float
-
-    def __post_init__(self) -> None:
-        one_of("norm", self.norm, NORMS)
-        if not self.eps > 0:
-            raise ArgumentError(f"eps: expected a positive radius such as 0.0314, got {self.eps:g}")
+class Threat(Checked):
+    norm: Norm
+    eps: Radius
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cost:
+class Cost(Checked):
     """What training took."""
 
-    epochs: int
-    seconds: float | None = None
+    epochs: Annotated[int, partial(whole, least=0)]
+    seconds: Annotated[float, partial(within, interval="[0, 1e30]")] | None = None
     device: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class Entry(Checked):
     """A defence on the leaderboard.
 
     Args:
         id: the name of its file.
         kind: one of `KINDS`.
         random: what is random; `redrawn` when it is drawn anew, `shared` whether the images of a batch share a draw.
-        samples: forward passes that the deployed classifier averages; `rule` how they become a label.
+        samples: forward passes that the deployed classifier averages; `rule` how they become a label. `exact` whether
+            it is the exact mean over that many members of a mixture; None in entries that do not say.
         own_protocol: the accuracy under the evaluation of the source, on our network.
         attacks: every attack of the audit, and others.
         plateau: the accuracy over EOT samples, in ascending order; `flat` whether the last step changed little.
         known_seed: the accuracy if the attacker knows the random numbers of the classifier.
         mean_weights: the accuracy of the mean network without randomness, under PGD.
         baseline: the id of the entry without randomness that it is compared with.
-        weights_sha256: the digest of the evaluated network.
+        weights_sha256: the digest of the evaluated network, and `data_sha256` of all images of its data set.
         commit: of the software, with the `command` that makes the numbers again.
         notes: where this network differs from its source.
     """
 
-    id: str
-    name: str
-    paper: str
-    kind: str
-    architecture: str
-    dataset: str
+    id: Id
+    name: Text
+    paper: Text
+    kind: Kind
+    architecture: Text
+    dataset: Text
     threat: Threat
-    random: str
-    redrawn: str
-    status: str
-    schema: int = SCHEMA
+    random: Text
+    redrawn: Text
+    status: Status
+    schema: Annotated[int, _this_schema] = SCHEMA
     venue: str = ""
-    code: str = ""
+    code: Address = ""
     shared: bool | None = None
-    samples: int | None = None
-    rule: str = "probability"
+    samples: Count | None = None
+    rule: Annotated[str, partial(one_of, options=RULES)] = "probability"
+    exact: bool | None = None
     claims: tuple[Claim, ...] = ()
     clean: Accuracy | None = None
     own_protocol: Attacked | None = None
@@ -193,23 +204,14 @@ class Entry:
     baseline: str = ""
     difference: Difference | None = None
     cost: Cost | None = None
-    weights_sha256: str = ""
-    commit: str = ""
+    weights_sha256: Digest = ""
+    data_sha256: Digest = ""
+    commit: Commit = ""
     command: str = ""
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.schema != SCHEMA:
-            raise ArgumentError(f"schema: expected {SCHEMA}, got {self.schema}; make the entry with this version")
-        if not re.fullmatch(r"[a-z0-9][a-z0-9_.-]*", self.id):
-            raise ArgumentError(f"id: expected lower-case letters, digits, '-', '_' and '.', got {shown(self.id)}")
-        for name in ("name", "paper", "architecture", "dataset", "random", "redrawn"):
-            if not getattr(self, name).strip():
-                raise ArgumentError(f"{name}: expected text, got nothing; say 'none' where there is none")
-        if self.code and not re.match(r"https?://", self.code):
-            raise ArgumentError(f"code: expected an address that begins with https://, got {shown(self.code)}")
-        one_of("kind", self.kind, KINDS)
-        one_of("status", self.status, STATUSES)
+        super().__post_init__()
         self._check_claimed() if self.status == CLAIMED else self._check_measured()
 
     @property
@@ -218,6 +220,13 @@ class Entry:
         same = [claim for claim in self.claims if claim.norm == self.threat.norm and claim.eps is not None]
         near = [c for c in same if abs((c.eps or 0) - self.threat.eps) <= SAME_RADIUS * self.threat.eps]
         return near[0] if near else None
+
+    @property
+    def classifier(self) -> dict[str, Any]:
+        """The deployed classifier, as the options of an evaluation. Old entries of several passes were audited so that
+        a mixture is averaged exactly."""
+        exact = (self.samples or 1) > 1 if self.exact is None else self.exact
+        return {"samples": self.samples, "exact": exact, "rule": self.rule}
 
     def _check_claimed(self) -> None:
         if not self.claims:
@@ -230,20 +239,38 @@ class Entry:
         for name in ("clean", "worst_case", "samples", "weights_sha256", "commit", "command"):
             if not getattr(self, name):
                 raise ArgumentError(f"{name}: expected a value for status {self.status!r}, got none; measure it")
-        if not re.fullmatch("[0-9a-f]{64}", self.weights_sha256):
-            raise ArgumentError(f"weights_sha256: expected 64 hexadecimal digits, got {shown(self.weights_sha256)}")
         if self.worst_case is None or self.clean is None:
             return
-        others = {f"attack {attack.name!r}": attack for attack in self.attacks if attack.on == "all"}
-        for name, other in {"clean accuracy": self.clean, **others}.items():
-            low, high = self.worst_case.interval[0], other.interval[1]
-            if low > high:  # one draw of a random network may be below the mean over many
-                raise ArgumentError(
-                    f"worst_case.interval: begins at {low:.4g}, expected at most {high:.4g}, the upper end of the "
-                    f"{name}; audit again with its points"
-                )
-        if self.difference is not None and not self.baseline:
+        attacks = {f"attack {attack.name!r}": attack for attack in self.attacks if attack.on == ALL}
+        for title, attack in {"clean accuracy": self.clean, **attacks}.items():
+            self._check_not_above("worst_case", self.worst_case, title, attack)
+        if self.known_seed is not None:
+            self._check_not_above("known_seed", self.known_seed, "clean accuracy", self.clean)
+        if self.difference is None:
+            return
+        if not self.baseline:
             raise ArgumentError("baseline: expected the id of an entry, as there is a difference; add it")
+        if self.difference.n != self.worst_case.n:
+            raise ArgumentError(
+                f"difference.n: expected {self.worst_case.n}, the images of the worst case, got {self.difference.n}; "
+                "audit the baseline on the same images"
+            )
+
+    def _check_not_above(self, name: str, lower: Accuracy, title: str, upper: Accuracy) -> None:
+        """Refuses an accuracy above one that it bounds from below.
+
+        Without randomness it is a minimum over the same images, and one image more is rounding. The attacks on a
+        random network are scored by one draw, which may be below the mean over many, so intervals must overlap.
+        """
+        if self.kind == KINDS[2] and lower.n == upper.n:
+            what, low, high = "accuracy", lower.accuracy, upper.accuracy + 1 / upper.n + 1e-6  # six digits
+        else:
+            what, low, high = "interval", lower.interval[0], upper.interval[1]
+        if low > high:
+            raise ArgumentError(
+                f"{name}.{what}: expected at most {high:.4g}, by that of the {title}, got {low:.4g}; audit again with "
+                "its points"
+            )
 
 
 def load(path: Path | str) -> Entry:
@@ -288,7 +315,9 @@ def check_baselines(entries: Iterable[Entry], place: Path | str) -> None:
     by_id = {entry.id: entry for entry in entries}
     for entry in by_id.values():
         if entry.baseline and entry.baseline not in by_id:
-            raise ArgumentError(f"{place}: {entry.id}: {unknown('baseline', entry.baseline, by_id)}")
+            others = [one.id for one in by_id.values() if one.kind == KINDS[2] and one is not entry]
+            hint = did_you_mean(entry.baseline, others)
+            raise ArgumentError(f"{place}: {entry.id}: baseline: no entry {entry.baseline!r}{hint}; add its file")
         if entry.baseline:
             try:
                 _check_baseline(entry, by_id[entry.baseline])
@@ -328,6 +357,9 @@ def save(entry: Entry, path: Path | str) -> None:
     write_atomically(path, to_json(entry).encode())
 
 
-def _share(name: str, value: float) -> None:
-    if not 0 <= value <= 1:
-        raise ArgumentError(f"{name}: expected a share in [0, 1], got {value:g}; divide percent by 100")
+def _check_around(interval: tuple[float, float], name: str, value: float) -> None:
+    low, high = interval
+    if not low <= value <= high:
+        raise ArgumentError(
+            f"interval: expected [low, high] around {name}={value:g}, got [{low:g}, {high:g}]; measure it again"
+        )

@@ -7,17 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import advbnn
+from advbnn.data import NAMES
 from advbnn.defenses.published import NEVER, Published
 from advbnn.errors import ArgumentError
 from advbnn.evaluation.audit.batch_audit import KNOWN_SEED
 from advbnn.evaluation.audit.flags import FLAGS
 from advbnn.evaluation.audit.headline import band
 from advbnn.evaluation.comparison import comparison
+from advbnn.evaluation.identity import DataIdentity, ModelIdentity
 from advbnn.evaluation.intervals import accuracy_interval
 from advbnn.evaluation.records import Record, Records
 from advbnn.evaluation.rescoring import POINTS
 from advbnn.leaderboard import entry as board
-from advbnn.leaderboard.schema import read
+from advbnn.leaderboard.schema import Checked, read
 from advbnn.machine.files import read_text
 from advbnn.report.audited import clean_in, worst_cases
 from advbnn.report.select import ball
@@ -31,22 +33,22 @@ FLAT = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
-class About:
+class About(Checked):
     """What records do not say; the fields of an `Entry`."""
 
-    id: str
-    name: str
-    paper: str
-    kind: str
-    architecture: str
-    random: str
-    redrawn: str
+    id: board.Id
+    name: board.Text
+    paper: board.Text
+    kind: board.Kind
+    architecture: board.Text
+    random: board.Text
+    redrawn: board.Text
     dataset: str = ""
     venue: str = ""
-    code: str = ""
+    code: board.Address = ""
     shared: bool | None = None
     claims: tuple[board.Claim, ...] = ()
-    status: str = board.REPRODUCED
+    status: board.Status = board.REPRODUCED
     baseline: str = ""
     cost: board.Cost | None = None
     notes: tuple[str, ...] = ()
@@ -130,11 +132,16 @@ def entry_of(
     mean = next(iter(records.where(label=f"{worst.model.label}{MEAN}")), None)
     protocol = next(iter(own.where(kind=PROTOCOL)), None)
     found = band(worst)
+    if (random := worst.details.get("random")) is not None and random == (about.kind == board.KINDS[2]):
+        expected = f"'{board.KINDS[0]}' or '{board.KINDS[1]}'" if random else repr(board.KINDS[2])
+        what = "random" if random else "not random: all its passes agree"
+        raise ArgumentError(f"kind: expected {expected}, got {about.kind!r}; the audited network is {what}")
     return board.Entry(
         **vars(about) | {"dataset": about.dataset or worst.data.name},
         threat=board.Threat(norm=worst.threat.norm, eps=round(worst.threat.eps, 6)),
         samples=worst.samples,
         rule=worst.rule,
+        exact=worst.exact,
         clean=_accuracy(clean),
         own_protocol=None if protocol is None else _attacked(protocol),
         attacks=(*_suite(worst), *map(_attacked, given)),
@@ -155,6 +162,7 @@ def entry_of(
         ),
         difference=None if baseline is None else _difference(worst, baseline),
         weights_sha256=worst.model.sha256,
+        data_sha256=worst.data.sha256,
         commit=software(),
         command=worst.command or "Python",
     )
@@ -171,10 +179,11 @@ def lowered(entry: board.Entry, record: Record) -> board.Entry:
     norm, eps = ball(record)
     if record.name != POINTS or norm != entry.threat.norm or abs(eps - entry.threat.eps) > 1e-6:
         raise ArgumentError(f"the points must be for {entry.threat.norm} {entry.threat.eps:g}; give that radius")
-    if record.model.sha256 != entry.weights_sha256:
+    check_subject(entry, record.model, record.data)
+    if record.samples != entry.samples:
         raise ArgumentError(
-            f"{entry.id}: the network has the digest {record.model.sha256[:8]}, the entry {entry.weights_sha256[:8]}; "
-            "give the network of the entry"
+            f"{entry.id}: the points were scored by {record.samples} passes, the entry by {entry.samples}; state in "
+            "the entry whether its classifier is exact"
         )
     if record.n < entry.worst_case.n:
         images = f"{record.n:,} images, the entry on {entry.worst_case.n:,}"
@@ -186,6 +195,26 @@ def lowered(entry: board.Entry, record: Record) -> board.Entry:
     how = f"worst case lowered from {entry.worst_case.accuracy:.4g} by given points (sha256 {files})"
     notes = (*entry.notes, f"{how}: {record.command}" if record.command else how)
     return replace(entry, worst_case=worst, attacks=(*entry.attacks, _attacked(record)), difference=None, notes=notes)
+
+
+def check_subject(entry: board.Entry, model: ModelIdentity, data: DataIdentity) -> None:
+    """Refuses another network, or other images, than those that the entry was measured on."""
+    named = entry.dataset in NAMES and data_set(data.name) != entry.dataset  # a submitter may call the data anything
+    if data.sha256 != entry.data_sha256 if entry.data_sha256 else named:
+        raise ArgumentError(
+            f"{entry.id}: the images are {data.name} ({data.sha256[:8]}), not those of the entry; give the test images "
+            f"of {entry.dataset}"
+        )
+    if model.sha256 != entry.weights_sha256:
+        raise ArgumentError(
+            f"{entry.id}: the network has the digest {model.sha256[:8]}, the entry {entry.weights_sha256[:8]}; give "
+            "the network of the entry"
+        )
+
+
+def data_set(name: str) -> str:
+    """The data set by the name of its examples, which may be a part of it: `"digits"` of `"digits[9 of 500]"`."""
+    return name.split("[")[0].split()[0]
 
 
 def software() -> str:

@@ -35,14 +35,15 @@
   };
 
   const filter = () => {
-    const wanted = filters.filter((select) => select.value !== "");
-    const fits = (element) => wanted.every((select) => {
+    const fits = (element) => filters.every((select) => {
       const own = element.dataset[select.name];
-      return own === undefined || own === select.value;
+      // there is a figure for each kind, and one for all of them
+      const all = select.value === "" && !(select.name === "kind" && element.matches("figure"));
+      return all || own === select.value;
     });
     document.querySelectorAll("[data-dataset]").forEach((element) => { element.hidden = !fits(element); });
     const shown = [...body.rows].filter((row) => !row.hidden).length;
-    count.textContent = `${shown} of ${body.rows.length} defences`;
+    count.textContent = `${shown} of ${body.rows.length} entries`;
   };
 
   const open = () => {

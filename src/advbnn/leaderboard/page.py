@@ -3,19 +3,22 @@
 import base64
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
 
-from advbnn.leaderboard.entry import Accuracy, Entry, to_json
+from advbnn.leaderboard.entry import KINDS, Accuracy, Entry, to_json
 from advbnn.leaderboard.tables import (
     BETTER,
     CAPTION,
     COLUMNS,
+    DIFFERENCE,
     NUMBERS,
     SAME,
     WORSE,
+    WORST,
     dumbbells,
     numbers,
     ranked,
@@ -24,12 +27,36 @@ from advbnn.leaderboard.tables import (
     to_csv,
     verdict,
 )
+from advbnn.leaderboard.words import network_words, randomness_words, settings_words
 from advbnn.machine.files import write_atomically
 from advbnn.report.dumbbells import LOOKS, Dumbbell, dumbbells_png, dumbbells_svg
 from advbnn.report.elements import percent, percent_range
 from advbnn.report.render import filled
+from advbnn.report.select import radius_words
 
 TITLE = "Randomized defences, audited"
+DOCS = {"method": "../../evaluation/index.html", "rules": "../index.html"}
+"""Pages of the documentation; the page of the leaderboard is built into its site as `leaderboard/board/index.html`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Figure:
+    """Entries of the same data and threat, of one `kind` or of all, with their baselines in `by_id`."""
+
+    name: str
+    entries: Sequence[Entry]
+    by_id: Mapping[str, Entry]
+    kind: str = ""
+
+    @property
+    def rows(self) -> list[Dumbbell]:
+        return dumbbells(self.entries, self.by_id)
+
+    def svg(self, narrow: bool = False) -> str:
+        return dumbbells_svg(f"{self.name}-narrow" if narrow else self.name, self.rows, narrow)
+
+    def judged(self, word: str) -> list[Entry]:
+        return [entry for entry in self.entries if verdict(entry) == word]
 
 
 def write_board(entries: Sequence[Entry], out: Path | str) -> Path:
@@ -39,8 +66,9 @@ def write_board(entries: Sequence[Entry], out: Path | str) -> Path:
     texts |= {f"entries/{entry.id}.json": to_json(entry) for entry in entries}
     for name, text in texts.items():
         write_atomically(folder / name, text.encode())
-    for name, group in _figures(entries).items():
-        dumbbells_png(folder / f"{name}.png", dumbbells(group))
+    for figure in _figures(entries):
+        if not figure.kind:
+            dumbbells_png(folder / f"{figure.name}.png", figure.rows)
     return folder / "index.html"
 
 
@@ -52,7 +80,6 @@ def html(entries: Sequence[Entry]) -> str:
     own, report = files("advbnn.leaderboard"), files("advbnn.report")
     script = own.joinpath("page.js").read_text("utf-8")
     by_id = {entry.id: entry for entry in entries}
-    figures = _figures(entries)
     return filled(
         own.joinpath("page.html.j2").read_text("utf-8"),
         title=TITLE,
@@ -61,16 +88,22 @@ def html(entries: Sequence[Entry]) -> str:
         columns=COLUMNS,
         number_columns=NUMBERS,
         caption=CAPTION,
-        figures={name: (group, *_drawings(name, group)) for name, group in figures.items()},
-        verdict=verdict,
+        scope=_scope(entries),
+        docs=DOCS,
+        figures=_figures(entries),
+        worst=WORST,
+        difference=DIFFERENCE,
+        verdict_look=lambda entry: {BETTER: "up", WORSE: "down"}.get(verdict(entry), ""),
         verdicts=(BETTER, SAME, WORSE),
-        judged=lambda group, word: [entry for entry in group if verdict(entry) == word],
         alt=_alt,
         numbers=lambda entry: numbers(entry, by_id),
         threat=threat_words,
         accuracy=_accuracy,
         percent=percent,
-        settings=_settings,
+        network=network_words,
+        radius=radius_words,
+        randomness=randomness_words,
+        settings=settings_words,
         looks=LOOKS,
         style=report.joinpath("style.css").read_text("utf-8") + own.joinpath("page.css").read_text("utf-8"),
         script=script,
@@ -78,24 +111,45 @@ def html(entries: Sequence[Entry]) -> str:
     )
 
 
-def _figures(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
-    """The entries of one figure each: of the same data and threat, if there are at least two lines to draw."""
-    found = {}
+def _figures(entries: Sequence[Entry]) -> list[_Figure]:
+    """A figure for each data and threat with at least two lines to draw, and one for each kind among them."""
+    found, by_id = [], {entry.id: entry for entry in entries}
     for _, group in groupby(ranked(entries), key=lambda entry: (entry.dataset, threat_words(entry))):
         together = list(group)
         name = re.sub(r"[^\w-]", "_", f"{together[0].dataset}-{threat_words(together[0])}".replace(" ", "-"))
-        if len(dumbbells(together)) > 1:
-            found[name] = together
+        figure = _Figure(name=name, entries=together, by_id=by_id)
+        if len(figure.rows) < 2:
+            continue
+        of_kinds = [
+            replace(figure, name=f"{name}-{number}", kind=kind, entries=[one for one in together if one.kind == kind])
+            for number, kind in enumerate(KINDS)
+        ]
+        found += [figure, *(one for one in of_kinds if one.rows)]
     return found
 
 
-def _drawings(name: str, entries: Sequence[Entry]) -> tuple[str, str]:
-    """The figure for wide and for narrow screens."""
-    rows = dumbbells(entries)
-    return dumbbells_svg(name, rows), dumbbells_svg(f"{name}-narrow", rows, narrow=True)
+def _scope(entries: Sequence[Entry]) -> str:
+    """How many entries are audited, at which level, on how many images, and after how long a training."""
+    worst = [entry.worst_case for entry in entries if entry.worst_case is not None]
+    if not worst:
+        return f"{len(entries)} entries, none of them audited yet."
+    levels = " or ".join(dict.fromkeys(one.level for one in worst))
+    where = f"at level {levels} on {_span([one.n for one in worst])} test images"
+    epochs = [entry.cost.epochs for entry in entries if entry.cost is not None and entry.worst_case is not None]
+    audited = f"{len(worst)} of {len(entries)} entries are audited, {where}."
+    if not epochs:
+        return audited
+    return (
+        f"{audited} Their networks were trained for {_span(epochs)} epochs. Sources often train longer, so compare a "
+        "worst case with its baseline, which was trained alike, rather than with the claim."
+    )
 
 
-def _alt(entries: Sequence[Entry]) -> str:
+def _span(counts: Sequence[int]) -> str:
+    return " to ".join(dict.fromkeys(f"{end:,}" for end in (min(counts), max(counts))))
+
+
+def _alt(figure: _Figure) -> str:
     def words(row: Dumbbell) -> str:
         claim = "no claim" if row.claimed is None else f"claimed {row.claimed:.1f} %"
         protocol = "" if row.protocol is None else f", {row.protocol:.1f} % by its own protocol"
@@ -103,15 +157,8 @@ def _alt(entries: Sequence[Entry]) -> str:
         difference = row.difference and f", difference to the baseline {row.difference}"
         return f"{row.name}: {claim}{protocol}, {worst}{difference}"
 
-    return "; ".join(map(words, dumbbells(entries)))
+    return "; ".join(map(words, figure.rows))
 
 
 def _accuracy(found: Accuracy) -> str:
     return f"{percent(found.accuracy)} % {percent_range(*found.interval)}, {found.n:,} images"
-
-
-def _settings(settings: object) -> str:
-    if not isinstance(settings, dict):
-        return str(settings)
-    nested = {name: f"({_settings(one)})" if isinstance(one, dict) else str(one) for name, one in settings.items()}
-    return ", ".join(f"{name}={text}" for name, text in nested.items())

@@ -1,16 +1,41 @@
-"""Frozen dataclasses as JSON objects, and back. An error names the field, what was expected, what came, the remedy."""
+"""Frozen dataclasses as JSON objects, and back. An error names the field, what was expected, what came, the remedy.
+
+The type of a field is its hint, and its range what `Annotated` adds to that: functions such as `errors.positive_whole`
+that get the name of the field and its value, and refuse what is out of range.
+"""
 
 import dataclasses
+import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from advbnn.errors import ArgumentError, did_you_mean, shown
 
 T = TypeVar("T")
 
+_UNIONS = (typing.Union, types.UnionType)
 _WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false", type(None): "null"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Checked:
+    """A dataclass whose fields are in their ranges, whether it was read or made."""
+
+    def __post_init__(self) -> None:
+        for name, hint in typing.get_type_hints(type(self), include_extras=True).items():
+            _refuse(hint, name, getattr(self, name))
+
+
+def matching(pattern: str, expected: str) -> Callable[[str, str], None]:
+    """A range of texts: those that match the pattern as a whole."""
+
+    def refuse(name: str, value: str) -> None:
+        if not re.fullmatch(pattern, value, re.DOTALL):
+            raise ArgumentError(f"{name}: expected {expected}, got {shown(value)}")
+
+    return refuse
 
 
 def read(cls: type[T], table: Any, place: str = "") -> T:
@@ -43,8 +68,22 @@ def write(value: Any) -> Any:
     return [write(inner) for inner in value] if isinstance(value, tuple | list) else value
 
 
+def _refuse(hint: Any, name: str, value: Any) -> None:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in _UNIONS:
+        for option in arguments:
+            if value is not None and option is not type(None):
+                _refuse(option, name, value)
+    elif origin is typing.Annotated:
+        for refuse in hint.__metadata__:
+            refuse(name, value)
+    elif origin is tuple and arguments[-1] is not Ellipsis:
+        for one, inner in zip(arguments, value, strict=True):
+            _refuse(one, name, inner)
+
+
 def _value(hint: Any, value: Any, place: str) -> Any:
-    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    options = typing.get_args(hint) if typing.get_origin(hint) in _UNIONS else (hint,)
     if value is None and type(None) in options:
         return None
     wanted = next(option for option in options if option is not type(None))

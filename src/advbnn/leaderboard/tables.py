@@ -4,19 +4,21 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from advbnn.leaderboard.entry import Accuracy, Entry
+from advbnn.leaderboard.entry import ALL, Accuracy, Entry
+from advbnn.leaderboard.words import network_words
 from advbnn.machine.files import csv_text
 from advbnn.report.dumbbells import Dumbbell
 from advbnn.report.elements import Cell, Table, percent, percent_range
 from advbnn.report.select import radius_words
 
+WORST, DIFFERENCE = "worst case", "difference"
 COLUMNS = (
     "defence",
+    WORST,
+    DIFFERENCE,
+    "baseline",
     "claimed",
     "its own protocol, here",
-    "worst case",
-    "baseline",
-    "difference",
     "flags",
     "clean",
     "data",
@@ -27,9 +29,10 @@ NUMBERS = range(1, 8)
 """The columns of `numbers`."""
 
 CAPTION = (
-    "Accuracy in % with its 95 % interval. Claimed: what the source states at this threat. Its own protocol: "
-    "the source's evaluation, run on our network. Worst case: all attacks of an audit. Baseline: the worst case of the "
-    "same training without randomness; the difference has a paired interval. A dash is not measured."
+    "Accuracy in % with its 95 % interval. Worst case: all attacks of an audit. Difference: to the baseline, which is "
+    "the worst case of the same training without randomness, with a paired interval. Claimed: what the source states "
+    "at this threat, or those who are named. Its own protocol: the source's evaluation, run on our network. A dash: "
+    "not measured, or no confirmed claim."
 )
 
 
@@ -61,11 +64,11 @@ def numbers(entry: Entry, by_id: Mapping[str, Entry]) -> list[Number]:
     """The cells of an entry in the columns `NUMBERS`."""
     base = by_id[entry.baseline].worst_case if entry.baseline in by_id else None
     return [
+        _number(entry.worst_case, f"{entry.id}-worst"),
+        _difference(entry),
+        _number(base, f"{entry.baseline}-worst"),
         _claimed(entry),
         _number(entry.own_protocol, f"{entry.id}-protocol"),
-        _number(entry.worst_case, f"{entry.id}-worst"),
-        _number(base, f"{entry.baseline}-worst"),
-        _difference(entry),
         _flags(entry),
         _number(entry.clean, f"{entry.id}-clean"),
     ]
@@ -101,13 +104,13 @@ def table(entries: Sequence[Entry]) -> Table:
 
 
 def to_csv(entries: Sequence[Entry]) -> str:
-    """One row per entry, with shares as numbers; attacks as JSON."""
+    """One row per entry, with shares as numbers; attacks on all images, whose shares compare, as JSON."""
     return csv_text([_flat(entry) for entry in ranked(entries)])
 
 
-def dumbbells(entries: Sequence[Entry]) -> list[Dumbbell]:
+def dumbbells(entries: Sequence[Entry], by_id: Mapping[str, Entry]) -> list[Dumbbell]:
     """The lines of the figure: entries with a claim at their threat, or a worst case."""
-    by_id, found = {entry.id: entry for entry in entries}, []
+    found = []
     for entry in ranked(entries):
         claim, worst = entry.claimed, entry.worst_case
         base = by_id[entry.baseline].worst_case if entry.baseline in by_id else None
@@ -139,8 +142,8 @@ def _claimed(entry: Entry) -> Number:
     claim = entry.claimed
     if claim is None:  # such as an attack that minimises the distance
         return Number(text="-", note="other threat", anchor=f"{entry.id}-claimed") if entry.claims else NOTHING
-    shown = percent(claim.accuracy)
-    return Number(text=shown, note=claim.attack, sort=claim.accuracy, anchor=f"{entry.id}-claimed")
+    note = f"{claim.attack}, by {claim.by}" if claim.by else claim.attack
+    return Number(text=percent(claim.accuracy), note=note, sort=claim.accuracy, anchor=f"{entry.id}-claimed")
 
 
 def _difference(entry: Entry) -> Number:
@@ -164,9 +167,10 @@ def _flat(entry: Entry) -> dict[str, object]:
         return {name: found.accuracy if found else "", f"{name}_low": low, f"{name}_high": high}
 
     claim, difference = entry.claimed, entry.difference
-    about = {name: getattr(entry, name) for name in ("id", "name", "paper", "venue", "code", "kind", "architecture")}
+    on_all = {attack.name: attack.accuracy for attack in entry.attacks if attack.on == ALL}
     return {
-        **about,
+        **{name: getattr(entry, name) for name in ("id", "name", "paper", "venue", "code", "kind")},
+        "architecture": network_words(entry.architecture),
         "dataset": entry.dataset,
         "norm": entry.threat.norm,
         "eps": entry.threat.eps,
@@ -175,6 +179,7 @@ def _flat(entry: Entry) -> dict[str, object]:
         **of("clean", entry.clean),
         "claimed": claim.accuracy if claim else "",
         "claimed_attack": claim.attack if claim else "",
+        "claimed_by": claim.by if claim else "",
         **of("own_protocol", entry.own_protocol),
         **of("worst_case", entry.worst_case),
         "level": entry.worst_case.level if entry.worst_case else "",
@@ -183,7 +188,7 @@ def _flat(entry: Entry) -> dict[str, object]:
         "difference_low": difference.interval[0] if difference else "",
         "difference_high": difference.interval[1] if difference else "",
         "flags": " ".join(flag.name for flag in entry.flags),
-        "attacks": json.dumps({attack.name: attack.accuracy for attack in entry.attacks}),
+        "attacks": json.dumps(on_all),
         "weights_sha256": entry.weights_sha256,
         "commit": entry.commit,
         "command": entry.command,

@@ -18,6 +18,8 @@ LOOKS = (CLAIMED, AUDITED)
 
 _ROW, _WIDTH, _NAMES, _DIFFERENCES, _TOP, _BOTTOM = 30, 860, 280, 150, 40, 50  # in points
 _NARROW_ROW, _NARROW, _NARROW_TOP = 50, 360, 56
+_MARK, _LIFT, _NEAR = 8, 9, 3.0
+"""Size of a mark, and how far it is lifted, in points; the accuracies in percent whose marks would cover each other."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +35,17 @@ class Dumbbell:
     baseline: float | None = None
     difference: str = ""
     clear: bool = False
+
+
+def lifts(row: Dumbbell) -> dict[str, int]:
+    """Where the marks of a line are drawn, so that none covers another: 0 on the line, 1 above it, -1 below it."""
+    found: dict[str, int] = {}
+    values = {"audited": row.audited, "protocol": row.protocol, "claimed": row.claimed}
+    for name, value in values.items():
+        if value is not None:
+            near = {lift for other, lift in found.items() if abs((values[other] or 0.0) - value) < _NEAR}
+            found[name] = next(lift for lift in (0, 1, -1) if lift not in near)
+    return found
 
 
 def dumbbells_svg(name: str, rows: Sequence[Dumbbell], narrow: bool = False) -> str:
@@ -69,18 +82,27 @@ def _draw(axes: "Axes", rows: Sequence[Dumbbell], narrow: bool = False) -> None:
             words: dict[str, Any] = {"ha": side, "va": "center", "fontsize": 10, "fontstyle": "italic"}
             words |= {"xytext": (gap, 0), "textcoords": "offset points"}
             axes.annotate("not audited yet", (row.claimed, place), **words)
-    styles: list[tuple[str, list[float | None], dict[str, Any]]] = [
-        ("claimed", [row.claimed for row in rows], _mark(CLAIMED, markerfacecolor="none")),
-        ("its own protocol, here", [row.protocol for row in rows], _mark(PROTOCOL, markerfacecolor="none")),
-        ("worst case, audited", [row.audited for row in rows], _mark(AUDITED)),
-        ("baseline, audited", [row.baseline for row in rows], {"marker": "|", "color": INK[1]}),
-    ]
-    for label, values, style in styles:
-        points = [(value, place) for place, value in enumerate(values) if value is not None]
+    styles: dict[str, tuple[str, dict[str, Any]]] = {
+        "claimed": ("claimed", _mark(CLAIMED, markerfacecolor="none")),
+        "protocol": ("its own protocol, here", _mark(PROTOCOL, markerfacecolor="none")),
+        "audited": ("worst case, audited", _mark(AUDITED)),
+        # longer than the marks, which may lie on it
+        "baseline": ("baseline, audited", {"marker": "|", "color": INK[1], "markersize": 2 * _MARK, "zorder": 2.5}),
+    }
+    lift = _LIFT / (_NARROW_ROW if narrow else _ROW)
+    for name, (label, style) in styles.items():
+        values = [(getattr(row, name), place - lift * lifts(row).get(name, 0)) for place, row in enumerate(rows)]
+        points = [(value, place) for value, place in values if value is not None]
         if points:
             x, y = zip(*points, strict=True)
-            style |= {"linestyle": "", "markersize": 8, "markeredgewidth": 1.8, "clip_on": False}
-            axes.plot(x, y, zorder=3, label=label, **style)
+            every: dict[str, Any] = {
+                "linestyle": "",
+                "markersize": _MARK,
+                "markeredgewidth": 1.8,
+                "clip_on": False,
+                "zorder": 3,
+            }
+            axes.plot(x, y, label=label, **every | style)
     _label(axes, rows, narrow)
     axes.set(ylim=(len(rows) - 0.5, -0.8 if narrow else -0.5), xlim=(0, 100), xlabel="accuracy under attack, %")
     axes.grid(axis="y", visible=False)
@@ -93,8 +115,8 @@ def _draw(axes: "Axes", rows: Sequence[Dumbbell], narrow: bool = False) -> None:
 def _label(axes: "Axes", rows: Sequence[Dumbbell], narrow: bool) -> None:
     """Names and differences: at the two sides of a line, or above it."""
     axes.set_yticks(range(len(rows)), [] if narrow else [row.name for row in rows])
-    axes.tick_params(axis="y", pad=9)  # a mark at 0 reaches over the axis
-    above = 0.42 if narrow else 0.0
+    axes.tick_params(axis="y", pad=12)  # a mark at 0 reaches over the axis
+    above = 0.48 if narrow else 0.0  # over the lifted marks, too
     for place, row in enumerate(rows):
         words: dict[str, Any] = {"va": "center", "fontsize": 11}
         if narrow:

@@ -14,7 +14,7 @@ from advbnn.data import to_float
 from advbnn.evaluation.audit.attack_suite import LEVELS
 from advbnn.evaluation.audit.worst_case import Audit, audit, points_file
 from advbnn.evaluation.identity import ModelIdentity
-from advbnn.evaluation.points import Points
+from advbnn.evaluation.points import PartialPointsWarning, Points
 from cheats import Rounded
 from trained_nets import bnn, digits, net
 
@@ -90,6 +90,8 @@ def test_given_points_lower_the_result_and_are_only_used_where_they_fit(tmp_path
         run(net(), SMALL, points=file)
     with pytest.raises(ValueError, match="no point for the images"):
         run(net(), LARGE, points=file, rows=range(60, 70))
+    with pytest.warns(PartialPointsWarning, match=f"{len(ROWS)} of 70 images"):
+        run(net(), LARGE, points=file, rows=range(70))
 
 
 def test_points_in_the_clean_image_change_nothing() -> None:

@@ -19,7 +19,7 @@ RANGE = (
 """How reports show such an audit."""
 
 TAKEN_OFF = {"quick": 3.7}
-"""How many points the next level takes off at most, in the records under `results/levels` and `results/digits-modes`."""
+"""How many points the next level takes off at most, by the records of `results/levels` and `results/digits-modes`."""
 
 
 class Band(NamedTuple):

@@ -25,7 +25,7 @@ from advbnn.evaluation.audit.runner import AuditRunner
 from advbnn.evaluation.checks import Perturbation, check_attack
 from advbnn.evaluation.identity import ModelIdentity
 from advbnn.evaluation.options import Options
-from advbnn.evaluation.points import Points, StoredPoints
+from advbnn.evaluation.points import Points, StoredPoints, check_cover
 from advbnn.evaluation.records import Records
 from advbnn.machine.processes import world
 
@@ -81,8 +81,11 @@ def audit(
     options.setdefault("seeds", 1)
     evaluation = Evaluation(model, data, **options)
     with evaluation.few_threads():
-        for one in [points] if isinstance(points, Path | str | Points) else points:
-            given |= _stored_points(one if isinstance(one, Points) else Points.load(one), evaluation, threats)
+        several = [points] if isinstance(points, Path | str | Points) else points
+        loaded = [one if isinstance(one, Points) else Points.load(one) for one in several]
+        for one in loaded:
+            given |= _stored_points(one, data, threats)
+        check_cover(loaded, row_numbers(evaluation.rows, len(data)))
         files = {} if save_points is None else {one: points_file(save_points, one, threats) for one in threats}
 
         def save(found: Sequence[Mapping[str, Tensor]]) -> None:
@@ -125,11 +128,8 @@ def points_file(path: Path | str, threat: Threat, threats: Sequence[Threat]) -> 
     return path if len(threats) == 1 else path.with_name(f"{path.stem}-{threat.eps:.4g}{path.suffix}")
 
 
-def _stored_points(points: Points, evaluation: Evaluation, threats: Sequence[Threat]) -> dict[str, StoredPoints]:
+def _stored_points(points: Points, data: Examples, threats: Sequence[Threat]) -> dict[str, StoredPoints]:
     """The points as attacks at the smallest radius that contains them; larger balls contain them too."""
-    data = evaluation.data
-    if set(row_numbers(evaluation.rows, len(data)).tolist()).isdisjoint(points.rows.tolist()):
-        raise ArgumentError(f"{points.name} holds no point for the images of this audit; choose its rows (rows=)")
     for number, threat in enumerate(threats):
         try:
             found = points.on(data, threat)
