@@ -25,7 +25,7 @@ THREAT = Threat("linf", 0.1)
 
 def suite(level="standard", *, bayesian=True, threat=THREAT, probabilities=False, **changes) -> tuple[SuiteEntry, ...]:
     net = nn.Sequential(nn.Flatten(), nn.Linear(4, 10))
-    settings = {"classes": 10, "pixels": 4, "random": bayesian, "transfer_from": {}, "given": {}}
+    settings = {"classes": 10, "pixels": 4, "random": bayesian, "samples": 20, "transfer_from": {}, "given": {}}
     model = Attackable(bayesianize(net) if bayesian else net, probabilities)
     return attack_suite(LEVELS[level], threat, model, **settings | changes)
 
@@ -54,7 +54,7 @@ def test_logits_of_an_unusual_size_are_attacked_at_a_usual_one_too() -> None:
     for lead, named in ((1e-4, True), (1.0, False), (1e4, True)):
         model = Attackable(nn.Sequential(nn.Flatten(), nn.Linear(4, 10)))
         model.lead = lead
-        settings = {"classes": 10, "pixels": 4, "random": False, "transfer_from": {}, "given": {}}
+        settings = {"classes": 10, "pixels": 4, "random": False, "samples": 1, "transfer_from": {}, "given": {}}
         found = [entry.attack for entry in attack_suite(LEVELS["quick"], THREAT, model, **settings)]
         scales = [attack.source.scale for attack in found if isinstance(attack, Transfer)]
         assert scales == ([pytest.approx(5 / lead)] if named else [])
@@ -119,7 +119,7 @@ def test_a_mixture_of_a_few_networks_is_attacked_by_exact_means_and_member_by_me
     nets = [nn.Sequential(nn.Flatten(), nn.Linear(4, 10)) for _ in range(3)]
     model = Attackable(Modes(nets))
     for level in LEVELS:
-        settings = {"classes": 10, "pixels": 4, "random": True, "transfer_from": {}, "given": {}}
+        settings = {"classes": 10, "pixels": 4, "random": True, "samples": 20, "transfer_from": {}, "given": {}}
         entries = attack_suite(LEVELS[level], THREAT, model, **settings)
         grid = {a.eot for a in attacks_of(entries, "white box") if isinstance(a, PGD) and a.random_start}
         assert len(grid) == 2 and 1 in grid  # one sample per step, and the exact mean
@@ -132,6 +132,14 @@ def test_a_mixture_of_a_few_networks_is_attacked_by_exact_means_and_member_by_me
 def test_the_mean_network_is_a_source_also_if_it_returns_probabilities() -> None:
     (transfer,) = attacks_of(suite(probabilities=True), "transfer")
     assert transfer.source.returns_probabilities
+
+
+@pytest.mark.parametrize(
+    ("bayesian", "samples", "average"), [(True, 20, "probability"), (True, 1, "loss"), (False, 1, "probability")]
+)
+def test_targeted_attacks_aim_at_the_classifier(bayesian: bool, samples: int, average: str) -> None:
+    entries = suite(bayesian=bayesian, samples=samples)
+    assert [e.attack.average for e in entries if e.name == "APGD-T-DLR"] == [average]
 
 
 def test_pairs_differ_in_one_thing() -> None:

@@ -155,6 +155,7 @@ def attack_suite(
     classes: int,
     pixels: int,
     random: bool,
+    samples: int,
     transfer_from: Mapping[str, nn.Module],
     given: Mapping[str, Perturbation],
 ) -> tuple[SuiteEntry, ...]:
@@ -164,6 +165,9 @@ def attack_suite(
     black boxes cost most, and attack only the survivors; black boxes first a sample of these. A deterministic network
     is attacked without EOT. A mixture of a few networks is attacked with the same effort, by exact means over all of
     them, so that the two can be compared. Of the `given` attacks, those at this radius are included.
+
+    The last attacks aim at the classifier itself: at the mean probability of its `samples`, or at the mean loss of a
+    pass if it is one pass, which takes one pass per gradient instead of two.
     """
     mixture = len(members(model, at_most=EXACT_UP_TO)) if random else 0
     selection: dict[str, Any] = {"selection_samples": level.selection_samples}
@@ -179,8 +183,8 @@ def attack_suite(
         if random:
             averaged = replace(single, eot=most_eot)
             entries.append(SuiteEntry(fixed_step_title(settings_of(averaged)), WHITE_BOX, averaged))
-    samples = level.eot if random else (1,)
-    efforts = itertools.product(level.steps, (samples[0], samples[-1]) if mixture else samples)
+    averaged_over = level.eot if random else (1,)
+    efforts = itertools.product(level.steps, (averaged_over[0], averaged_over[-1]) if mixture else averaged_over)
     grid = [PGD(threat, steps=steps, eot=eot, **selection) for steps, eot in efforts]
     grid.append(replace(grid[0], restarts=level.restarts))
     entries += [SuiteEntry(_title(pgd, random), WHITE_BOX, pgd) for pgd in grid]
@@ -203,7 +207,8 @@ def attack_suite(
         sigma=even_change(threat, pixels) / 4,  # sees a slope across the steps of a network that quantises its input
         **black_box,
     )
-    entries.append(SuiteEntry(title, WHITE_BOX, APGD(threat, average="probability", **scale_free), SURVIVORS))
+    average = "loss" if random and samples == 1 else "probability"
+    entries.append(SuiteEntry(title, WHITE_BOX, APGD(threat, average=average, **scale_free), SURVIVORS))
     if level.fab_steps:
         fab = FAB(
             threat, steps=level.fab_steps, targets=level.targets, eot=level.apgd_eot if random else 1, **selection

@@ -91,6 +91,7 @@ class AuditRunner:
             classes=len(evaluation.data.classes),
             pixels=pixels,
             random=random,
+            samples=evaluation.samples,
             transfer_from=transfer_from,
             given=given,
         )
