@@ -85,7 +85,7 @@ def taken(name: str, given: argparse.Namespace, wait: bool = False) -> AbstractC
 
 
 def main() -> None:
-    rows = [name for name in PUBLISHED if CONFIGS[name].suffix == ".toml"]  # BAT is trained from Python
+    rows = [name for name in PUBLISHED if CONFIGS[name].suffix == ".toml"]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", nargs="+", choices=rows, metavar="ROW", help=", ".join(rows))
     parser.add_argument("--root", help="folder of CIFAR-10")

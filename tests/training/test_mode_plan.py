@@ -1,11 +1,13 @@
 """How modes are trained: their seeds, schedules and starts; and the keys of a run."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from advbnn.defenses.defense import Averaging, Defense, EarlyStopping
 from advbnn.defenses.optimizers import LangevinSampler
+from advbnn.defenses.profiles import defense
 from advbnn.defenses.schedules import Constant, Cosine, Section, Stages
 from advbnn.errors import ArgumentError, ConfigError
 from advbnn.training.config import Config, load_config
@@ -32,6 +34,18 @@ def test_where_each_training_starts() -> None:
     assert [branches.start_of(name) for name in branches.trainings] == [None, TRUNK, TRUNK, TRUNK]
 
 
+def test_the_second_of_two_boosted_modes_learns_examples_of_the_first() -> None:
+    plan = ModePlan(count=2, how="boosted")
+    assert [plan.start_of(name) for name in plan.names] == [None, None]
+    assert (
+        [plan.attacked_for(name) for name in plan.names] == [plan.needed_by(name) for name in plan.names] == [None, "0"]
+    )
+    adversarial = defense("adv", radius_warmup=1)
+    first, second = (plan.defense_of(name, adversarial) for name in plan.names)
+    assert first is adversarial and second == replace(adversarial, name="none", attack=None, radius_warmup=0)
+    assert plan.weights == (0.9, 0.1) and ModePlan(count=2).weights is None
+
+
 def test_trunk_and_branch_are_sections_of_the_schedule() -> None:
     plan = ModePlan(count=2, how="branches", trunk=3)
     whole = Defense(schedule=Cosine(epochs=10), averaging=Averaging(decay=0.9, start=4))
@@ -55,6 +69,9 @@ def test_trunk_and_branch_are_sections_of_the_schedule() -> None:
         (lambda: ModePlan(count=2, how="branches"), "trunk"),
         (lambda: ModePlan(count=2, trunk=3), "trunk"),
         (lambda: mode_plan(0), "modes"),
+        (lambda: ModePlan(count=3, how="boosted"), "boosted.*2 modes.*count"),
+        (lambda: ModePlan(count=2, how="boosted").check(defense("none")), "boosted.*attack"),
+        (lambda: ModePlan(count=2, how="boosted").check(defense("adv", objective={"trades": 6.0})), "trades"),
         (lambda: ModePlan(count=2, how="branches", trunk=5).check(Defense(schedule=Constant(epochs=5))), "trunk.*5"),
         (lambda: ModePlan(count=2, how="branches", trunk=1).check(Defense(optimizer=LangevinSampler())), "snapshots"),
         (lambda: Section(whole=Constant(epochs=3), begin=2, end=4), "begin.*end.*3"),

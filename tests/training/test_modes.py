@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,13 @@ from advbnn.bayes.modes import Modes
 from advbnn.bayes.prediction import predict
 from advbnn.data import ImageSet, Splits
 from advbnn.defenses.defense import Averaging, EarlyStopping, Swag
+from advbnn.defenses.registry import PUBLISHED
 from advbnn.defenses.schedules import Constant
 from advbnn.errors import ArgumentError, CheckpointError, RunError
+from advbnn.evaluation.accuracy import SmallSampleWarning
+from advbnn.leaderboard.measure import measure
 from advbnn.training import modes as modes_module
+from advbnn.training.adversarial_copy import adversarial_copy
 from advbnn.training.interrupts import Interrupted
 from advbnn.training.loading import load_trained
 from advbnn.training.loop import fit
@@ -75,6 +80,28 @@ def test_modes_are_ordinary_trainings(digits: Splits[ImageSet], tmp_path: Path, 
     assert "3 modes" in (out / "log.txt").read_text()
     with pytest.raises(RunError, match="other settings"):
         train(digits, value, modes=2, seed=7, out=out)
+
+
+def test_boosted_modes_are_one_run_that_is_measured_for_the_leaderboard(
+    digits: Splits[ImageSet], tmp_path: Path
+) -> None:
+    value, plan, out = quick("adv"), ModePlan(count=2, how="boosted"), tmp_path / "run"
+    result = train(digits, value, modes=plan, seed=7, out=out)
+    first, second = result.model.net
+    attacked = adversarial_copy(first, digits.train, value.attack, seed=plan.seed_of("1", 7))
+    plain = plan.defense_of("1", value)
+    fresh = plain.build(classes=10, shape=digits.train.shape, seed=plan.seed_of("1", 7))
+    by_hand = fit(fresh, replace(digits, train=attacked), plain, seed=plan.seed_of("1", 7)).model
+    assert same(second, by_hand) and not same(first, second)
+    in_memory, loaded = train(digits, value, modes=plan, seed=7).model, load_trained(out)
+    for model in (result.model, in_memory, loaded.model):
+        assert same(model, result.model) and model.weights == (0.9, 0.1)
+    assert loaded.finished and load_trained(out / "modes" / "1").config.defense.attack is None
+    assert train(digits, value, modes=plan, seed=7, out=out, resume=True).steps == result.steps  # nothing is left to do
+    parts, threat = ("clean", "protocol"), value.attack.threat
+    with pytest.warns(SmallSampleWarning):
+        found = measure(PUBLISHED["bat"], loaded.model, digits.test, threat, only=parts)
+    assert [(record.n, record.samples) for record in found] == [(len(digits.test), 1)] * 2
 
 
 @pytest.mark.parametrize("how", ["independent", "snapshots"])

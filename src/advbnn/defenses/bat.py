@@ -1,8 +1,8 @@
 """Boosted adversarial training (BAT; Pinot et al., ICML 2020): at each query one of two networks, chosen at random.
 
-The first network is trained adversarially, the second plainly on adversarial examples of the first:
-`advbnn.training.bat.fit_bat` trains both. Dbouk and Shanbhag (ICML 2022) showed that the mixture is no more robust than
-its first network, by the attack `ARC`.
+The first network is trained adversarially, the second plainly on adversarial examples of the first. Both are one run
+with `how = "boosted"`, see `advbnn.training.ModePlan`. Dbouk and Shanbhag (ICML 2022) showed that the mixture is no
+more robust than its first network, by the attack `ARC`.
 """
 
 from torch import nn
@@ -43,5 +43,5 @@ PUBLISHED = Published(
         "trained it again, with normalised inputs; those of the paper could not be confirmed",
         "the score of Dbouk & Shanbhag is the expected accuracy; here one network is drawn for each image",
     ),
-    recipe="advbnn.training.bat.fit_bat",
+    recipe="configs/cifar10-bat.toml",
 )

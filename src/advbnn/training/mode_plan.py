@@ -3,18 +3,22 @@
 `"independent"`: each mode starts from its own initial weights.
 `"snapshots"`: one training of `count` cycles. Each cycle runs the whole schedule, and starts from the mode before it.
 `"branches"`: the first `trunk` epochs are trained once; each mode continues from there to the end of the schedule.
+`"boosted"`: two modes (BAT). The second is trained without an attack, on adversarial examples of the first, and answers
+one query in ten.
 """
 
 from dataclasses import dataclass, replace
 
+from advbnn.defenses.bat import WEIGHTS
 from advbnn.defenses.defense import Defense
 from advbnn.defenses.optimizers import LangevinSampler
 from advbnn.defenses.schedules import Section
 from advbnn.errors import ArgumentError, one_of, positive_whole, whole
 from advbnn.randomness import derive_seed
 
-HOW = ("independent", "snapshots", "branches")
+HOW = ("independent", "snapshots", "branches", "boosted")
 TRUNK = "trunk"
+_FIRST, _SECOND = "0", "1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +40,8 @@ class ModePlan:
             raise ArgumentError(f"how={self.how!r} needs several modes, got count=1; set count")
         if (self.how == "branches") != (self.trunk > 0):
             raise ArgumentError(f"trunk is the number of epochs before 'branches', got {self.trunk} with {self.how!r}")
+        if self.how == "boosted" and self.count != len(WEIGHTS):
+            raise ArgumentError(f"how='boosted' has {len(WEIGHTS)} modes, got count={self.count}; set count")
 
     def check(self, defense: Defense) -> None:
         """Refuse a defence whose training these modes cannot divide."""
@@ -48,6 +54,15 @@ class ModePlan:
                 f"modes.trunk={self.trunk} must leave epochs for the modes: give less than "
                 f"{defense.schedule.total_epochs}, the length of the schedule"
             )
+        if self.how == "boosted" and defense.attack is None:
+            raise ArgumentError("modes.how='boosted' needs adversarial examples; set attack, or use defense 'adv'")
+        if self.how == "boosted":
+            self.defense_of(_SECOND, defense)  # refuses an objective that needs an attack
+
+    @property
+    def weights(self) -> tuple[float, ...] | None:
+        """The probabilities of the modes; None for equal ones."""
+        return WEIGHTS if self.how == "boosted" else None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -61,16 +76,29 @@ class ModePlan:
 
     def start_of(self, name: str) -> str | None:
         """The training whose final weights this one starts from; None for fresh weights."""
-        if self.how == "snapshots" and name != "0":
+        if self.how == "snapshots" and name != _FIRST:
             return str(int(name) - 1)
         return TRUNK if self.trunk and name != TRUNK else None
+
+    def attacked_for(self, name: str) -> str | None:
+        """The training whose adversarial examples this one learns; None for the examples as they are."""
+        return _FIRST if self.how == "boosted" and name == _SECOND else None
+
+    def needed_by(self, name: str) -> str | None:
+        """The training that has to be finished before this one."""
+        return self.start_of(name) or self.attacked_for(name)
 
     def seed_of(self, name: str, seed: int) -> int:
         """The seed of a training, which decides its initial weights too."""
         return derive_seed(seed, TRUNK) if name == TRUNK else derive_seed(seed, "mode", int(name))
 
     def defense_of(self, name: str, defense: Defense) -> Defense:
-        """The defence of one training: a trunk ends early, with its last weights, and a branch starts late."""
+        """The defence of one training: a trunk ends early, with its last weights, and a branch starts late.
+
+        What learns adversarial examples of another mode has no attack of its own.
+        """
+        if self.attacked_for(name) is not None:
+            return replace(defense, name="none", attack=None, radius_warmup=0)
         whole = defense.schedule
         if not self.trunk or isinstance(whole, Section):
             return defense

@@ -5,11 +5,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 
+from advbnn.attacks import PGD
 from advbnn.bayes.protocol import inner_network
 from advbnn.bayes.sample_bank import SampleBank
 from advbnn.bayes.swag import SWAG
@@ -20,6 +21,7 @@ from advbnn.machine.files import locked_folder
 from advbnn.models import reset_parameters_
 from advbnn.models.initial_weights import InitialWeights, load_initial
 from advbnn.randomness import seeded
+from advbnn.training.adversarial_copy import adversarial_copy
 from advbnn.training.config import Config
 from advbnn.training.fit_result import FitResult
 from advbnn.training.loading import Trained, load_trained
@@ -57,20 +59,25 @@ class ModesRun:
         """What progress calls a training."""
         return TRUNK if name == TRUNK else f"mode {int(name) + 1}/{self.plan.count}"
 
-    def train(self, name: str, device: torch.device | str, start: nn.Module | None = None) -> FitResult:
-        """Train one mode, or resume its training; it starts from the weights of `start`, or else of their folder."""
-        plan, seed = self.plan, self.plan.seed_of(name, self.seed)
-        before = plan.start_of(name)
-        weights = self._init_of(name) if before is None else None
+    def train(self, name: str, device: torch.device | str, before: nn.Module | None = None) -> FitResult:
+        """Train one mode, or resume its training; `before` is the network that it needs, else from its folder."""
+        plan, seed, data = self.plan, self.plan.seed_of(name, self.seed), self.data
+        needed, starts = plan.needed_by(name), plan.start_of(name) is not None
+        weights = None if starts else self._init_of(name)
         model = self._fresh(seed, weights)
-        if before is not None:
-            model.load_state_dict(_state_to_continue(self.load(before).model if start is None else start))
+        if needed is not None and before is None:
+            before = self.load(needed).model
+        if starts and before is not None:
+            model.load_state_dict(_state_to_continue(before))
+        elif before is not None:
+            attack = cast(PGD, self.defense.attack)
+            data = replace(data, train=adversarial_copy(before.to(device), data.train, attack, seed=seed))
         files = (str(weights),) if isinstance(weights, str | Path) else ()
         described = plan.defense_of(name, self.config.defense)
         config = replace(self.config, defense=described, seed=seed, modes=ModePlan(), init=files)
         return fit(
             model,
-            self.data,
+            data,
             plan.defense_of(name, self.defense),
             seed=seed,
             out=self.folder(name),
@@ -83,8 +90,8 @@ class ModesRun:
 
     def train_unless_taken(self, name: str, device: torch.device | str) -> bool:
         """Train one mode, unless it is finished, must wait, or another process trains it; whether it was trained."""
-        before, folder = self.plan.start_of(name), self.folder("claims")
-        if folder is None or self.finished(name) or (before is not None and not self.finished(before)):
+        needed, folder = self.plan.needed_by(name), self.folder("claims")
+        if folder is None or self.finished(name) or (needed is not None and not self.finished(needed)):
             return False
         with claimed(folder / name) as free:
             if free and not self.finished(name):

@@ -66,9 +66,9 @@ def fit_modes(run: ModesRun, *, resume: bool, device: torch.device | str | None)
     if run.out is None:
         results: dict[str, FitResult] = {}
         for name in plan.trainings:
-            before = plan.start_of(name)
-            results[name] = run.train(name, place, None if before is None else results[before].model)
-        model, noise_std = _combined([results[name] for name in plan.names])
+            needed = plan.needed_by(name)
+            results[name] = run.train(name, place, None if needed is None else results[needed].model)
+        model, noise_std = _combined([results[name] for name in plan.names], plan)
         histories = {name: result.history for name, result in results.items()}
     else:
         _train_all(run, run.out, resume, place)
@@ -87,9 +87,9 @@ def fit_modes(run: ModesRun, *, resume: bool, device: torch.device | str | None)
     )
 
 
-def _combined(trained: Sequence[FitResult | Trained]) -> tuple[nn.Module, float | None]:
+def _combined(trained: Sequence[FitResult | Trained], plan: ModePlan) -> tuple[nn.Module, float | None]:
     """The mixture, and the learned noise of a Gaussian likelihood."""
-    return Modes([one.model for one in trained]), mean_noise(one.noise_std for one in trained)
+    return Modes([one.model for one in trained], plan.weights), mean_noise(one.noise_std for one in trained)
 
 
 def _train_all(run: ModesRun, out: Path, resume: bool, device: torch.device) -> None:
@@ -189,11 +189,11 @@ class _ModesFolder(RunFolder):
 
 def _train_in_parallel(run: ModesRun, out: Path, devices: list[str]) -> None:
     """Train the modes that no other process trains, one at a time on each device."""
-    threads, start_of = share_of_threads(len(devices)), run.plan.start_of
+    threads, needed_by = share_of_threads(len(devices)), run.plan.needed_by
     with tempfile.TemporaryDirectory() as place:  # the data is too large for messages
         file = Path(place) / "run"
         file.write_bytes(pickle.dumps(replace(run, titled=False)))  # the names of tasks are shown
-        needs = {name: (run.title(before),) if (before := start_of(name)) else () for name in run.plan.trainings}
+        needs = {name: (run.title(before),) if (before := needed_by(name)) else () for name in run.plan.trainings}
         tasks = [Task(run.title(name), _train_task, (file, name), needed) for name, needed in needs.items()]
         results = run_tasks(tasks, devices, threads=threads, log=lambda line: _say(run, None, line))
     if results.failed:
@@ -208,12 +208,12 @@ def _train_task(device: str, file: Path, name: str) -> None:
 
 def _write_all(run: ModesRun, out: Path) -> str:
     """Write all modes as one network; returns the means of their last metrics."""
-    modes, noise_std = _combined([run.load(name) for name in run.plan.names])
+    modes, noise_std = _combined([run.load(name) for name in run.plan.names], run.plan)
     notes = {} if noise_std is None else {NOISE_STD: repr(noise_std)}
     with locked_folder(out, wait=True):
         save_weights(modes, out / MODEL, notes, partial(write_sum, out, MODEL))
     last = [read_metrics(out / MODES / name / METRICS)[-1] for name in run.plan.names]
-    scores = [key for key in last[0] if key.endswith("_accuracy")]
+    scores = [key for key in last[0] if key.endswith("_accuracy") and all(key in line for line in last)]
     means = {key.partition("_")[0]: 100 * sum(m[key] for m in last) / len(last) for key in scores}
     return f"; mean of the modes: {', '.join(f'{kind} {mean:.1f} %' for kind, mean in means.items())}" if means else ""
 
