@@ -88,3 +88,24 @@ def test_progress_shows_the_part_under_way(monkeypatch: pytest.MonkeyPatch, caps
     doubling = lambda x, y, batch: {"twice": batch.part("the doubling", x, lambda: 2 * x)}  # noqa: E731
     batchwise(doubling, DATA, batch_size=5, description="sums")
     assert "sums: 0 of 2 batches, the doubling\n" in capsys.readouterr().err
+
+
+def test_the_time_left_counts_what_a_batch_has_done(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("advbnn.display.progress.SECONDS_BETWEEN_LINES", 0.0)
+    clock = iter(range(0, 10_000, 6))
+    monkeypatch.setattr("advbnn.display.progress.time.monotonic", lambda: next(clock))
+
+    def work(x: torch.Tensor, y: torch.Tensor, batch: Batch) -> dict[str, torch.Tensor]:
+        batch.part("first", x, lambda: x, share=0.25)
+        return {"same": batch.part("second", x, lambda: batch.attacked(0.5, seed=0) or x, share=0.75)}
+
+    batchwise(work, DATA, batch_size=10, description="sums")
+    lines = [line for line in capsys.readouterr().err.splitlines() if "batches" in line]
+    # 6 s from line to line; a quarter of the work is done when the second part begins, then 5/8 of it
+    assert lines[1:4] == [
+        "sums: 0 of 1 batches, first",
+        "sums: 0 of 1 batches, 0:00:54 left, second",
+        "sums: 0 of 1 batches, 0:00:14 left, second, 50%",
+    ]

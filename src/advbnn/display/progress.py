@@ -95,7 +95,7 @@ class ProgressBar:
     def _line(self, done: float, total: float | None) -> str:
         if not self.unit:
             return f"{self.description}: {done / total:.0%}" if total else f"{self.description}"
-        return f"{self.description}: {done}{f' of {total}' if total else ''} {self.unit}"
+        return f"{self.description}: {int(done)}{f' of {total}' if total else ''} {self.unit}"
 
     def _left(self, now: float, done: float, total: float | None) -> str:
         if not total or self._first is None or done <= self._first:

@@ -1,6 +1,5 @@
 """Long computations on a data set, batch by batch: distributed over processes, resumable, with progress."""
 
-import functools
 import hashlib
 import shutil
 import time
@@ -29,20 +28,24 @@ _SECONDS = "seconds"
 class Batch:
     """One batch, whose finished parts are kept in `folder` until it is complete; nowhere when None.
 
-    `report` is called with what is under way: the name of a part, and the progress of an attack. `earlier` is the time,
-    in seconds, that the parts read from disk took when they were computed.
+    `report` is called with the share of the batch that is done, and what is under way: the name of a part, and the
+    progress of an attack. `earlier` is the time, in seconds, that the parts read from disk took when they were made.
     """
 
     def __init__(
-        self, number: int, folder: Path | None = None, report: Callable[[str], None] = lambda name: None
+        self, number: int, folder: Path | None = None, report: Callable[[float, str], None] = lambda done, name: None
     ) -> None:
         self.number, self.earlier = number, 0.0
         self._folder, self._report, self._part = folder, report, ""
+        self._done = self._share = 0.0
 
-    def part(self, name: str, inputs: Tensor, make: Callable[[], Tensor]) -> Tensor:
-        """The result of `make`, read from disk if it was computed from the same inputs before an interruption."""
-        self._part = name
-        self._report(name)
+    def part(self, name: str, inputs: Tensor, make: Callable[[], Tensor], share: float = 0.0) -> Tensor:
+        """The result of `make`, read from disk if it was computed from the same inputs before an interruption.
+
+        `share` is about how much of the work of the batch it is.
+        """
+        self._part, self._done, self._share = name, self._done + self._share, share
+        self._report(self._done, name)
         if self._folder is None:
             return make()
         file = self._folder / f"{_digest(name, inputs)}.safetensors"
@@ -57,7 +60,7 @@ class Batch:
 
     def attacked(self, share: float, seed: int) -> None:
         """Reports the fraction of an attack that is done, under the name of its part or else its seed."""
-        self._report(f"{self._part or f'seed {seed}'}, {share:.0%}")
+        self._report(self._done + share * self._share, f"{self._part or f'seed {seed}'}, {share:.0%}")
 
 
 Work = Callable[[Tensor, Tensor, Batch], dict[str, Tensor]]
@@ -103,7 +106,12 @@ def batchwise(
         bar.update(len(parts), len(own))
         for number, (x, y) in zip(missing, data.gather([batches[number] for number in missing]), strict=True):
             started, file = time.perf_counter(), _file(store, number)
-            batch = Batch(number, file and file.with_suffix(""), functools.partial(bar.update, len(parts), len(own)))
+            before = len(parts)
+
+            def report(done: float, name: str, before: int = before) -> None:
+                bar.update(before + min(done, 0.99), len(own), name)
+
+            batch = Batch(number, file and file.with_suffix(""), report)
             part = {name: tensor.cpu() for name, tensor in work(to_float(x.to(device)), y.to(device), batch).items()}
             part[_SECONDS] = batch.earlier + _since(started)
             if file is not None:

@@ -47,6 +47,7 @@ class Setup:
 
     Attributes:
         suites: the attacks of each radius, the smallest first.
+        shares: about how much of the work under a seed each of them is.
         sampled: whether the classifier is a mean over weight samples: the network is random, and the mean not exact.
         tested: whether the rule of the classifier has a test of the infinite ensemble.
         members: the networks of a finite support, if the classifier picks some of them at random.
@@ -58,6 +59,7 @@ class Setup:
     evaluation: Evaluation
     level: Level
     suites: Sequence[Sequence[SuiteEntry]]
+    shares: Sequence[Sequence[float]]
     sampled: bool
     tested: bool
     members: tuple[Member, ...]
@@ -147,11 +149,11 @@ class BatchAudit:
             place = f"radius {radius + 1} of {len(self.setup.suites)}, attack {number + 1} of {len(entries)}"
             first, others = entry.sample(rows, n, derive_seed(self.seed, "first", self.batch.number))
             before = (self.worst.lowest, self.worst.most_dangerous) if len(others) else None
-            found = self.x
+            found, share = self.x, self.setup.shares[radius][number]
             for part in (first, others):
                 if not len(part):
                     break
-                points = self._craft(f"{place}: {entry.name}", entry.attack, part)
+                points = self._craft(f"{place}: {entry.name}", entry.attack, part, share if part is first else 0.0)
                 right[part, number] = self._offer(points, part)
                 found = found.index_copy(0, part, points) if self.setup.keeps_points else found
                 if before is not None and part is first:
@@ -172,12 +174,12 @@ class BatchAudit:
         points = self._craft(f"radius {radius + 1} of {len(self.setup.suites)}: fixed randomness", attack, rows)
         return right.index_copy(0, rows, self.evaluation.classify(points, self.seed).label == self.y[rows])
 
-    def _craft(self, name: str, attack: Perturbation, rows: Tensor) -> Tensor:
+    def _craft(self, name: str, attack: Perturbation, rows: Tensor, share: float = 0.0) -> Tensor:
         """The points of an attack on the images `rows`, stored in case the audit is interrupted before the batch is
-        done."""
+        done. It is about this share of the work under a seed."""
         x, y = self.x[rows], self.y[rows]
         make = functools.partial(self.evaluation.craft, attack, x, y, self.seed, self.batch)
-        return self.batch.part(f"seed {self.seed}, {name}", x, make)
+        return self.batch.part(f"seed {self.seed}, {name}", x, make, share / len(self.evaluation.seed_list))
 
     def _keep(self, points: Tensor) -> None:
         if self.setup.keeps_points:

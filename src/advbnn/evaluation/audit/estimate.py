@@ -1,4 +1,4 @@
-"""Roughly how long an audit takes: a gradient and a forward pass are timed on a batch, and multiplied."""
+"""Roughly how long an audit takes, and which share of it each attack: passes are counted, timed and multiplied."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +11,9 @@ from advbnn.machine.timing import seconds_of
 
 _SURVIVORS = 0.5
 """The share of images that are taken to survive the first attacks."""
+
+_GRADIENT = 2.5
+"""The time of a pass with a gradient, in passes without one."""
 
 
 def passes(attack: Any, random: bool) -> tuple[float, float]:
@@ -31,18 +34,32 @@ def passes(attack: Any, random: bool) -> tuple[float, float]:
     return float(steps * eot), float(compared * setting("selection_samples", 0) if random else 0)
 
 
+def entry_passes(entry: SuiteEntry, samples: int, random: bool) -> tuple[float, float]:
+    """Passes with and without a gradient of an attack and its score, per image of the batch."""
+    share = 1.0 if entry.on == ALL else min(_SURVIVORS, entry.first)
+    gradients, forwards = passes(entry.attack, random)
+    return share * gradients, share * (forwards + samples)
+
+
 def audit_passes(
     suites: Sequence[Sequence[SuiteEntry]], level: Level, samples: int, ensembles: int, random: bool
 ) -> tuple[float, float]:
     """Passes with and without a gradient per image of a whole audit under one seed."""
-    gradients = forwards = 0.0
-    for entries in suites:
-        for entry in entries:
-            share = 1.0 if entry.on == ALL else min(_SURVIVORS, entry.first)
-            of_attack = passes(entry.attack, random)
-            gradients, forwards = gradients + share * of_attack[0], forwards + share * (of_attack[1] + samples)
-        forwards += ensembles * samples + (CONTENDERS * level.comparison_samples if random else 0)
-    return gradients, forwards
+    of_entries = [entry_passes(entry, samples, random) for entries in suites for entry in entries]
+    scoring = ensembles * samples + (CONTENDERS * level.comparison_samples if random else 0)
+    return sum(g for g, _ in of_entries), sum(f for _, f in of_entries) + len(suites) * scoring
+
+
+def shares(
+    suites: Sequence[Sequence[SuiteEntry]], level: Level, samples: int, ensembles: int, random: bool
+) -> list[list[float]]:
+    """The share of each attack in an audit under one seed, for each radius."""
+    total = _work(*audit_passes(suites, level, samples, ensembles, random))
+    return [[_work(*entry_passes(entry, samples, random)) / total for entry in entries] for entries in suites]
+
+
+def _work(gradients: float, forwards: float) -> float:
+    return _GRADIENT * gradients + forwards
 
 
 def pass_seconds(evaluation: Evaluation, threat: Threat) -> tuple[float, float]:

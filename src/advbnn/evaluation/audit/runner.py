@@ -28,7 +28,7 @@ from advbnn.evaluation.audit.batch_audit import (
     Setup,
 )
 from advbnn.evaluation.audit.consistency import changed_since, seeded_logits
-from advbnn.evaluation.audit.estimate import audit_passes, pass_seconds
+from advbnn.evaluation.audit.estimate import audit_passes, pass_seconds, shares
 from advbnn.evaluation.audit.flags import Findings, all_flags
 from advbnn.evaluation.audit.history import look_back
 from advbnn.evaluation.audit.probes import probe
@@ -101,10 +101,13 @@ class AuditRunner:
             self.evaluation = Evaluation(
                 model, evaluation.data, **options | {"samples": evaluation.samples if random else 1}
             )
+        suites = [suite(level, threat) for threat in threats]
+        self._counted: dict[str, Any] = {"samples": self.evaluation.samples, "ensembles": ensembles, "random": random}
         self.setup = Setup(
             evaluation=self.evaluation,
             level=level,
-            suites=[suite(level, threat) for threat in threats],
+            suites=suites,
+            shares=shares(suites, level, **self._counted),
             sampled=sampled,
             tested=not sampled or evaluation.rule in BOUNDED,
             members=finite_support,
@@ -120,8 +123,7 @@ class AuditRunner:
     def estimated_seconds(self) -> float:
         """Roughly how long it takes, for all processes together."""
         threat, n = self.setup.suites[0][0].attack.threat, self.evaluation.plan.n
-        samples = self.evaluation.samples
-        counted = audit_passes(self.setup.suites, self.setup.level, samples, self.setup.ensembles, self.random)
+        counted = audit_passes(self.setup.suites, self.setup.level, **self._counted)
         with warnings.catch_warnings(), self.evaluation.explain_input_errors():
             warnings.simplefilter("ignore", GradientMaskingWarning)
             seconds = pass_seconds(self.evaluation, threat)
