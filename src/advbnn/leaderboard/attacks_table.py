@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from advbnn.leaderboard.entry import Entry
-from advbnn.leaderboard.tables import BETTER, WORSE, ranked, verdict
+from advbnn.leaderboard.tables import BETTER, WORSE, difference_of, ranked, verdict
 from advbnn.report.elements import NOTHING, Cell, Table, percent
 
 _AUTOATTACK = "AutoAttack rand, "
@@ -40,19 +40,12 @@ def _row(entry: Entry) -> list[Cell]:
     found = [None if one is None else one.accuracy for one in (entry.clean, entry.own_protocol)]
     curve = ", ".join(f"{percent(point.accuracy)} ({point.eot})" for point in entry.plateau)
     assert entry.worst_case is not None
+    difference = difference_of(entry)
     return [
         Cell(entry.name),
         *(NOTHING if share is None else Cell(percent(share)) for share in found),
         Cell(curve, "" if entry.flat else "not flat") if curve else NOTHING,
         NOTHING if counted is None else Cell(percent(counted), "" if fresh is None else f"({percent(fresh)})"),
         Cell(percent(entry.worst_case.accuracy)),
-        _difference(entry),
+        Cell(difference.text, difference.note, strong=verdict(entry) in (BETTER, WORSE)),
     ]
-
-
-def _difference(entry: Entry) -> Cell:
-    if entry.difference is None:
-        return NOTHING
-    low, high = (f"{100 * end:+.1f}" for end in entry.difference.interval)
-    shown = f"{100 * entry.difference.difference:+.1f}"
-    return Cell(shown, f"[{low}, {high}]", strong=verdict(entry) in (BETTER, WORSE))

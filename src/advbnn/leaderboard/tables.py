@@ -65,7 +65,7 @@ def numbers(entry: Entry, by_id: Mapping[str, Entry]) -> list[Number]:
     base = by_id[entry.baseline].worst_case if entry.baseline in by_id else None
     return [
         _number(entry.worst_case, f"{entry.id}-worst"),
-        _difference(entry),
+        difference_of(entry),
         _number(base, f"{entry.baseline}-worst"),
         _claimed(entry),
         _number(entry.own_protocol, f"{entry.id}-protocol"),
@@ -116,7 +116,7 @@ def dumbbells(entries: Sequence[Entry], by_id: Mapping[str, Entry]) -> list[Dumb
         base = by_id[entry.baseline].worst_case if entry.baseline in by_id else None
         if claim is None and worst is None:
             continue
-        difference = _difference(entry)
+        difference = difference_of(entry)
         found.append(
             Dumbbell(
                 name=entry.name,
@@ -146,7 +146,8 @@ def _claimed(entry: Entry) -> Number:
     return Number(text=percent(claim.accuracy), note=note, sort=claim.accuracy, anchor=f"{entry.id}-claimed")
 
 
-def _difference(entry: Entry) -> Number:
+def difference_of(entry: Entry) -> Number:
+    """The difference to the baseline with its interval, in points; nothing without one."""
     found = entry.difference
     if found is None:
         return NOTHING
