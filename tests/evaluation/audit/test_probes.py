@@ -95,6 +95,20 @@ def test_compares_the_modes_and_keeps_the_running_statistics() -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+@pytest.mark.parametrize("several", [lambda outputs: (outputs, outputs), lambda outputs: torch.stack([outputs] * 3, 1)])
+def test_other_outputs_in_training_mode_are_not_compared(several) -> None:
+    class Heads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = copy.deepcopy(net())
+
+        def forward(self, x: Tensor) -> Tensor:
+            return several(self.net(x)) if self.training else self.net(x)
+
+    found = probed(Heads().eval())
+    assert torch.equal(found["training_right"], found["evaluation_right"])
+
+
 def test_few_images_say_nothing_about_training_mode() -> None:
     model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 10)).eval()
     found = probe(Attackable(model), X[:1], Y[:1], THREAT, 5, seed=0)

@@ -133,9 +133,14 @@ def _modes(model: Attackable, x: Tensor, y: Tensor, samples: int, seed: int) -> 
         return torch.stack(probs).mean(0).argmax(1) == y
 
     in_evaluation = right(model)
-    # copies: training mode updates running statistics, and the same tensor cannot be stored twice
-    few = len(x) < _FEWEST_FOR_STATISTICS
-    in_training = in_evaluation.clone() if few else right(copy.deepcopy(model).train())
+    in_training = in_evaluation.clone()  # as the same tensor cannot be stored twice
+    if len(x) >= _FEWEST_FOR_STATISTICS:
+        training = copy.deepcopy(model).train()  # a copy, whose running statistics may change
+        with seeded(seed, x.device):
+            outputs, expected = training.model(x), model(x)
+        # some networks return more while they are trained, such as the logits of several heads
+        if isinstance(outputs, Tensor) and outputs.shape == expected.shape:
+            in_training = right(training)
     return {"evaluation_right": in_evaluation, "training_right": in_training}
 
 
