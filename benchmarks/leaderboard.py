@@ -28,11 +28,6 @@ from advbnn.errors import InUseError
 from advbnn.machine.files import locked_folder
 
 ROOT = Path(__file__).parents[1]
-ADAM = ("adv_bnn", "wca")
-"""Rows whose recipe has Adam, and so has their baseline."""
-PLAIN = ("adv", "adv_adam", "none")
-"""Rows without randomness."""
-
 
 CONFIGS = {name: ROOT / (published.recipe or f"configs/cifar10-{name}.toml") for name, published in PUBLISHED.items()}
 """How rows are trained; that of a post-hoc defence does not exist, as it is put onto the row `none`."""
@@ -61,8 +56,8 @@ def measure(name: str, given: argparse.Namespace) -> None:
     """The entry of a row, and the files that it was made from."""
     run = train(name, given)
     words = [name, str(run), "--entries", str(given.entries), *given.options]
-    if name not in PLAIN and run.name == name:
-        words += ["--baseline", str(baseline("adv_adam" if name in ADAM else "adv", given))]
+    if PUBLISHED[name].baseline and run.name == name:
+        words += ["--baseline", str(baseline(PUBLISHED[name].baseline, given))]
     advbnn("leaderboard", "measure", *words)
     kept = given.results / run.name
     kept.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from advbnn.attacks.base import GradientMaskingWarning
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.modes import Modes
 from advbnn.defenses.profiles import defense
-from advbnn.defenses.published import BETWEEN, EVERY_PASS, AuthorsProtocol, Published
+from advbnn.defenses.published import BETWEEN, EVERY_PASS, NEVER, AuthorsProtocol, Published
 from advbnn.defenses.registry import ONE_NETWORK, PUBLISHED
 from advbnn.randomness import resample, seeded
 
@@ -120,6 +120,16 @@ def test_a_recipe_names_it_and_builds_it(entry: Published) -> None:
     if entry.name != "resize_pad":  # the small network takes one size
         model = defense(entry.name, "digits").build(classes=10, shape=(1, 8, 8)).eval()
         assert model(torch.rand(2, 1, 8, 8)).shape == (2, 10)
+
+
+@pytest.mark.parametrize("entry", PUBLISHED.values(), ids=lambda entry: entry.name)
+def test_a_baseline_has_no_randomness_and_the_attack_of_its_defences(entry: Published) -> None:
+    if not entry.baseline:
+        assert entry.redrawn == NEVER
+        return
+    baseline = PUBLISHED[entry.baseline]
+    assert baseline.redrawn == NEVER and not baseline.baseline
+    assert (baseline.trained, baseline.attack_mode) == (entry.trained, entry.attack_mode)
 
 
 def test_the_page_lists_all_and_its_examples_run() -> None:

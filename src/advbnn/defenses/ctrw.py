@@ -79,6 +79,7 @@ PUBLISHED = Published(
     redrawn=BETWEEN,
     protocol=AuthorsProtocol(PGD_20, BETWEEN),
     attack_mode="train",
+    baseline="adv_batch",
     claims=(
         Claim("AutoAttack", 73.9, 83.5, "ResNet-18", "log in the repository, commit 8625b86"),
         Claim("PGD-20", 68.7, 83.5, "ResNet-18", "log in the repository, commit 8625b86"),

@@ -91,6 +91,7 @@ PUBLISHED = Published(
     redrawn=BETWEEN,
     protocol=AuthorsProtocol(PGD(Threat("linf", 8 / 255), steps=10, step_size=2 / 255, random_start=True), BETWEEN),
     attack_mode="train",
+    baseline="adv_batch",
     claims=(
         Claim("PGD-10", 68.5, 89.2, "ResNet-18", "log in the repository, 2025-05"),
         Claim("AutoAttack", 59.0, 81.8, "ResNet-18", "another network, log in the repository"),

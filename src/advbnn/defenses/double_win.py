@@ -170,6 +170,7 @@ PUBLISHED = Published(
     redrawn=BETWEEN,
     protocol=AuthorsProtocol(replace(PGD_20, pick="first"), BETWEEN),
     attack_mode="train",
+    baseline="adv_batch",
     claims=(
         Claim("PGD-20", 65.2, 82.2, "PreActResNet-18", "image in the repository, RPI + RPT"),
         Claim("AutoAttack", 54.6, 82.2, "PreActResNet-18", "image in the repository, RPI + RPT"),

@@ -43,6 +43,7 @@ PUBLISHED = Published(
     redrawn=EVERY_PASS,
     shared=False,
     trained=False,
+    baseline="none",
     samples=20,
     protocol=AuthorsProtocol(PGD_20, passes=20),
     differences=(

@@ -16,6 +16,7 @@ ADV_BNN = Published(
     protocol=AuthorsProtocol(paper_pgd(0.035), passes=20),
     claims=(Claim("PGD-20", 45.4, 79.7, "VGG16", "table 1 of the paper, radius 0.035", eps=0.035),),
     samples=20,
+    baseline="adv_adam",
     differences=("ResNet-18 here; scales of BatchNorm start at 1, in the source uniform in (0, 1)",),
     recipe="configs/cifar10-resnet18-adv_bnn.toml",
 )
@@ -66,6 +67,7 @@ ADV = Published(
     redrawn=NEVER,
     protocol=AuthorsProtocol(PGD_20, NEVER),
     recipe="configs/cifar10-resnet18-adv.toml",
+    baseline="",
 )
 
 ADV_ADAM = replace(
@@ -73,6 +75,14 @@ ADV_ADAM = replace(
     name="adv_adam",
     title="Adversarial training with Adam",
     recipe="configs/cifar10-resnet18-adv_adam.toml",
+)
+
+ADV_BATCH = replace(
+    ADV,
+    name="adv_batch",
+    title="Adversarial training, batch statistics in the attack",
+    recipe="configs/cifar10-resnet18-adv_batch.toml",
+    attack_mode="train",
 )
 
 NONE = replace(

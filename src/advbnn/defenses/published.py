@@ -113,6 +113,7 @@ class Published:
         attack_mode: BatchNorm in the attack of its training. `"train"` where the source has it and each draw has
             statistics of its own: running ones are a mean over draws, and an attack with them is on a network that is
             far from the one that is updated.
+        baseline: the same training without randomness, by its name in the registry; empty for baselines.
     """
 
     name: str
@@ -132,6 +133,7 @@ class Published:
     rule: str = "probability"
     recipe: str = ""
     attack_mode: str = "eval"
+    baseline: str = "adv"
 
 
 class Hidden(nn.Module):

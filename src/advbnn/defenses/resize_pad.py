@@ -74,6 +74,7 @@ PUBLISHED = Published(
     random="size and place of the image",
     redrawn=EVERY_PASS,
     trained=False,
+    baseline="none",
     samples=30,
     protocol=AuthorsProtocol(PGD_20, passes=30),
     differences=(

@@ -71,6 +71,7 @@ PUBLISHED = Published(
     redrawn=BETWEEN,
     protocol=AuthorsProtocol(PGD_20, BETWEEN),
     attack_mode="train",
+    baseline="adv_batch",
     differences=(
         MOVED_STATISTICS,
         "the training command of the source's README lacks its flag for adversarial training",

@@ -82,5 +82,6 @@ PUBLISHED = Published(
     redrawn=BETWEEN,
     protocol=AuthorsProtocol(PGD_20, BETWEEN),
     attack_mode="train",
+    baseline="adv_batch",
     differences=(MOVED_STATISTICS, "the repository states no accuracy; those of the paper could not be confirmed"),
 )

@@ -60,6 +60,7 @@ PUBLISHED = Published(
     redrawn=EVERY_PASS,
     shared=False,
     trained=False,
+    baseline="none",
     samples=100,
     protocol=AuthorsProtocol(FGSM(Threat("linf", 8 / 255), eot=100), passes=100),
     differences=(

@@ -76,6 +76,7 @@ PUBLISHED = Published(
     network=AlignedNoise(**CIFAR10_IMAGES),
     random="correlated Gaussian noise on the 32 features before the classifier",
     redrawn=EVERY_PASS,
+    baseline="adv_adam",
     protocol=AuthorsProtocol(PGD(Threat("linf", 8 / 255), steps=10, relative_step_size=0.1, eot=50)),
     claims=(Claim("PGD", 71.4, 93.2, "ResNet-18", "without adversarial training; by Margin-SNN", quoted=True),),
     differences=(
