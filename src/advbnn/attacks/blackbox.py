@@ -123,6 +123,11 @@ class Search:
             return self._loss(first, y, counts), self._loss(second, y, counts)
         seed = fresh_seed()
         self._spent += 2
+        if self.oracle.takes_pairs(len(first)):
+            y = self._y.repeat(2, *[1] * (self._y.ndim - 1))
+            with seeded(seed, first.device):
+                ahead, behind = self._loss(torch.cat([first, second]), y, 2 * self._counts).chunk(2)
+            return ahead, behind
         with seeded(seed, first.device):
             value = self._loss(first, self._y, self._counts)
         with seeded(seed, first.device):

@@ -188,7 +188,14 @@ class Oracle:
         A pass of few examples takes hardly less time than one of the whole chunk, or of the batch that an accelerated
         model is prepared for.
         """
-        return max(1, max(len(self.queries), self._rows) // examples) if self.exact(eot) else 1
+        return self._points_of(examples) if self.exact(eot) else 1
+
+    def takes_pairs(self, examples: int) -> bool:
+        """Whether a pass takes two points of so many examples, which then have the same random numbers."""
+        return self._points_of(examples) > 1 and self._target.shares_draws
+
+    def _points_of(self, examples: int) -> int:
+        return max(1, max(len(self.queries), self._rows) // examples)
 
     @torch.no_grad()
     def votes(self, x: Tensor, y: Tensor, samples: int, active: Tensor | None = None, points: int = 1) -> Tensor:

@@ -120,7 +120,7 @@ class Accelerated(HasMembers):
         self.model, self.precision, self.gradients = model, precision, gradients or precision
         self.training = model.training
         self._requested_engine, self._batch_size, self._memory = engine, batch_size, memory or GraphMemory()
-        self._modules_list: list[nn.Module] | None = None
+        self._parts: _Parts | None = None
         self._fast: tuple[tuple[int, ...], dict[str, FastPasses]] = ((), {})  # by precision, of weights at addresses
         self._members: tuple[tuple[int, ...], tuple[Member, ...]] | None = None
 
@@ -177,7 +177,7 @@ class Accelerated(HasMembers):
 
     def __getstate__(self) -> dict[str, Any]:
         # captured graphs and compiled code do not belong to a copy
-        return {**self.__dict__, "_modules_list": None, "_fast": ((), {}), "_members": None}
+        return {**self.__dict__, "_parts": None, "_fast": ((), {}), "_members": None}
 
     def _weight_addresses(self) -> tuple[int, ...] | None:
         """Memory addresses of all weights; None if the network itself must run.
@@ -185,18 +185,23 @@ class Accelerated(HasMembers):
         It does in training mode, frozen to one weight sample, resampled at every pass, and with hooks on its parts,
         such as those that give an attack its straight-through gradients.
         """
-        if self._modules_list is None:
-            self._modules_list = list(self.model.modules())
-        addresses = []
-        for part in self._modules_list:
-            if (
-                part.training
-                or part._forward_hooks
-                or isinstance(part, Resampled)
-                or (isinstance(part, RandomNetwork) and part.frozen_sample is not None)
-            ):
-                return None
-            for tensor in (*part._parameters.values(), *part._buffers.values()):
-                if tensor is not None:
-                    addresses.append(tensor.data_ptr())
-        return tuple(addresses)
+        if self._parts is None:
+            self._parts = _Parts(list(self.model.modules()))
+        return self._parts.addresses()
+
+
+class _Parts:
+    """The parts of a network, looked at before every pass: what cannot change is found once."""
+
+    def __init__(self, parts: list[nn.Module]) -> None:
+        self._parts = parts
+        self._resampled = any(isinstance(part, Resampled) for part in parts)
+        self._random = [part for part in parts if isinstance(part, RandomNetwork)]
+        self._tensors = [tensors for part in parts for tensors in (part._parameters, part._buffers)]
+
+    def addresses(self) -> tuple[int, ...] | None:
+        if self._resampled or any(part.frozen_sample is not None for part in self._random):
+            return None
+        if any(part.training or part._forward_hooks for part in self._parts):
+            return None
+        return tuple([one.data_ptr() for tensors in self._tensors for one in tensors.values() if one is not None])
