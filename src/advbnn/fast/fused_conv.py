@@ -163,6 +163,9 @@ def _conv_relu_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]
 
 conv_relu.register_autograd(_conv_relu_backward, setup_context=_conv_relu_context)
 
+CONV_RELU = torch.ops.advbnn.conv_relu.default
+"""The same as it stands in a traced graph."""
+
 
 def adapt_convolutions(structure: nn.Module) -> None:
     """Turn the plain convolutions of images into `FusedConv2d`, also those whose weight a parametrization computes."""

@@ -13,6 +13,7 @@ from advbnn.defenses.defense import Defense
 from advbnn.fast.attack_weights import AttackWeights
 from advbnn.fast.compiling import compile_separately
 from advbnn.fast.fused_net import FusedNet
+from advbnn.fast.fused_sums import inductor_with_fused_sums
 from advbnn.training.objective import RobustLoss, data_terms
 
 Tensors = Mapping[str, Tensor]
@@ -48,7 +49,7 @@ class Passes:
         self._attacked: Callable[..., Tensor] = attack_objective
         self.loss: Callable[..., tuple[Tensor, Tensor]] = update_loss
         if compiled:
-            self._attacked = compile_separately(attack_objective, fullgraph=True)
+            self._attacked = compile_separately(attack_objective, fullgraph=True, backend=inductor_with_fused_sums)
             self.loss = compile_separately(update_loss, fullgraph=True)
 
     def gradient(self, tensors: Tensors, folded: bool, x: Tensor, y: Tensor) -> Tensor:

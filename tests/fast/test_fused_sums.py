@@ -1,0 +1,90 @@
+"""Sums in a traced graph, fused with the convolution before them and the ReLU after them."""
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx
+from torch.nn import functional
+
+from advbnn import models
+from advbnn.fast.fused_conv import CONV_RELU
+from advbnn.fast.fused_net import FusedNet
+from advbnn.fast.fused_sums import fuse_sums
+
+
+def traced(function: Callable[..., Any], graphs: list[fx.GraphModule]) -> Callable[..., Any]:
+    """The function, run as its graph with fused sums."""
+
+    def run(module: fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+        graphs.append(fuse_sums(module))
+        return graphs[-1].forward
+
+    torch.compiler.reset()
+    compiled: Callable[..., Any] = torch.compile(function, fullgraph=True, backend=run)
+    return compiled
+
+
+def fused(graphs: list[fx.GraphModule]) -> int:
+    """Calls with something to be added."""
+    (graph,) = graphs
+    return sum(node.target is CONV_RELU and node.args[3] is not None for node in graph.graph.nodes)
+
+
+USES: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], int]] = {
+    "a sum": (lambda y, z: functional.relu(y + z), 1),
+    "the other way round": (lambda y, z: torch.relu(torch.add(z, y)), 1),
+    "in place": (lambda y, z: functional.relu(operator.iadd(y, z), inplace=True), 1),
+    "into the other, which others see": (lambda y, z: torch.relu(operator.iadd(z, y)), 0),
+    "without a sum": (lambda y, z: torch.relu(y), 0),
+    "with itself": (lambda y, z: torch.relu(y + y), 0),
+    "with a number": (lambda y, z: torch.relu(y + 1), 0),
+    "broadcast": (lambda y, z: torch.relu(y + z[:1, :, :1, :1]), 0),
+    "with a factor": (lambda y, z: torch.relu(torch.add(z, y, alpha=2)), 0),
+    "used twice": (lambda y, z: torch.relu(y + z) + y, 0),
+    "sum used twice": (lambda y, z: (s := y + z) * torch.relu(s), 0),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_what_is_fused_and_that_it_is_the_same(use: str) -> None:
+    torch.manual_seed(0)
+    function, expected = USES[use]
+    x, weight, bias = (torch.randn(*shape).double() for shape in ((2, 3, 6, 6), (4, 3, 3, 3), (4,)))
+    z, graphs = torch.randn(2, 4, 6, 6).double(), []
+
+    def whole(x: Tensor, z: Tensor) -> Tensor:
+        return function(functional.conv2d(x, weight, bias, (1, 1), (1, 1), (1, 1), 1), z)
+
+    found = []
+    for run in (whole, traced(whole, graphs)):
+        leaf, other = x.clone().requires_grad_(), z.clone()
+        outputs = run(leaf, other)
+        found.append((outputs, *torch.autograd.grad(outputs.square().sum(), leaf), other))
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    assert fused(graphs) == expected
+
+
+def test_weights_with_a_gradient_stay_apart() -> None:
+    weight, graphs = torch.randn(3, 3, 1, 1, requires_grad=True), []
+    run = traced(lambda w, x: torch.relu(torch.conv2d(x, w, w[0, :, 0, 0], (1, 1), (0, 0), (1, 1), 1) + x), graphs)
+    run(weight, torch.randn(2, 3, 4, 4)).sum().backward()
+    assert fused(graphs) == 0 and weight.grad is not None
+
+
+def test_every_residual_sum_of_a_resnet_is_fused() -> None:
+    net = models.build("resnet18", classes=10, image_size=8, channels=3).eval()
+    tensors = {name: one.detach() for name, one in (*net.named_parameters(), *net.named_buffers())}
+    attacking, graphs = FusedNet(net, torch.float32, training=False), []
+
+    def logits(tensors: dict[str, Tensor], x: Tensor) -> Tensor:
+        return attacking(tensors, x)
+
+    x = torch.rand(2, 3, 8, 8)
+    outputs, expected = traced(logits, graphs)(tensors, x), net(x)
+    assert fused(graphs) == 8
+    # folding rounds the weights of twenty layers
+    torch.testing.assert_close(outputs, expected, rtol=1e-4, atol=1e-4 * expected.abs().max().item())
