@@ -230,6 +230,19 @@ def test_a_classifier_of_one_pass_is_not_the_mean_over_its_networks(
     assert record.samples == 1 and "members" not in record.details
 
 
+def test_what_several_modes_cost_is_the_cost_of_all(advbnn: Callable[..., Any], empty: Path) -> None:
+    Path("modes.toml").write_text(
+        'data = "digits"\ndefense = "adv"\narchitecture = "mlp"\nmodes = 2\n\n'
+        '[attack]\nsteps = 1\n\n[schedule]\nkind = "cosine"\nepochs = 2\n'
+    )
+    advbnn("train", "modes.toml", "--out", "two", "--device", "cpu")
+    given = ["--eps", 0.1, "--level", "quick", "--limit", 12, "--only", "audit", "--baseline", "two/modes/0"]
+    advbnn("leaderboard", "measure", "bat", "two", *given, "--device", "cpu")
+    cost = load_entry(Path("two/digits-bat.json")).cost
+    facts = json.loads(Path("two/modes/0/run.json").read_text())
+    assert cost is not None and cost.epochs == 4 and cost.seconds and cost.device == facts["device"]
+
+
 def test_an_unknown_defence_is_refused(advbnn: Callable[..., Any], runs: Path) -> None:
     assert "'rpf'" in advbnn("leaderboard", "measure", "rpff", runs / "robust", status=1)
 

@@ -234,20 +234,28 @@ def _about(published: "Published", subject: Subject, plain: Subject | None, open
 
 
 def _trained(subject: Subject) -> "tuple[str, Cost | None]":
-    """The architecture of a run, and what its training took."""
+    """The architecture of a run, and what its training took: of one with several modes, all of their trainings."""
     from advbnn.leaderboard.entry import Cost
-    from advbnn.training.run_folder import METRICS, read_facts, read_metrics, stored_config
+    from advbnn.training.run_folder import MODES, read_facts, stored_config
 
     if subject.run is None:
         return "", None
-    config, facts = stored_config(subject.run), read_facts(subject.run)
-    lines = read_metrics(subject.run / METRICS) if (subject.run / METRICS).is_file() else []
+    trainings = sorted(config.parent for config in (subject.run / MODES).glob("*/config.toml")) or [subject.run]
+    epochs = [stored_config(folder).defense.schedule.total_epochs for folder in trainings]
+    seconds = [_seconds(folder, count) for folder, count in zip(trainings, epochs, strict=True)]
+    total = None if None in seconds else round(sum(filter(None, seconds)), 1)
+    cost = Cost(epochs=sum(epochs), seconds=total, device=str(read_facts(trainings[0]).get("device", "")))
+    return stored_config(subject.run).defense.architecture, cost
+
+
+def _seconds(folder: Path, epochs: int) -> float | None:
+    """The time of so many epochs at the speed of a training, without its set-up; None if that is not known."""
+    from advbnn.training.run_folder import METRICS, read_facts, read_metrics
+
+    lines = read_metrics(folder / METRICS) if (folder / METRICS).is_file() else []
     speeds = [line["examples_per_second"] for line in lines if line.get("examples_per_second")]
-    epochs = config.defense.schedule.total_epochs
-    examples = epochs * facts.get("data", {}).get("examples", 0)
-    seconds = round(examples * sum(1 / speed for speed in speeds) / len(speeds), 1) if speeds and examples else None
-    cost = Cost(epochs=epochs, seconds=seconds, device=str(facts.get("device", "")))
-    return config.defense.architecture, cost
+    examples: int = epochs * read_facts(folder).get("data", {}).get("examples", 0)
+    return examples * sum(1 / speed for speed in speeds) / len(speeds) if speeds and examples else None
 
 
 def _defence_of(subject: Subject) -> str:
