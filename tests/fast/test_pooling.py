@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from advbnn.fast import pooling
 from advbnn.fast.pooling import FastMaxPool2d, fuse_pooling
+from advbnn.models.pooling import MaxPool2x2
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 runs_kernels = pytest.mark.skipif(
@@ -25,12 +26,12 @@ def images(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def test_only_plain_pooling_of_two_by_two_windows_is_replaced() -> None:
-    fast = [nn.MaxPool2d(2), nn.MaxPool2d((2, 2), (2, 2), (0, 0), (1, 1))]
+    fast = [MaxPool2x2(), nn.MaxPool2d(2), nn.MaxPool2d((2, 2), (2, 2), (0, 0), (1, 1))]
     others = [nn.MaxPool2d(3), nn.MaxPool2d(2, 1), nn.MaxPool2d(2, padding=1), nn.MaxPool2d(2, ceil_mode=True)]
     others.append(nn.MaxPool2d(2, return_indices=True))
     net = nn.Sequential(*fast, *others)
     fuse_pooling(net)
-    assert [isinstance(part, FastMaxPool2d) for part in net] == [True, True, *[False] * 5]
+    assert [isinstance(part, FastMaxPool2d) for part in net] == [True] * len(fast) + [False] * len(others)
 
 
 @pytest.mark.parametrize("shape", [(3, 16, 4, 6), (2, 5, 7, 9)])

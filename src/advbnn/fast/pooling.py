@@ -9,19 +9,23 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from advbnn.models.pooling import MaxPool2x2
+
 log = logging.getLogger("advbnn")
 
 
 def fuse_pooling(net: nn.Module) -> None:
     """Turn the plain max-pooling of 2x2 windows in a network into `FastMaxPool2d`."""
     for part in net.modules():
-        if type(part) is nn.MaxPool2d and not part.return_indices and not part.ceil_mode:
+        if not isinstance(part, nn.MaxPool2d) or type(part) not in (nn.MaxPool2d, MaxPool2x2):
+            continue
+        if not part.return_indices and not part.ceil_mode:
             settings = (part.kernel_size, part.stride, part.padding, part.dilation)
             if settings in ((2, 2, 0, 1), ((2, 2), (2, 2), (0, 0), (1, 1))):
                 part.__class__ = FastMaxPool2d
 
 
-class FastMaxPool2d(nn.MaxPool2d):
+class FastMaxPool2d(MaxPool2x2):
     """2x2 max-pooling; on a GPU, for images in channels_last, one pass over memory in either direction."""
 
     def forward(self, x: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ from itertools import pairwise
 from torch import nn
 
 from advbnn.errors import ArgumentError
+from advbnn.models.pooling import MaxPool2x2
 
 STAGE_WIDTHS = (64, 128, 256, 512, 512)
 CONVOLUTIONS_PER_STAGE = {
@@ -30,7 +31,7 @@ def vgg(depth: int, *, classes: int, image_size: int, channels: int, wider: floa
         for _ in range(repeats):
             layers += conv_norm_relu(inputs, round(wider * width))
             inputs = round(wider * width)
-        layers.append(nn.MaxPool2d(2))
+        layers.append(MaxPool2x2())
     layers.append(nn.AvgPool2d(image_size // 32))
     return classify(layers, inputs, classes)
 
@@ -49,10 +50,10 @@ def model_a(*, classes: int, image_size: int, channels: int, playground: bool = 
     layers: list[nn.Module] = []
     # from 96 pixels to 6 by pooling after each convolution, then to 2 by convolutions without padding
     for inputs, outputs in pairwise(pooled):
-        layers += [*conv_norm_relu(inputs, outputs, affine=not playground), nn.MaxPool2d(2)]
+        layers += [*conv_norm_relu(inputs, outputs, affine=not playground), MaxPool2x2()]
     for inputs, outputs in pairwise((pooled[-1], *unpadded)):
         layers += conv_norm_relu(inputs, outputs, padding=0, affine=not playground)
-    layers.append(nn.MaxPool2d(2) if playground else nn.AvgPool2d(2))
+    layers.append(MaxPool2x2() if playground else nn.AvgPool2d(2))
     return classify(layers, unpadded[-1], classes)
 
 
@@ -61,7 +62,7 @@ def small_cnn(*, classes: int, image_size: int, channels: int) -> nn.Sequential:
     if image_size % 4:
         raise _wrong_size("a multiple of 4 for small_cnn", image_size)
     first, second, third = conv_norm_relu(channels, 16), conv_norm_relu(16, 32), conv_norm_relu(32, 32)
-    layers = [*first, *second, nn.MaxPool2d(2), *third, nn.AvgPool2d(image_size // 4)]
+    layers = [*first, *second, MaxPool2x2(), *third, nn.AvgPool2d(image_size // 4)]
     return classify(layers, 32 * 2 * 2, classes)
 
 
