@@ -55,9 +55,9 @@ class StochasticLWTA(nn.Module):
         if x.shape[1] % self.block:
             raise ArgumentError(f"block={self.block} must divide the number of channels, {x.shape[1]}")
         blocks = x.unflatten(1, (-1, self.block))
-        uniform = torch.rand(blocks.shape, device=x.device).clamp(1e-10, 1 - 1e-7)
-        gumbel = -torch.log(-torch.log(uniform)).to(x.dtype)
-        winners = ((blocks + gumbel) / temperature).softmax(2)
+        # g = -log(-log u); in place, as each operation is a pass over activations of all images
+        minus_gumbel = torch.rand(blocks.shape, device=x.device).clamp_(1e-10, 1 - 1e-7).log_().neg_().log_()
+        winners = ((blocks - minus_gumbel.to(x.dtype)) / temperature).softmax(2)
         result: Tensor = (blocks * winners).flatten(1, 2)
         return result
 

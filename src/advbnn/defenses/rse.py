@@ -86,7 +86,7 @@ class GaussianNoise:
 
     def _perturb(self, x: torch.Tensor) -> torch.Tensor:
         # not randn_like, which follows the memory format: a seed gives the same noise in every layout
-        return x + self.std * torch.randn(x.shape, dtype=x.dtype, device=x.device)
+        return torch.add(x, torch.randn(x.shape, dtype=x.dtype, device=x.device), alpha=self.std)
 
     def __repr__(self) -> str:
         return f"GaussianNoise(std={self.std})"
