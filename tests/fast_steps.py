@@ -13,6 +13,7 @@ from advbnn.bayes.priors import Prior
 from advbnn.defenses.defense import Defense
 from advbnn.defenses.optimizers import LangevinSampler
 from advbnn.fast.philox import normals
+from advbnn.models.resnet import Residual
 from advbnn.training.fast_step import FastStep
 from advbnn.training.objective import RobustLoss
 from advbnn.training.step import EagerStep
@@ -29,6 +30,13 @@ def batch(n: int = 16) -> tuple[Tensor, Tensor]:
 def network() -> nn.Module:
     torch.manual_seed(0)
     return models.build("small_cnn", classes=10, image_size=8, channels=1)
+
+
+def residual_network() -> nn.Module:
+    torch.manual_seed(0)
+    blocks = Residual(8, 8, 1), Residual(8, 16, 2)
+    stem = nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()
+    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
 
 
 def fast(model: nn.Module, defense: Defense, prior: Any = None, **options: Any) -> FastStep:

@@ -20,7 +20,7 @@ from advbnn.training import fast_step as fast_step_module
 from advbnn.training.averaging import WeightAverage
 from advbnn.training.fast_step import FastStep
 from advbnn.training.objective import RobustLoss
-from fast_steps import ATTACK, EXAMPLES, SEED, LaplacePrior, batch, fast, network
+from fast_steps import ATTACK, EXAMPLES, SEED, LaplacePrior, batch, fast, network, residual_network
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -99,6 +99,7 @@ def test_weights_of_any_number_of_dimensions_are_laid_out_for_the_gpu() -> None:
         {"attack_mode": "eval"},
         {"attack_mode": "train"},
         {"awp": 0.01},
+        {"build": residual_network},
         {"objective": RobustELBO(trades=6.0), "network": Variational(), "awp": 0.01},
     ],
 )
@@ -107,7 +108,9 @@ def test_a_captured_step_equals_the_plain_one_for_the_same_noise(
 ) -> None:
     if "objective" in options and wrap is not bayesianize:
         pytest.skip("without noise, the KL of TRADES has no gradient at the input")
-    captured, plain = (_trained(wrap, how, Defense(attack=ATTACK, **options)) for how in (True, False))
+    build = options.get("build", network)
+    defense = Defense(attack=ATTACK, **{name: value for name, value in options.items() if name != "build"})
+    captured, plain = (_trained(lambda _: wrap(build()), how, defense) for how in (True, False))
     torch.testing.assert_close(captured, plain, rtol=1e-3, atol=1e-3)
 
 

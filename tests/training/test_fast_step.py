@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.backends.debugging import aot_eager
 from torch.nn import functional
 
 from advbnn.attacks import PGD, GradientAscent
@@ -27,7 +28,19 @@ from advbnn.defenses.rse import add_noise
 from advbnn.training.averaging import WeightAverage
 from advbnn.training.awp import perturbed
 from advbnn.training.hidden_biases import hidden_biases
-from fast_steps import ALPHA, ATTACK, EXAMPLES, SEED, LaplacePrior, batch, counted_noise, eager, fast, network
+from fast_steps import (
+    ALPHA,
+    ATTACK,
+    EXAMPLES,
+    SEED,
+    LaplacePrior,
+    batch,
+    counted_noise,
+    eager,
+    fast,
+    network,
+    residual_network,
+)
 from quick import same
 
 GAUSSIAN = GaussianPrior(std=0.1)
@@ -241,13 +254,19 @@ def test_half_precision_stays_near_single_precision() -> None:
 
 
 @pytest.mark.parametrize("mode", ["eval", "train"])
-def test_compiled_equals_eager_for_the_same_noise(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("build", [network, residual_network])
+def test_compiled_equals_eager_for_the_same_noise(build, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # traced and differentiated as for any compiler, but without building C++
-    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
-    nets = [bayesianize(network()) for _ in range(2)]
+    monkeypatch.setattr(torch, "compile", functools.partial(_traced, torch.compile))
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", aot_eager)
+    nets = [bayesianize(build()) for _ in range(2)]
     for net, compiled in zip(nets, (False, True), strict=True):
         fast(net, Defense(attack=ATTACK, attack_mode=mode), compiled=compiled)(*batch(), SEED)
     close(*nets, rtol=1e-3, atol=1e-4)
+
+
+def _traced(compile_, function, backend="aot_eager", **options):
+    return compile_(function, backend=backend, **options)
 
 
 @pytest.mark.parametrize("wrap", [lambda net: net, bayesianize])

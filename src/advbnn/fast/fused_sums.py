@@ -27,16 +27,16 @@ def inductor_with_fused_sums(graph: fx.GraphModule, inputs: Sequence[Tensor]) ->
 def fuse_sums(module: fx.GraphModule) -> fx.GraphModule:
     """The module, each relu(W * x + b + z) of its traced graph replaced by one call where W has no gradient."""
     graph = module.graph
-    for relu in [node for node in graph.nodes if node.target in _RELUS]:
+    for relu in [node for node in graph.nodes if node.target in _RELUS and node.args]:
         total = relu.args[0]
-        if total.target not in _SUMS or len(total.users) > 1 or total.kwargs:
+        if total.target not in _SUMS or len(total.users) > 1 or len(total.args) != 2 or total.kwargs:
             continue
         # what is added in place to z may be seen by others
         orders = (total.args,) if total.target is operator.iadd else (total.args, total.args[::-1])
         for conv, z in orders:
-            if _fits(conv, z):
+            if _fits(conv, z) and not _changes_something(conv, total):
                 x, weight, bias, *geometry = conv.args
-                with graph.inserting_before(relu):
+                with graph.inserting_before(total):  # not at the ReLU, before which z may change
                     fused = graph.call_function(CONV_RELU, (x, weight, bias, z, *geometry))
                 fused.meta = dict(relu.meta)
                 relu.replace_all_uses_with(fused)
@@ -51,9 +51,24 @@ def _fits(conv: Any, z: Any) -> bool:
     """Whether a term is the output of a convolution that nothing else uses, and the other one a tensor like it."""
     if not (isinstance(conv, fx.Node) and isinstance(z, fx.Node) and conv.target is torch.conv2d):
         return False
-    if conv is z or len(conv.users) > 1 or len(conv.args) != 7 or conv.kwargs or conv.args[2] is None:
+    # stride, padding and dilation may be numbers or words for torch, but not for the fused call
+    plain = len(conv.args) == 7 and all(isinstance(one, tuple) for one in conv.args[3:6]) and not conv.kwargs
+    if conv is z or len(conv.users) > 1 or not plain or not isinstance(conv.args[2], fx.Node):
         return False
-    operands: Any = (conv, z, conv.args[1])
-    outputs, other, weight = (node.meta["example_value"] for node in operands)
-    alike = isinstance(other, Tensor) and (outputs.shape, outputs.dtype) == (other.shape, other.dtype)
-    return alike and not weight.requires_grad
+    operands: Any = (conv, z, *conv.args[:3])
+    values = [node.meta["example_value"] for node in operands]
+    # autocast converts what goes into a convolution of torch, but not what goes into the fused call
+    alike = all(isinstance(one, Tensor) and one.dtype == values[0].dtype for one in values)
+    return alike and values[0].shape == values[1].shape and not values[3].requires_grad
+
+
+def _changes_something(first: fx.Node, last: fx.Node) -> bool:
+    """Whether an operation between two nodes may change a tensor in place, such as the input of a convolution."""
+    node = first.next
+    while node is not last:
+        name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+        in_place = name.endswith("_") or name == "setitem" or (name.startswith("i") and hasattr(operator, name))
+        if in_place or "inplace" in node.kwargs or "out" in node.kwargs or any(one is True for one in node.args):
+            return True
+        node = node.next
+    return False
