@@ -11,7 +11,7 @@ import inspect
 import random
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain
 from typing import Any
 
@@ -23,6 +23,9 @@ from advbnn.errors import ArgumentError, ArgumentTypeError, whole
 
 _PASSES = 32
 """Passes that are compared to see whether a network is random."""
+
+_COPIES, _ROUNDING = 8, 1e-5
+"""Copies of an image in one pass, and the largest difference between their outputs, relative to the largest output."""
 
 
 def _default_generator(device: torch.device) -> torch.Generator:
@@ -197,9 +200,7 @@ def is_random(model: nn.Module, x: Tensor, passes: int = _PASSES, seed: int = 0)
     known: object = getattr(model, "known_random", None)
     if isinstance(known, bool):
         return known
-    # a compiled model would be compiled again for a few inputs; without dynamo, which is slow to import, none is
-    compiling = "torch._dynamo" in sys.modules
-    with torch.compiler.set_stance("force_eager") if compiling else nullcontext(), seeded(seed, x.device):
+    with _uncompiled(), seeded(seed, x.device):
         before, first = random_state(x.device), None
         for _ in range(passes):
             outputs = model(x)
@@ -222,6 +223,32 @@ def draws(network: nn.Module, x: Tensor) -> bool:
         before = random_state(x.device)
         network(x)
         return not torch.equal(before, random_state(x.device))
+
+
+@torch.no_grad()
+def shares_draws(model: nn.Module, x: Tensor) -> bool:
+    """Whether the images of a batch share their random numbers, as with random weights; `x` holds a few inputs.
+
+    Then copies of an image have equal outputs, and a larger batch draws no more numbers. One image is noise, as a black
+    one hides what multiplies it.
+    """
+    noise = torch.rand(x[:1].shape, generator=torch.Generator().manual_seed(0)).to(x)
+    images = torch.cat([x[:1], torch.where(x[:1] == 0, noise, x[:1] * noise)])
+    ends, outputs = [], images
+    with _uncompiled():
+        for copies in (1, _COPIES):
+            with seeded(0, x.device):
+                outputs = model(images.repeat_interleave(copies, 0))
+                ends.append(random_state(x.device))
+    of_each = outputs.unflatten(0, (2, _COPIES))
+    equal = (of_each - of_each[:, :1]).abs().amax() <= _ROUNDING * outputs.abs().amax()
+    return bool(equal) and torch.equal(*ends)
+
+
+def _uncompiled() -> AbstractContextManager[Any]:
+    """Within the block compiled models run as they are, as they would be compiled again for a few inputs."""
+    # without dynamo, which is slow to import, none is compiled
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 def random_state(device: torch.device) -> Tensor:

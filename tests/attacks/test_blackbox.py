@@ -159,7 +159,7 @@ def test_two_points_in_one_pass_are_those_of_two_passes(kind, shape, monkeypatch
     torch.testing.assert_close(found[0].x_adv, found[1].x_adv)
     assert found[0].queries.equal(found[1].queries)
     saved = nets[1].passes - nets[0].passes
-    assert saved > 0.3 * nets[1].passes if len(shape) == 1 else abs(saved) <= 1  # the pass that finds it out
+    assert saved > 0.3 * nets[1].passes if len(shape) == 1 else abs(saved) <= 2  # the passes that find it out
 
 
 def test_bad_settings_are_refused():

@@ -8,29 +8,36 @@ from advbnn.attacks.target import Target
 
 
 class Noisy(nn.Module):
-    """Adds what `noise` draws for a batch to its logits."""
+    """What `noise` makes of the logits and the batch."""
 
     def __init__(self, noise) -> None:
         super().__init__()
         self.net, self._noise = nn.Linear(6, 3), noise
 
     def forward(self, x):
-        return self.net(x) + self._noise(x)
+        return self._noise(self.net(x), x)
 
 
-@pytest.mark.parametrize(
-    ("noise", "shared"),
-    [
-        (lambda x: torch.randn(3), True),
-        (lambda x: torch.randn(len(x), 3), False),
-        (lambda x: torch.randint(2, (len(x), 1)).float(), False),  # of two values, on which copies agree by chance
-        (lambda x: torch.zeros(3), True),
-    ],
-    ids=["one for the batch", "one for each image", "one bit for each image", "none"],
-)
-def test_whether_images_share_their_random_numbers(noise, shared):
-    target = Target(Noisy(noise), torch.rand(5, 6))
-    assert target.shares_draws is shared
+SHARED = {
+    "one noise for the batch": lambda y, x: y + torch.randn(3),
+    "a noise on the input": lambda y, x: y + (x * torch.randn(6)).sum(1, keepdim=True),
+    "none": lambda y, x: y,
+}
+OWN = {
+    "one noise for each image": lambda y, x: y + torch.randn(len(x), 3),
+    "one bit for each image": lambda y, x: y + torch.randint(2, (len(x), 1)),
+    "a rare event": lambda y, x: y + (torch.rand(len(x), 1) < 0.02),
+    "votes": lambda y, x: nn.functional.one_hot((y + torch.randn(y.shape)).argmax(1), 3).float(),
+    "small beside the logits": lambda y, x: y + 1e3 + 1e-3 * torch.randn(len(x), 3),
+    "on the pixels": lambda y, x: y + (x * torch.randn(x.shape)).sum(1, keepdim=True),
+}
+
+
+@pytest.mark.parametrize("first", [torch.zeros, torch.rand], ids=["black", "an image"])
+@pytest.mark.parametrize("kind", [*SHARED, *OWN])
+def test_whether_images_share_their_random_numbers(kind, first):
+    target = Target(Noisy((SHARED | OWN)[kind]), torch.cat([first(1, 6), torch.rand(4, 6)]))
+    assert target.shares_draws is (kind in SHARED)
 
 
 def test_the_images_of_a_batch_share_random_weights(bnn, digits):

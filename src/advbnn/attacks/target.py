@@ -2,17 +2,10 @@
 
 import functools
 
-import torch
 from torch import Tensor, nn
 
 from advbnn.bayes.protocol import Member, members
-from advbnn.randomness import draws, is_random, pass_under
-
-_COPIES = 16
-"""Copies of an image: if each has random numbers of its own, they hardly ever agree, even on one of two values."""
-
-_EQUAL = 1e-5
-"""The largest difference between outputs for copies of an image, as a share of the largest output: by rounding."""
+from advbnn.randomness import draws, is_random, shares_draws
 
 
 class Target:
@@ -30,9 +23,7 @@ class Target:
     @functools.cached_property
     def shares_draws(self) -> bool:
         """Whether the images of a batch share their random numbers, as with random weights."""
-        with torch.no_grad():
-            outputs = pass_under(0, self.model, self._few[:1].repeat(_COPIES, *[1] * (self._few.ndim - 1)))
-        return bool((outputs - outputs[:1]).abs().amax() <= _EQUAL * outputs.abs().amax())
+        return shares_draws(self.model, self._few)
 
     def support(self, at_most: int) -> tuple[Member, ...]:
         """The networks of a posterior with finite support, in evaluation mode and without gradients of their weights.

@@ -197,11 +197,11 @@ class _Parts:
         self._parts = parts
         self._resampled = any(isinstance(part, Resampled) for part in parts)
         self._random = [part for part in parts if isinstance(part, RandomNetwork)]
-        self._tensors = [tensors for part in parts for tensors in (part._parameters, part._buffers)]
 
     def addresses(self) -> tuple[int, ...] | None:
         if self._resampled or any(part.frozen_sample is not None for part in self._random):
             return None
         if any(part.training or part._forward_hooks for part in self._parts):
             return None
-        return tuple([one.data_ptr() for tensors in self._tensors for one in tensors.values() if one is not None])
+        tensors = (one for part in self._parts for held in (part._parameters, part._buffers) for one in held.values())
+        return tuple([tensor.data_ptr() for tensor in tensors if tensor is not None])
