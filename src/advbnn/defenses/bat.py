@@ -41,7 +41,7 @@ PUBLISHED = Published(
     differences=(
         "no training code of the paper was found: this follows its text; code and numbers are of Dbouk & Shanbhag, who "
         "trained it again, with normalised inputs; those of the paper could not be confirmed",
-        "the score of Dbouk & Shanbhag is the expected accuracy; here one network is drawn for each image",
+        "the protocol of Dbouk & Shanbhag scores the expected accuracy; ours draws one network for each image",
     ),
     recipe="configs/cifar10-bat.toml",
 )

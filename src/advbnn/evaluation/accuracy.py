@@ -33,6 +33,7 @@ from advbnn.errors import ArgumentError, unknown
 from advbnn.evaluation.attackable import accelerated
 from advbnn.evaluation.batchwise import Batch, Work, batchwise, gather
 from advbnn.evaluation.checks import Perturbation, check_allowed, check_attack, check_classification, check_rows
+from advbnn.evaluation.finite_support import correct_ensembles, finite_support
 from advbnn.evaluation.identity import DataIdentity, ModelIdentity, precision_of, versions_on
 from advbnn.evaluation.options import Options, seed_list, with_defaults
 from advbnn.evaluation.outcomes import pack
@@ -151,13 +152,19 @@ class Evaluation:
     def accuracy(self, name: str, attack: Perturbation | None, ensembles: int = 1, **fields: Any) -> Records:
         """The accuracy under one attack; `fields` go into its record.
 
-        Under each seed `ensembles` of S weight samples each, the first of them the seed's own, score the same points.
+        Under each seed `ensembles` of S weight samples each, the first of them the seed's own, score the same points;
+        if the support is finite, with each member as often as its probability says.
         """
+        support = finite_support(self.fast, self.first(1)[0]) if ensembles > 1 and not self.exact else ()
 
         def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
             correct = []
             for seed in self.seed_list:
                 points = self.craft(attack, x, y, seed, batch)
+                if support:
+                    how = ensembles, self.samples, self.rule, scoring_seed(seed)
+                    correct.append(correct_ensembles(support, points, y, *how))
+                    continue
                 scoring = [seed, *(derive_seed(seed, "ensemble", number) for number in range(1, ensembles))]
                 correct.append(torch.stack([self.classify(points, one).label == y for one in scoring], 1))
             return {"correct": torch.stack(correct, 1)[:, None]}

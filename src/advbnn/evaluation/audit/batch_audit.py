@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from advbnn.attacks import PGD, FixedRandomness
-from advbnn.bayes.prediction import prediction_of, sampled_log_probs
+from advbnn.bayes.prediction import prediction_of
 from advbnn.bayes.protocol import Member
 from advbnn.evaluation.accuracy import Evaluation
 from advbnn.evaluation.audit.attack_suite import ALL, Level, SuiteEntry
@@ -17,6 +17,7 @@ from advbnn.evaluation.audit.sequential_test import CertainSet
 from advbnn.evaluation.audit.worst_points import SURVIVES, WorstPoints, chance_correct
 from advbnn.evaluation.batchwise import Batch
 from advbnn.evaluation.checks import Perturbation
+from advbnn.evaluation.finite_support import correct_ensembles
 from advbnn.randomness import derive_seed
 
 ERROR = 0.01
@@ -229,12 +230,8 @@ class BatchAudit:
         """
         ensembles, members, rule = self.setup.ensembles, self.setup.members, self.evaluation.rule
         if members:
-            log_probs = torch.cat([sampled_log_probs(one.net, points, 1, self.seed) for one in members])
-            weights, generator = torch.tensor([one.weight for one in members]), torch.Generator()
-            generator.manual_seed(derive_seed(self.seed, "headline"))
-            picks = weights.multinomial(ensembles * self.evaluation.samples, True, generator=generator)
-            picked = [log_probs[some] for some in picks.view(ensembles, -1)]
-            return torch.stack([prediction_of(one, rule).label == y for one in picked], 1), None
+            seed, samples = derive_seed(self.seed, "headline"), self.evaluation.samples
+            return correct_ensembles(members, points, y, ensembles, samples, rule, seed), None
         seeds = [derive_seed(self.seed, "headline", number) for number in range(ensembles)]
         if not self.setup.sampled:
             return torch.stack([self.evaluation.classify(points, one).label == y for one in seeds], 1), None

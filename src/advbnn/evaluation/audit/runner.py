@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from advbnn.attacks import PGD, GradientMaskingWarning
 from advbnn.attacks.threat import Threat
-from advbnn.bayes.protocol import Member, members
+from advbnn.bayes.protocol import Member
 from advbnn.data.chance import chance_level
 from advbnn.evaluation.accuracy import CLEAN, Evaluation, SmallSampleWarning, attack_settings
 from advbnn.evaluation.attackable import Attackable, attackable
@@ -35,6 +35,7 @@ from advbnn.evaluation.audit.probes import probe
 from advbnn.evaluation.audit.sequential_test import BOUNDED
 from advbnn.evaluation.batchwise import Batch, gather
 from advbnn.evaluation.checks import Perturbation
+from advbnn.evaluation.finite_support import finite_support
 from advbnn.evaluation.intervals import clopper_pearson
 from advbnn.evaluation.options import Options
 from advbnn.evaluation.points import WORST
@@ -81,10 +82,10 @@ class AuditRunner:
         self.model, self.random, self._save = model, random, save
         # the mean over a finite support is exact: a deterministic classifier, though attacks sample the network
         sampled = random and not evaluation.exact
-        nets = members(evaluation.model) if sampled else ()
-        finite_support = tuple(Member(one.weight, Attackable(one.net, model.returns_probabilities)) for one in nets)
+        nets = finite_support(evaluation.model, x[:2]) if sampled else ()
+        support = tuple(Member(one.weight, Attackable(one.net, model.returns_probabilities)) for one in nets)
         more = max(1, 20 // evaluation.samples)  # a small ensemble varies more, and costs less
-        ensembles = _MOST_ENSEMBLES if finite_support else min(level.ensembles * more, _MOST_ENSEMBLES)
+        ensembles = _MOST_ENSEMBLES if support else min(level.ensembles * more, _MOST_ENSEMBLES)
         suite = functools.partial(
             attack_suite,
             model=model,
@@ -110,7 +111,7 @@ class AuditRunner:
             shares=shares(suites, level, **self._counted),
             sampled=sampled,
             tested=not sampled or evaluation.rule in BOUNDED,
-            members=finite_support,
+            members=support,
             ensembles=ensembles if sampled else 1,
             sanity_attack=None if grey is None else PGD(grey, steps=level.steps[0], eot=eot),
             keeps_points=save is not None,

@@ -1,0 +1,42 @@
+"""Scores of a classifier that picks some of finitely many networks at random."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from advbnn.bayes.prediction import prediction_of, sampled_log_probs
+from advbnn.bayes.protocol import Member, members
+from advbnn.modules import evaluating
+from advbnn.randomness import draws
+
+
+def finite_support(model: nn.Module, x: Tensor) -> tuple[Member, ...]:
+    """The members of a network; none if one of them is random itself, as a pass on a few inputs `x` shows."""
+    found = members(model)
+    for one in found:
+        with evaluating(one.net):
+            if draws(one.net, x):
+                return ()
+    return found
+
+
+def picked(found: Sequence[Member], count: int, seed: int) -> Tensor:
+    """`count` of the members, each as often as its probability says, rounded, in random order: their numbers.
+
+    Independent picks of a rare member are seldom as many as expected, and all images would share the error.
+    """
+    shares = torch.tensor([one.weight for one in found], dtype=torch.float64).cumsum(0)
+    places = (torch.arange(count, dtype=torch.float64) + 0.5) / count
+    picks = torch.searchsorted(shares / shares[-1], places)
+    return picks[torch.randperm(count, generator=torch.Generator().manual_seed(seed))]
+
+
+@torch.no_grad()
+def correct_ensembles(
+    found: Sequence[Member], x: Tensor, y: Tensor, ensembles: int, samples: int, rule: str, seed: int
+) -> Tensor:
+    """Whether each of so many ensembles, of `samples` picked members, is correct, [n, ensembles]; members run once."""
+    log_probs = torch.cat([sampled_log_probs(one.net, x, 1, seed) for one in found])
+    ways = picked(found, ensembles * samples, seed).view(ensembles, samples)
+    return torch.stack([prediction_of(log_probs[some], rule).label == y for some in ways], 1)
