@@ -214,3 +214,12 @@ def test_settings_that_decide_the_result_and_those_that_do_not() -> None:
 def test_data_whose_name_cannot_be_stored_is_refused() -> None:
     with pytest.raises(ArgumentError, match="data: .*rename"):
         Config.from_table({"data": os.fsdecode(b"gr\xfc\xdf"), "like": "digits", "defense": "adv"}).load_data()
+
+
+def test_a_file_that_does_not_exist_names_the_closest_one(tmp_path: Path) -> None:
+    for name in ("adv", "adv_bnn", "bnn", "none", "rse", "zz"):
+        (tmp_path / f"digits-{name}.toml").touch()
+    with pytest.raises(ConfigError, match=r"digits-adv_bn\.toml .*1 more.*'digits-adv_bnn\.toml'"):
+        load_config(tmp_path / "digits-adv_bn.toml")
+    with pytest.raises(ConfigError, match=r"no \.toml"):
+        load_config(tmp_path / "nowhere" / "a.toml")

@@ -23,7 +23,18 @@ from advbnn.data import Splits
 from advbnn.defenses import config_io
 from advbnn.defenses.defense import OWN, Defense
 from advbnn.defenses.profiles import DATASETS, IMAGES, NAMES, SOURCES, defense
-from advbnn.errors import ArgumentTypeError, ConfigError, check_types, one_of, positive_whole, shown, unknown, within
+from advbnn.errors import (
+    ArgumentTypeError,
+    ConfigError,
+    check_types,
+    did_you_mean,
+    first_few,
+    one_of,
+    positive_whole,
+    shown,
+    unknown,
+    within,
+)
 from advbnn.models.initial_weights import CLASSIFIERS
 from advbnn.names import ENGINES, PRECISIONS
 from advbnn.randomness import check_seed
@@ -160,8 +171,9 @@ def load_config(path: Path | str, settings: Iterable[str] = ()) -> Config:
     try:
         table = config_io.parse(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        near = ", ".join(sorted(p.name for p in path.parent.glob("*.toml"))) or "no .toml file"
-        raise ConfigError(f"{path} does not exist; its folder has {near}") from None
+        others = sorted(p.name for p in path.parent.glob("*.toml"))
+        found = f"its folder has {first_few(others) or 'no .toml file'}{did_you_mean(path.name, others)}"
+        raise ConfigError(f"{path} does not exist; {found}") from None
     except (OSError, UnicodeDecodeError, ConfigError) as error:
         raise ConfigError(f"{path}: {error}") from error
     changes = config_io.nested(parse_settings(settings))
