@@ -52,7 +52,7 @@ def _fits(conv: Any, z: Any) -> bool:
     if not (isinstance(conv, fx.Node) and isinstance(z, fx.Node) and conv.target is torch.conv2d):
         return False
     # stride, padding and dilation may be numbers or words for torch, but not for the fused call
-    plain = len(conv.args) == 7 and all(isinstance(one, tuple) for one in conv.args[3:6]) and not conv.kwargs
+    plain = len(conv.args) == 7 and all(isinstance(one, tuple | list) for one in conv.args[3:6]) and not conv.kwargs
     if conv is z or len(conv.users) > 1 or not plain or not isinstance(conv.args[2], fx.Node):
         return False
     operands: Any = (conv, z, *conv.args[:3])
