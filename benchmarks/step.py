@@ -4,9 +4,10 @@
     python benchmarks/step.py --network small_cnn --image-size 8 --channels 1 --threads 1 --engines eager
     python benchmarks/step.py --network resnet18 --batches 128 256 --defenses adv adv+trades adv+awp adv+ema adv+idbh
 
-A defence may have options: `+trades`, `+awp`, `+ema`, `+idbh`, `+rebat`. Times whole steps on random images, after
-warm-up, and writes one record: the machine, the versions, and for each row the median and range of milliseconds per
-step, seconds per epoch of 50,000 images, the share of the measured matrix rate, the peak memory and the load average.
+A defence may have options: `+trades`, `+awp`, `+ema`, `+idbh`, `+cutmix`, `+rebat`. Times whole steps on random images,
+after warm-up, and writes one record: the machine, the versions, and for each row the median and range of milliseconds
+per step, seconds per epoch of 50,000 images, the share of the measured matrix rate, the peak memory and the load
+average.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from advbnn.attacks import PGD
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.mean_field import bayesianize
 from advbnn.data import Batches, from_tensors, named_augmentation
+from advbnn.data.cutmix import CutMix
 from advbnn.defenses.defense import Averaging, Defense
 from advbnn.defenses.objective import RobustELBO
 from advbnn.defenses.rse import add_noise
@@ -76,7 +78,7 @@ def measure(name: str, engine: str, batch: int, options: argparse.Namespace, abo
         attack=attack if "adv" in name else None,
         objective=RobustELBO(kl_scope="classifier", trades=6.0 if "trades" in extras else None),
         awp=0.005 if "awp" in extras else None,
-        augment="idbh_weak" if "idbh" in extras else False,
+        augment="idbh_weak" if "idbh" in extras else "cutmix" if "cutmix" in extras else False,
         averaging=Averaging(decay=0.999, consistency=1.0) if "rebat" in extras else None,
     )
     loss = RobustLoss(model, defense.objective, IMAGES)
@@ -86,7 +88,8 @@ def measure(name: str, engine: str, batch: int, options: argparse.Namespace, abo
     images = torch.randint(256, (batch * options.steps, *about["image"]), dtype=torch.uint8, device=device)
     labels = torch.randint(10, (len(images),), device=device)
     augmentations = named_augmentation(defense.augment, "random")
-    batches = Batches(from_tensors(images, labels, classes=10), batch, augmentations=augmentations)
+    cutmix = CutMix() if "cutmix" in extras else None
+    batches = Batches(from_tensors(images, labels, classes=10), batch, augmentations=augmentations, cutmix=cutmix)
 
     def one_round(number: int) -> None:
         for i, (x, y) in enumerate(batches.epoch(number)):

@@ -6,11 +6,11 @@ from torch import nn
 
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.modes import Modes
-from advbnn.bayes.protocol import Member
+from advbnn.bayes.protocol import Member, finite_support
 from advbnn.data import from_tensors
 from advbnn.evaluation.accuracy import CLEAN, Evaluation
 from advbnn.evaluation.audit.worst_case import audit
-from advbnn.evaluation.finite_support import correct_ensembles, finite_support, picked
+from advbnn.evaluation.finite_support import correct_ensembles, picked
 
 
 class Always(nn.Module):

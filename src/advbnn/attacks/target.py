@@ -4,8 +4,8 @@ import functools
 
 from torch import Tensor, nn
 
-from advbnn.bayes.protocol import Member, members
-from advbnn.randomness import draws, is_random, shares_draws
+from advbnn.bayes.protocol import Member, finite_support
+from advbnn.randomness import is_random, shares_draws
 
 
 class Target:
@@ -31,10 +31,7 @@ class Target:
         None if there are too many, or if one of them is random itself: then a single pass of each is no exact mean.
         """
         if at_most not in self._support:
-            found = members(self.model, at_most)
-            for member in found:
-                if member.net.training:
-                    member.net.eval()
-                member.net.requires_grad_(False)  # copies, or parts of the model, whose flags are restored
-            self._support[at_most] = () if any(draws(member.net, self._few) for member in found) else found
+            self._support[at_most] = finite_support(self.model, self._few, at_most)
+            for member in self._support[at_most]:
+                member.net.eval().requires_grad_(False)  # copies, or parts of the model, whose flags are restored
         return self._support[at_most]

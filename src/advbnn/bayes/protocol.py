@@ -13,8 +13,8 @@ from torch.func import functional_call
 from advbnn.bayes.functional import parameter_paths
 from advbnn.bayes.priors import Prior
 from advbnn.errors import ArgumentError, ArgumentTypeError
-from advbnn.modules import device_of, explain_input_errors
-from advbnn.randomness import seeded
+from advbnn.modules import device_of, evaluating, explain_input_errors
+from advbnn.randomness import draws, seeded
 
 Weights = dict[str, Tensor]  # one weight sample, by the names that the tensors have in `net`
 Choice = Callable[[str, nn.Parameter], bool]  # chooses parameters by name and value
@@ -169,6 +169,19 @@ def members(model: nn.Module, at_most: int | None = None) -> tuple[Member, ...]:
     if not isinstance(model, HasMembers) or (at_most is not None and model.support > at_most):
         return ()
     return () if getattr(model, "frozen_sample", None) is not None else model.members()
+
+
+def finite_support(model: nn.Module, x: Tensor, at_most: int | None = None) -> tuple[Member, ...]:
+    """The `members` of a network; none if one of them is random itself, as a pass on a few inputs `x` shows.
+
+    A single pass of each would then be no exact mean.
+    """
+    found = members(model, at_most)
+    for one in found:
+        with evaluating(one.net):
+            if draws(one.net, x):
+                return ()
+    return found
 
 
 def inner_network(model: nn.Module) -> nn.Module:

@@ -25,7 +25,7 @@ from advbnn.attacks.fixed_randomness import FixedRandomness
 from advbnn.attacks.identity import settings_of
 from advbnn.attacks.transfer import Transfer
 from advbnn.bayes.prediction import Prediction, predict, prediction_of, sampled_log_probs
-from advbnn.bayes.protocol import EXACT_UP_TO, members
+from advbnn.bayes.protocol import EXACT_UP_TO, finite_support, members
 from advbnn.data.augment import to_float
 from advbnn.data.imageset import Examples, row_numbers
 from advbnn.display.progress import Listener
@@ -33,7 +33,7 @@ from advbnn.errors import ArgumentError, unknown
 from advbnn.evaluation.attackable import accelerated
 from advbnn.evaluation.batchwise import Batch, Work, batchwise, gather
 from advbnn.evaluation.checks import Perturbation, check_allowed, check_attack, check_classification, check_rows
-from advbnn.evaluation.finite_support import correct_ensembles, finite_support
+from advbnn.evaluation.finite_support import correct_ensembles
 from advbnn.evaluation.identity import DataIdentity, ModelIdentity, precision_of, versions_on
 from advbnn.evaluation.options import Options, seed_list, with_defaults
 from advbnn.evaluation.outcomes import pack

@@ -3,22 +3,10 @@
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from advbnn.bayes.prediction import prediction_of, sampled_log_probs
-from advbnn.bayes.protocol import Member, members
-from advbnn.modules import evaluating
-from advbnn.randomness import draws
-
-
-def finite_support(model: nn.Module, x: Tensor) -> tuple[Member, ...]:
-    """The members of a network; none if one of them is random itself, as a pass on a few inputs `x` shows."""
-    found = members(model)
-    for one in found:
-        with evaluating(one.net):
-            if draws(one.net, x):
-                return ()
-    return found
+from advbnn.bayes.protocol import Member
 
 
 def picked(found: Sequence[Member], count: int, seed: int) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from advbnn.attacks import PGD, GradientMaskingWarning
 from advbnn.attacks.threat import Threat
-from advbnn.bayes.protocol import Member
+from advbnn.bayes.protocol import Member, finite_support
 from advbnn.data.chance import chance_level
 from advbnn.evaluation.accuracy import CLEAN, Evaluation, SmallSampleWarning, attack_settings
 from advbnn.evaluation.attackable import Attackable, attackable
@@ -35,7 +35,6 @@ from advbnn.evaluation.audit.probes import probe
 from advbnn.evaluation.audit.sequential_test import BOUNDED
 from advbnn.evaluation.batchwise import Batch, gather
 from advbnn.evaluation.checks import Perturbation
-from advbnn.evaluation.finite_support import finite_support
 from advbnn.evaluation.intervals import clopper_pearson
 from advbnn.evaluation.options import Options
 from advbnn.evaluation.points import WORST
