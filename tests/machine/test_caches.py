@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from advbnn.machine.caches import keep_bytecode, keep_compiled_code
 
@@ -44,6 +46,14 @@ def test_compiled_code_is_kept_in_the_cache_folder(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     keep_compiled_code()
     assert os.environ[COMPILER] == str(tmp_path / "home" / ".cache" / "advbnn" / "compiled")
+
+
+def test_compiled_code_is_kept_also_after_torch_has_named_its_temporary_folder(tmp_path: Path) -> None:
+    torch.optim.SGD([torch.zeros(1)], lr=0.1)  # loads the compiler
+    os.environ.pop(COMPILER, None)
+    assert cache_dir() == os.environ[COMPILER]  # as torch does when the compiler is loaded
+    keep_compiled_code()
+    assert cache_dir() == str(tmp_path / "cache" / "advbnn" / "compiled")
 
 
 def test_a_chosen_folder_stays_and_an_impossible_one_is_left_to_torch(

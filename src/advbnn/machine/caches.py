@@ -11,9 +11,19 @@ from pathlib import Path
 
 
 def keep_compiled_code() -> None:
-    """Torch's compiler keeps its code, of which the default folder is a temporary one; or `TORCHINDUCTOR_CACHE_DIR`."""
-    if "TORCHINDUCTOR_CACHE_DIR" not in os.environ and (folder := _folder("compiled")):
+    """Torch's compiler keeps its code, of which the default folder is a temporary one; or `TORCHINDUCTOR_CACHE_DIR`.
+
+    Torch writes its default into the environment, too: when an optimizer is made, for example.
+    """
+    given = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    if given in (None, _temporary_folder()) and (folder := _folder("compiled")):
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+
+
+def _temporary_folder() -> str | None:
+    """Torch's default, if its compiler is loaded."""
+    module = sys.modules.get("torch._inductor.runtime.cache_dir_utils")
+    return module.default_cache_dir() if module else None
 
 
 def keep_bytecode(package: str = "torch") -> None:
