@@ -1,7 +1,9 @@
 """Which steps are captured as CUDA graphs, and that replaying them changes nothing."""
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from statistics import median
 
 import pytest
 import torch
@@ -110,8 +112,9 @@ def test_a_captured_step_equals_the_plain_one_for_the_same_noise(
         pytest.skip("without noise, the KL of TRADES has no gradient at the input")
     build = options.get("build", network)
     defense = Defense(attack=ATTACK, **{name: value for name, value in options.items() if name != "build"})
-    captured, plain = (_trained(lambda _: wrap(build()), how, defense) for how in (True, False))
-    torch.testing.assert_close(captured, plain, rtol=1e-3, atol=1e-3)
+    # an odd batch does not fit the graph, and gets its own when it comes the fourth time
+    gaps = _gaps(wrap(build()), wrap(build()), defense, sizes=(16, 16, 7, 16, 7, 16, 7, 16, 7, 7, 7))
+    assert max(gaps.values()) < SAME
 
 
 @needs_gpu
@@ -126,30 +129,58 @@ def test_every_form_is_captured_as_it_runs(what: str) -> None:
         "langevin": {"optimizer": LangevinSampler(lr=0.05, temperature=0.0)},
     }
     defense = Defense(attack=ATTACK, **forms.get(what, {}))
-    captured, plain = (_trained(wrap, how, defense, what, compiled=False) for how in (True, False))
-    torch.testing.assert_close(captured, plain, rtol=1e-3, atol=1e-3)
+    # until another form, such as that with a teacher, is captured, and some more
+    gaps = _gaps(wrap(network()), wrap(network()), defense, sizes=(16,) * 9, what=what, compiled=False)
+    assert max(gaps.values()) < SAME
 
 
-def _trained(
-    wrap: Callable[[nn.Module], nn.Module],
-    captured: bool,
-    defense: Defense,
-    what: str = "",
-    compiled: bool | None = None,
-) -> dict[str, Tensor]:
-    """The weights and the last numbers after a few steps."""
+SAME = 1e-3
+"""Of a step: rounding makes 1e-6 of it on a CPU, and another form of the step or other noise 2e-2 or more."""
+
+
+def _gaps(
+    model: nn.Module, twin: nn.Module, defense: Defense, sizes: tuple[int, ...], what: str = "", compiled: bool = True
+) -> dict[int, float]:
+    """How far captured steps end from plain ones, relative to the step: the median of several, by batch size.
+
+    Each begins at the same weights. The median, as rounding may take any of them across a kink, where a gradient of the
+    attack changes its sign, and such a step differs by up to a tenth.
+    """
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    model = wrap(network()).cuda().train()
+    model, twin = (net.cuda().train() for net in (model, twin))
     prior = GaussianPrior() if what == "langevin" else None
-    compiled = captured if compiled is None else compiled
-    step, average = fast(model, defense, prior, captured=captured, compiled=compiled), WeightAverage(model, decay=0.9)
-    # of one form, with an odd batch that does not fit the graph; of another, until it is captured
-    for i, n in enumerate((16,) * 6 if what else (16, 16, 7, 16)):
+    captured, plain = fast(model, defense, prior, captured=True, compiled=compiled), fast(twin, defense, prior)
+    average = WeightAverage(twin, decay=0.9)
+    gaps = defaultdict(list)
+    for i, n in enumerate(sizes):
         x, y = (t.cuda() for t in batch(n))
         y = functional.one_hot(y, 10) * 0.9 + 0.01 if what == "mixed" else y
-        record = step(x, y, SEED + i, teacher=average if what == "teacher" and i else None, measure_clean=True)
-        average.update(model)
-    return {**model.state_dict(), "loss": record.loss, "nll": record.nll, "clean": record.clean_score}
+        teacher = average if what == "teacher" and i else None
+        start = [_numbers(twin.parameters()), _numbers(twin.buffers()), torch.zeros(3)]
+        ends = []
+        for step, net in ((captured, model), (plain, twin)):
+            record = step(x, y, SEED + i, teacher=teacher, measure_clean=True)
+            found = torch.stack([torch.as_tensor(v) for v in (record.loss, record.nll, record.clean_score)]).cpu()
+            ends.append([_numbers(net.parameters()), _numbers(net.buffers()), found])
+        distances = [(a - b).norm() / (b - s).norm() for a, b, s in zip(*ends, start, strict=True)]
+        gaps[n].append(max(distances).item())
+        average.update(twin)
+        _copy(plain, captured)
+    return {n: median(found) for n, found in gaps.items()}
+
+
+def _numbers(tensors: Iterable[Tensor]) -> Tensor:
+    return torch.cat([tensor.detach().double().flatten().cpu() for tensor in tensors])
+
+
+@torch.no_grad()
+def _copy(source: FastStep, target: FastStep) -> None:
+    """The weights and the state of the optimizer, into the tensors that a graph was captured with."""
+    target.loss.model.load_state_dict(source.loss.model.state_dict())
+    for theirs, mine in zip(source.parameters, target.parameters, strict=True):
+        for name, value in source.optimizer.state[theirs].items():
+            if isinstance(value, Tensor):
+                target.optimizer.state[mine][name].copy_(value)
 
 
 @needs_gpu
