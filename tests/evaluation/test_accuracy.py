@@ -19,7 +19,7 @@ from advbnn.bayes.modes import Modes
 from advbnn.bayes.prediction import predict
 from advbnn.data import to_float
 from advbnn.evaluation.accuracy import Evaluation, SingleMemberWarning, evaluate, store_of
-from advbnn.evaluation.records import Records
+from advbnn.evaluation.records import Record, Records
 from advbnn.randomness import crafting_seed, scoring_seed
 from evaluation_workers import OPTIONS, Shift, evaluate_as_one_of_two, evaluate_until_killed
 from trained_nets import blank, bnn, digits, net
@@ -288,6 +288,25 @@ def test_few_members_are_scored_by_their_exact_mean(tmp_path: Path) -> None:
     assert sampled[0].samples == 4 and "members" not in sampled[0].details
     noisy = Modes([net(), Recording()]).eval()  # only a pass shows that it is random
     assert not Evaluation(noisy, images, samples=4).exact and Evaluation(noisy, images, samples=4).plan.samples == 4
+
+
+def test_an_exact_mean_is_not_taken_for_as_many_random_picks(tmp_path: Path) -> None:
+    modes, out = Modes([net(), nn.Sequential(nn.Flatten(), nn.Linear(64, 10))]).eval(), tmp_path / "records.json"
+    assert evaluate(modes, digits(), out=out, seeds=1)[0].exact
+    assert Records.load(out)[0].exact
+    with pytest.raises(ValueError, match="exact was True"):
+        evaluate(modes, digits(), out=out, seeds=1, samples=2, exact=False)
+
+
+def test_another_number_of_ensembles_is_measured_again_or_refused(tmp_path: Path) -> None:
+    def found(count: int, **options: Any) -> Record:
+        evaluation = Evaluation(bnn(), digits(), out=tmp_path / "records.json", samples=2, seeds=1, **options)
+        return evaluation.accuracy("clean", None, ensembles=count)[0]
+
+    assert found(2).ensembles == 2
+    with pytest.raises(ValueError, match="2 ensembles.*not 3.*overwrite"):
+        found(3)
+    assert found(3, overwrite=True).ensembles == found(3).ensembles == 3
 
 
 def test_overwrite_replaces_a_record_with_other_settings_and_nothing_else(tmp_path: Path) -> None:

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -49,6 +51,19 @@ def test_the_score_is_unbiased_where_all_points_are_equal() -> None:
     chance = 0.5
     assert abs(found.accuracy - chance) < 5 * (0.25 / (200 * 20)) ** 0.5
     assert found.ensembles == 20
+
+
+def test_other_points_and_another_number_of_ensembles_are_not_taken_for_finished_work(tmp_path: Path) -> None:
+    def found(value: float, **options: int) -> tuple[int, ...]:
+        out = tmp_path / "records.json"
+        return rescore(Coin(0.1), data(), THREAT, [points(value)], samples=1, out=out, **options).correct
+
+    first = found(0.5, ensembles=2)
+    assert found(0.5, ensembles=2) == first
+    with pytest.raises(ValueError, match="files"):
+        found(0.55, ensembles=2)
+    with pytest.raises(ValueError, match="ensembles"):
+        found(0.5, ensembles=3)
 
 
 def test_points_outside_the_ball_and_none_are_refused() -> None:

@@ -3,7 +3,9 @@
 from dataclasses import replace
 
 import pytest
+from torch import nn
 
+from advbnn import Modes
 from advbnn.attacks import PGD, Transfer
 from advbnn.attacks.threat import Threat
 from advbnn.evaluation.accuracy import evaluate
@@ -29,6 +31,16 @@ def test_every_pair_is_what_evaluate_gives(matrix: Records) -> None:
     assert across.correct == evaluate(bnn(), digits(), Transfer(net(), ATTACK), **OPTIONS)[0].correct
     assert across.source.label == "net"
     assert across.source == matrix.only(kind="clean", label="net").model
+
+
+def test_targets_may_be_exact_means_and_sampled_networks() -> None:
+    modes = Modes([net(), nn.Sequential(nn.Flatten(), nn.Linear(64, 10))]).eval()
+    found = transfer_matrix({"modes": modes, "bnn": bnn()}, digits(), replace(ATTACK, eot=2), **OPTIONS)
+    assert {(r.model.label, r.samples, r.exact) for r in found} == {("modes", 2, True), ("bnn", 3, False)}
+    assert set(affinity(found)) == {"modes", "bnn"}
+    mixed = [replace(r, samples=5) if r.model.label == "bnn" and r.name == "from modes" else r for r in found]
+    with pytest.raises(ValueError, match="samples.*bnn: 5"):
+        affinity(Records(mixed))
 
 
 COUNTS = {"net": {"clean": 100, "from net": 60, "from bnn": 80}, "bnn": {"clean": 90, "from net": 80, "from bnn": 40}}

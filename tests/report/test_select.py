@@ -13,7 +13,7 @@ def test_radii_are_grey_levels_unless_they_are_round() -> None:
 
 def test_exact_means_are_not_called_weight_samples() -> None:
     record = made_up.audits()[0]
-    exact = replace(record, samples=3, details={**record.details, "members": 3})
+    exact = replace(record, samples=3, exact=True)
     assert samples_of([record]).startswith(f"{record.samples} weight samples, ")
     assert samples_of([exact]).startswith("all of 3 members, ")
     assert samples_of([record, exact]).startswith(f"{record.samples} weight samples, all of 3 members, ")

@@ -122,6 +122,7 @@ class Evaluation:
             model=ModelIdentity.of(self.model, self._label),
             data=DataIdentity.of(self.data, self.rows),
             samples=len(members(self.model)) if self.exact else self.samples,
+            exact=self.exact,
             rule=self.rule,
             seeds=self.seed_list,
             batch_size=self.batch_size,
@@ -169,7 +170,7 @@ class Evaluation:
                 correct.append(torch.stack([self.classify(points, one).label == y for one in scoring], 1))
             return {"correct": torch.stack(correct, 1)[:, None]}
 
-        return self.measure([self.planned(name, attack, **fields)], work)
+        return self.measure([self.planned(name, attack, **fields)], work, ensembles=ensembles)
 
     def craft(self, attack: Perturbation | None, x: Tensor, y: Tensor, seed: int, batch: Batch) -> Tensor:
         """Perturbed inputs, from randomness that no score uses; `x` itself without an attack."""
@@ -229,22 +230,30 @@ class Evaluation:
         shape = (min(len(self.data), self.batch_size), *self.data.shape)
         return explain_input_errors(self.model, "data", shape, dtype_of(self.model))
 
-    def measure(self, plans: Sequence[Plan], work: Work, details: Details | None = None, keeps: str = "") -> Records:
+    def measure(
+        self, plans: Sequence[Plan], work: Work, details: Details | None = None, keeps: str = "", ensembles: int = 0
+    ) -> Records:
         """The records of plans that are measured together.
 
         `work` computes tensors with one row per example, batch by `prepared` batch. One of them, `correct`, bool,
         [examples, plans, seeds] or [examples, plans, seeds, ensembles], becomes the accuracies, if it is there.
         `details` makes the further results of each plan from all tensors. `keeps` names tensors that are kept beside
-        the results, so that batches of unfinished work without these are not used.
+        the results, so that batches of unfinished work without these are not used. `ensembles` is the number for each
+        seed, if it is chosen and so must be that of finished work.
         """
-        if (finished := self.finished(plans)) is not None:
+        if (finished := self.finished(plans, ensembles)) is not None:
             return finished
+        further = {"keeps": keeps} if keeps else {}
+        if ensembles > 1:
+            further["ensembles"] = str(ensembles)
         with self.few_threads():
-            return self._measure(plans, work, details, keeps)
+            return self._measure(plans, work, details, further)
 
-    def _measure(self, plans: Sequence[Plan], work: Work, details: Details | None, keeps: str) -> Records:
+    def _measure(
+        self, plans: Sequence[Plan], work: Work, details: Details | None, circumstances: Mapping[str, str]
+    ) -> Records:
         versions = versions_on(self.device)
-        circumstances = {**versions, "keeps": keeps} if keeps else versions
+        circumstances = {**versions, **circumstances}
         store = None if self.out is None else store_of(Path(self.out), plans, circumstances)
         with self.explain_input_errors():
             results, seconds = batchwise(
@@ -264,7 +273,7 @@ class Evaluation:
                 plan,
                 correct=tuple(right.sum(0).flatten().tolist()),
                 outcomes=tuple(pack(of_seed.sum(1), of_seed.shape[1]) for of_seed in right.unbind(1)),
-                details={**more, **self._members_of(plan)},
+                details={**more, "members": plan.samples} if plan.exact else dict(more),
                 seconds=seconds / len(plans),
                 versions={**versions, "engine": engine_of(self.fast)},
                 command=self._command,
@@ -278,19 +287,22 @@ class Evaluation:
                 store.parent.rmdir()
         return records
 
-    def _members_of(self, plan: Plan) -> dict[str, int]:
-        """The number of members, if the classifier is their exact mean."""
-        return {"members": plan.samples} if self.exact and plan.curve != "ensemble" else {}
-
-    def finished(self, plans: Sequence[Plan]) -> Records | None:
+    def finished(self, plans: Sequence[Plan], ensembles: int = 0) -> Records | None:
         """The records of these plans in `out`, if all are there; an error if one has other settings."""
         kept = Records.load(self.out) if self.out is not None and Path(self.out).exists() else Records()
         if self._overwrite:
-            wanted = {plan.key: plan.settings() for plan in plans}
-            kept = Records(record for record in kept if record.settings() == wanted.get(record.key))
+            wanted = {plan.key: (plan.settings(), ensembles) for plan in plans}
+            made = {one.key: (one.settings(), one.ensembles if ensembles else 0) for one in kept}
+            kept = Records(record for record in kept if made[record.key] == wanted.get(record.key))
         for plan in plans:
             check_same_settings(kept.find(plan), plan, str(self.out))
         found = Records(record for plan in plans if (record := kept.find(plan)) is not None)
+        for record in found:
+            if ensembles not in (0, record.ensembles):
+                raise ArgumentError(
+                    f"{self.out} holds a finished record {record.title} of {record.ensembles} ensembles for each seed, "
+                    f"not {ensembles}. Write the new one to another file (out=), or replace the old one (overwrite=True)"
+                )
         # the first process decides, so that all of them do the same
         return gather(found if len(found) == len(plans) else None)[0]
 

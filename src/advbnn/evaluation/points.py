@@ -18,6 +18,7 @@ import json
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from advbnn.errors import ArgumentError, FileError
 from advbnn.evaluation.checks import check_rows
 from advbnn.evaluation.identity import DataIdentity, ModelIdentity
 from advbnn.machine.files import explain_file_errors, write_atomically
+from advbnn.modules import tensor_bytes
 
 FORMAT = "advbnn-points-1"
 WORST = "worst"
@@ -55,7 +57,7 @@ class Points:
         rows: the rows of the n images in their data set, with their `labels`, if known.
         threat: what they were made for; None if not known.
         notes: further metadata, such as `data_sha256`, `model` and `model_sha256`.
-        name: the file, for messages, and its `sha256`; empty if they were not read from one.
+        name: the file, for messages, and its `file_sha256`; empty if they were not read from one.
     """
 
     sets: Mapping[str, Tensor]
@@ -64,7 +66,18 @@ class Points:
     threat: Threat | None = None
     notes: Mapping[str, str] = field(default_factory=dict)
     name: str = "points"
-    sha256: str = ""
+    file_sha256: str = ""
+
+    @cached_property
+    def sha256(self) -> str:
+        """What identifies the points: the digest of their file, or of their names, rows and values."""
+        if self.file_sha256:
+            return self.file_sha256
+        digest = hashlib.sha256(tensor_bytes(self.rows))
+        for name, points in sorted(self.sets.items()):
+            digest.update(f"{name} {points.dtype} {tuple(points.shape)}".encode())
+            digest.update(tensor_bytes(points))
+        return digest.hexdigest()
 
     @classmethod
     def made(
@@ -116,7 +129,7 @@ class Points:
         rows = tensors.get("rows", torch.arange(next(iter(sizes.values()))))
         threat = _threat(notes, path)
         labels = tensors.get("labels")
-        return cls(sets=sets, rows=rows, labels=labels, threat=threat, notes=notes, name=str(path), sha256=digest)
+        return cls(sets=sets, rows=rows, labels=labels, threat=threat, notes=notes, name=str(path), file_sha256=digest)
 
     def on(self, data: Examples, threat: Threat) -> "dict[str, StoredPoints]":
         """The points as attacks on `data`, by name: the sets whose name begins with `worst`, or all if there are none.

@@ -57,6 +57,7 @@ class Plan:
         source: the network that the attack was crafted on, if it is not the evaluated one.
         against: a second set of images that the first is compared with.
         samples: S, the number of weight samples of the classifier.
+        exact: whether the classifier is the exact mean over its `samples` members instead.
         rule: how their outputs become a label, see `predict`.
         seeds: the evaluation seeds. Each has its own randomness of the attack and its own S weight samples.
         batch_size: images attacked at a time; random starts depend on it.
@@ -73,6 +74,7 @@ class Plan:
     source: ModelIdentity | None = None
     against: DataIdentity | None = None
     samples: int
+    exact: bool = False
     rule: str = "probability"
     seeds: tuple[int, ...]
     batch_size: int
@@ -149,11 +151,6 @@ class Record(Plan):
         return cls(**{f.name: getattr(plan, f.name) for f in fields(Plan)}, **results)
 
     @property
-    def exact(self) -> bool:
-        """Whether the classifier is the exact mean over its `samples` members."""
-        return "members" in self.details
-
-    @property
     def ensembles(self) -> int:
         """R, the number of independent ensembles that scored the images under each seed."""
         return len(self.correct) // len(self.seeds)
@@ -222,6 +219,7 @@ class Record(Plan):
             values["threat"] = Threat(norm, float(eps), (float(low), float(high)))
         for name in ("seeds", "correct", "outcomes"):
             values[name] = tuple(stored.get(name, ()))
+        values.setdefault("exact", "members" in stored["details"])  # older files say it there alone
         return cls(**values)
 
 

@@ -59,7 +59,12 @@ def rescore(
             by_seed.append(torch.stack([evaluation.classify(worst, one).label == y for one in seeds], 1))
         return {"correct": torch.stack(by_seed, 1)[:, None]}
 
-    settings = {"name": POINTS, "files": [one.sha256 for one in loaded], "comparison_samples": comparison_samples}
+    settings = {
+        "name": POINTS,
+        "files": [one.sha256 for one in loaded],
+        "comparison_samples": comparison_samples,
+        "ensembles": count,
+    }
     plan = replace(evaluation.plan, kind=POINTS, name=POINTS, threat=threat, attack=settings)
     return evaluation.measure([plan], work)[0]
 

@@ -58,7 +58,10 @@ def affinity(records: Records) -> dict[str, dict[str, float | None]]:
     clean = {name: records.only(kind="clean", label=name, curve="") for name in names}
     measured = [record for _, _, record in crossed]
     _check_comparable(measured, ("attack", "threat"))
-    _check_comparable([*measured, *clean.values()], ("data", "samples", "seeds"))
+    _check_comparable([*measured, *clean.values()], ("data", "seeds"))
+    for name in names:
+        of_target = [record for _, target, record in crossed if target == name]
+        _check_comparable([clean[name], *of_target], ("samples", "exact", "rule"))
     # after the checks, as the later of two records of one pair would replace the other
     pairs = {(source, target): record for source, target, record in crossed}
     sources = list(dict.fromkeys(source for source, _ in pairs))

@@ -107,3 +107,15 @@ def test_a_finished_audit_without_points_is_not_taken_for_one_with(tmp_path: Pat
         run(net(), out=out, save_points=file)
     other = run(net(), out=tmp_path / "others.json", save_points=file)
     assert run(net(), out=tmp_path / "others.json", save_points=file) == other  # kept, as is the file
+
+
+def test_files_of_one_name_in_two_folders_both_count_and_close_radii_have_two_files(tmp_path: Path) -> None:
+    given = [tmp_path / name / "points.safetensors" for name in ("a", "b")]
+    for number, path in enumerate(given):
+        path.parent.mkdir()
+        moved = (X[list(ROWS)] + 0.01 * (number + 1)).clamp(0, 1)
+        Points(sets={"worst": moved}, rows=torch.tensor(ROWS)).save(path)
+    found = run(net(), points=given).records[0]
+    assert sum(one["name"].startswith("points: worst") for one in found.details["attacks"]) == 2
+    close = [Threat("linf", 8 / 255), Threat("linf", 0.03137)]
+    assert len({points_file("points.safetensors", one, close) for one in close}) == 2

@@ -84,7 +84,8 @@ def audit(
         several = [points] if isinstance(points, Path | str | Points) else points
         loaded = [one if isinstance(one, Points) else Points.load(one) for one in several]
         for one in loaded:
-            given |= _stored_points(one, data, threats)
+            for name, stored in _stored_points(one, data, threats).items():
+                given[f"{name} ({one.sha256[:8]})" if name in given else name] = stored
         check_cover(loaded, row_numbers(evaluation.rows, len(data)))
         files = {} if save_points is None else {one: points_file(save_points, one, threats) for one in threats}
 
@@ -124,8 +125,9 @@ def audit(
 
 def points_file(path: Path | str, threat: Threat, threats: Sequence[Threat]) -> Path:
     """The file of the points at one radius: `path`, or `NAME-EPS` with its extension if there are several radii."""
-    path = Path(path)
-    return path if len(threats) == 1 else path.with_name(f"{path.stem}-{threat.eps:.4g}{path.suffix}")
+    path, names = Path(path), [f"{one.eps:.4g}" for one in threats]
+    radius = f"{threat.eps:.4g}" if len(set(names)) == len(names) else repr(threat.eps)
+    return path if len(threats) == 1 else path.with_name(f"{path.stem}-{radius}{path.suffix}")
 
 
 def _stored_points(points: Points, data: Examples, threats: Sequence[Threat]) -> dict[str, StoredPoints]:
