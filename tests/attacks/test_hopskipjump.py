@@ -42,6 +42,13 @@ def test_it_approaches_the_analytic_distance_with_more_queries(norm, dual):
     assert means[1] < means[0] and means[1] < 1.5
 
 
+@pytest.mark.parametrize("queries", [1, 5, 12, 30, 60])
+def test_a_small_budget_is_kept(queries):
+    net, x, y = linear()
+    for eps in (0.05, 0.3, math.inf):
+        assert HopSkipJump(Threat("l2", eps), queries=queries).run(net, x, y, seed=0).queries.max() <= queries
+
+
 def test_only_labels_are_seen():
     class Labels(nn.Module):
         """Logits that say nothing but the label, and have no gradient."""

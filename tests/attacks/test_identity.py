@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, field, make_dataclass, replace
 from types import MappingProxyType
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -13,6 +14,7 @@ from advbnn.attacks.identity import memory_address, settings_of
 
 THREAT = Threat("linf", 0.1)
 BALL = {"norm": "linf", "eps": 0.1}
+N5 = np.int64(5)
 
 
 def test_names_the_class_and_what_differs_from_its_defaults() -> None:
@@ -34,6 +36,13 @@ def test_settings_are_json_values() -> None:
     assert settings_of(attack)["threat"] == {"norm": "l2", "eps": "inf", "bounds": [-1.0, 1.0]}
     assert settings_of(PGD(Threat()))["threat"] == {"norm": "linf", "eps": 8 / 255}  # stated, although the default
     assert json.loads(json.dumps(settings_of(attack), allow_nan=False)) == settings_of(attack)
+
+
+def test_numbers_of_numpy_are_the_same_settings() -> None:
+    eps = np.float32(0.1)
+    ours, numpys = (PGD(Threat("linf", e, b), eot=n) for e, b, n in ((float(eps), (0.0, 1.0), 5), (eps, [0, 1], N5)))
+    assert settings_of(ours) == settings_of(numpys) and hash(ours.threat) == hash(numpys.threat)
+    assert json.loads(json.dumps(settings_of(numpys))) == settings_of(ours)
 
 
 def test_a_new_field_with_a_default_leaves_old_settings_valid() -> None:

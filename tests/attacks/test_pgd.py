@@ -111,7 +111,10 @@ def test_an_example_stops_at_the_first_point_that_is_misclassified():
 def test_the_default_step_size():
     assert attacks.PGD(Threat("linf", 0.1), steps=50).first_step == pytest.approx(0.005)
     assert attacks.PGD(Threat("linf", 0.1), relative_step_size=0.25).first_step == pytest.approx(0.025)
-    assert attacks.FGSM(Threat()).steps == 1
+    assert attacks.FGSM(Threat()).steps == 1 and attacks.FGSM(Threat("linf", 0.1)).first_step == 0.1
+    assert attacks.FGSM(Threat("linf", math.inf), step_size=0.2).first_step == 0.2
+    assert attacks.GradientAscent(Threat()).first_step == 1
+    assert attacks.GradientAscent(Threat("l2", 2.0), relative_step_size=0.5).first_step == 1
 
 
 def test_bad_options_are_refused():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from advbnn.attacks import APGD, PGD
+from advbnn.attacks import APGD, BPDA, PGD
 from advbnn.attacks.base import GradientMaskingWarning
 from advbnn.attacks.gradient import input_gradient
 from advbnn.attacks.losses import Objective
@@ -87,6 +87,24 @@ def test_values_stay_hard_and_gradients_are_soft():
     hard, soft = torch.tensor([1.0]), torch.tensor([0.3], requires_grad=True)
     assert with_gradient_of(2 * soft, hard).item() == 1.0
     assert torch.autograd.grad(with_gradient_of(2 * soft, hard), soft)[0].item() == 2
+
+
+@pytest.mark.parametrize("how", ["straight_through", "bpda"])
+def test_parts_that_are_called_by_keyword_are_found_too(how):
+    class ByKeyword(nn.Module):
+        def __init__(self, net):
+            super().__init__()
+            self.net = net
+
+        def forward(self, x):
+            return self.net[1:](self.net[0](x=x))
+
+    net, x, y = task(OpenRounding() if how == "straight_through" else Rounding())
+    model = ByKeyword(net)
+    attack = PGD(LINF, random_start=False)
+    through = attack if how == "straight_through" else BPDA(attack, backward=lambda z: z, of=net[0])
+    expected, *_ = task(OpenRounding())
+    torch.testing.assert_close(through(model, x, y, seed=0), attack(expected, x, y, seed=0))
 
 
 def test_a_noisy_mask_falls_and_its_soft_form_has_the_noise_of_the_forward_pass():

@@ -132,6 +132,14 @@ def test_weighted_votes_are_decided_by_weight_then_probability() -> None:
     assert predict(Modes([sure(0, 9), sure(1, 2), sure(1, 2)]), x, rule="vote").label == 1
 
 
+def test_a_frozen_mixture_freezes_random_layers_inside_its_components() -> None:
+    mixed = Modes([nn.Sequential(nn.Flatten(), Linear(64, 3)) for _ in range(2)]).eval()
+    with mixed.frozen(seed=0):
+        first = mixed(images(2))
+        assert torch.equal(mixed(images(2)), first)
+    assert any(not torch.equal(mixed(images(2)), first) for _ in range(3))
+
+
 def test_members_with_noise_of_their_own_are_sampled() -> None:
     nets = networks()
     noisy = nn.Sequential(nets[0], nn.Dropout(0.5)).eval()

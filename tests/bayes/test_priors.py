@@ -27,6 +27,12 @@ def test_gaussian_equals_torch_and_is_never_negative(mu: float, s: float, std: f
     assert ours >= -1e-12
 
 
+def test_a_function_is_shown_by_its_name_and_numbers_as_they_are() -> None:
+    assert repr(GaussianPrior()) == "GaussianPrior(std=0.05, mean=0.0)"
+    chosen = GaussianPrior(std=lambda name, parameter: 0.1)
+    assert "<lambda>" in repr(chosen) and "0x" not in repr(chosen)  # an address would differ in every process
+
+
 def test_half_precision_parameters_are_summed_in_single_precision() -> None:
     mu, s = torch.full((100_000,), 0.5, dtype=torch.bfloat16), torch.full((100_000,), -1.0, dtype=torch.bfloat16)
     kl = GaussianPrior(std=1.0).kl("w", mu, s)

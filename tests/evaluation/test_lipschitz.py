@@ -54,6 +54,24 @@ def test_random_networks_are_averaged_over_weight_samples() -> None:
     assert all(p.requires_grad and p.grad is None for p in model.parameters())
 
 
+def test_a_random_state_of_ones_own_is_drawn_anew_for_every_sample() -> None:
+    class Kept(nn.Module):
+        """Noise that is drawn by `resample` alone."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.scale = linear(), torch.ones(())
+
+        def resample(self, seed: int) -> None:
+            self.scale = torch.rand((), generator=torch.Generator().manual_seed(seed)) * 4 - 2
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(self.scale * x)
+
+    first_order, per_sample = local_lipschitz(Kept(), X, Y, Threat("linf", 0.1), samples=10, seed=0)
+    assert (per_sample > 1.05 * first_order).all()  # gradients of both signs
+
+
 def test_records_of_train_and_test() -> None:
     attack = PGD(Threat("linf", 0.05), steps=5)
     train, test = lipschitz_records(bnn(), data.load("digits"), attack, samples=3, seeds=2, rows=range(120))

@@ -120,6 +120,19 @@ def test_the_attack_and_the_evaluation_have_different_seeds() -> None:
     assert model.training and all(p.requires_grad for p in model.parameters())
 
 
+def test_an_attack_from_elsewhere_has_the_generators_of_its_seed() -> None:
+    @dataclass(frozen=True)
+    class Noise:
+        threat: Threat = NEAR
+
+        def __call__(self, model: nn.Module, x: Tensor, y: Tensor, seed: int | None = None) -> Tensor:
+            return x + 0.1 * torch.rand_like(x)
+
+    state = torch.get_rng_state()
+    first, second = (score_regression(bnn(), from_tensors(X, Y), Noise()) for _ in range(2))
+    assert first == second and torch.equal(torch.get_rng_state(), state)
+
+
 def test_a_radius_of_zero_is_no_attack() -> None:
     still = Shift(0.5, threat=Threat("linf", 0.0, bounds=ANYWHERE))
     assert score_regression(bnn(), from_tensors(X, Y), still) == score_regression(bnn(), from_tensors(X, Y))

@@ -121,6 +121,9 @@ def test_foreign_images_are_told_from_those_of_the_data() -> None:
     (attacked,) = ood_detection(bnn(), digits(), {"noise": noise}, certain, **OPTIONS)
     assert attacked.threat == certain.threat and attacked.correct == record.correct
     assert attacked.details["auroc"]["entropy"]["mean"] < record.details["auroc"]["entropy"]["mean"] - 0.05
+    more = from_tensors(pixels, torch.full((60,), 11), classes=12, name="noise")  # of classes that the network lacks
+    (others,) = ood_detection(bnn(), digits(), {"noise": more}, certain, **OPTIONS)
+    assert others.details == attacked.details
     small = from_tensors(torch.zeros(5, 1, 4, 4, dtype=torch.uint8), torch.zeros(5, dtype=torch.int64), name="small")
     with pytest.raises(ValueError, match="foreign .*1, 8, 8.*1, 4, 4"):
         ood_detection(bnn(), digits(), {"other": small}, **OPTIONS)

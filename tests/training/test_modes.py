@@ -104,6 +104,12 @@ def test_boosted_modes_are_one_run_that_is_measured_for_the_leaderboard(
     assert [(record.n, record.samples) for record in found] == [(len(digits.test), 1)] * 2
 
 
+def test_the_last_weights_of_boosted_modes_keep_their_probabilities(digits: Splits[ImageSet], tmp_path: Path) -> None:
+    value = quick("adv", early_stopping=EarlyStopping(fraction=0.2))
+    train(digits, value, modes=ModePlan(count=2, how="boosted"), out=tmp_path / "run")
+    assert load_trained(tmp_path / "run", last=True).model.weights == (0.9, 0.1)
+
+
 @pytest.mark.parametrize("how", ["independent", "snapshots"])
 def test_a_run_may_get_more_modes(digits: Splits[ImageSet], tmp_path: Path, how: str) -> None:
     value, out, plans = quick("adv"), tmp_path / "run", [ModePlan(count=count, how=how) for count in (2, 3)]

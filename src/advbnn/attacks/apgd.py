@@ -28,7 +28,7 @@ class APGD(Attack):
 
     For a random network, the objective that controls the steps and selects the returned point is averaged over
     `selection_samples` samples, the same at every step; gradients use `eot` fresh samples. Where these means are
-    exact, as of a deterministic network, an example is left alone once it is misclassified.
+    exact, as of a deterministic network, later runs leave out examples that are misclassified.
 
     With `compare="checkpoints"` the objective is averaged over the samples of the gradient between two checkpoints,
     without further passes. They favour points that happen to do well on them, so that the selection samples are asked

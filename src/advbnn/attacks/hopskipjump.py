@@ -57,7 +57,8 @@ class HopSkipJump(Attack):
         theta = size**-1.5 if self.threat.norm == "l2" else size**-2.0
         bisections = math.ceil(-math.log2(theta)) if size > 1 else 1
         width = torch.full((len(x),), _FIRST_WIDTH * (self.threat.bounds[1] - self.threat.bounds[0]), device=x.device)
-        walk.bisect(bisections)
+        if walk.affords(bisections):
+            walk.bisect(bisections)
         turn = 1
         while walk.affords((count := int(self.directions * math.sqrt(turn))) + _HALVINGS + bisections):
             walk.jump(walk.normal(count, width), turn)
@@ -93,9 +94,9 @@ class _Walk:
         self._active = (self.distance.isfinite() & (self.distance > 0)).nonzero().squeeze(1)
 
     def affords(self, cost: int) -> bool:
-        """Whether any example still walks and can afford `cost` queries."""
+        """Whether any example still walks and can afford `cost` queries, and one for the `result`."""
         enough = self._threat.eps if math.isfinite(self._threat.eps) else 0.0
-        walking = self.distance.isfinite() & (self.distance > enough) & (self._left >= cost)
+        walking = self.distance.isfinite() & (self.distance > enough) & (self._left > cost)
         self._active = walking.nonzero().squeeze(1)
         if len(self._active):
             self._oracle.report(self._attack.queries - int(self._left[self._active].max()), self._attack.queries)
@@ -161,7 +162,8 @@ class _Walk:
 
     def result(self) -> Tensor:
         """The points; those inside the ball are moved to its surface, away from the boundary, if they stay wrong."""
-        rows = ((self.distance > 0) & (self.distance <= self._threat.eps)).nonzero().squeeze(1)
+        inside = (self.distance > 0) & (self.distance <= self._threat.eps)
+        rows = (inside & (self._left > 0)).nonzero().squeeze(1)
         if len(rows) and math.isfinite(self._threat.eps):
             scale = like_rows(self._threat.eps / self.distance[rows], self._x)
             x = self._x[rows]

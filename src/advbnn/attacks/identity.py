@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
+from numbers import Integral, Real
 from typing import Any
 
 from torch import Tensor, nn
@@ -81,8 +82,10 @@ def json_value(value: Any, identify: Identify = lambda network: None) -> Any:
         return {str(name): json_value(inner, identify) for name, inner in value.items()}
     if isinstance(value, list | tuple):
         return [json_value(inner, identify) for inner in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)  # JSON has no infinity
-    if value is None or isinstance(value, bool | int | float | str):
+    if value is None or isinstance(value, bool | str):
         return value
+    if isinstance(value, Integral):  # NumPy's, too
+        return int(value)
+    if isinstance(value, Real):
+        return float(value) if math.isfinite(value) else str(float(value))  # JSON has no infinity
     return settings_of(value, identify)

@@ -68,8 +68,13 @@ class PGD(Attack):
         """The first step size, a_0."""
         if self.step_size is not None:
             return self.step_size
-        share = 2.5 / self.steps if self.relative_step_size is None else self.relative_step_size
-        return share * self.threat.eps
+        if self.relative_step_size is not None:
+            return self.relative_step_size * self.threat.eps
+        return self._usual_step
+
+    @property
+    def _usual_step(self) -> float:
+        return 2.5 / self.steps * self.threat.eps
 
     def _perturb(self, oracle: Oracle, x: Tensor, y: Tensor) -> Tensor:
         ball = self.threat.around(x)
@@ -118,21 +123,28 @@ class FGSM(PGD):
     """x + eps d(g): one step of full size from the input itself (Goodfellow et al., 2014)."""
 
     steps: int = field(default=1, init=False)
-    relative_step_size: float | None = 1.0
     random_start: bool = False
+
+    @property
+    def _usual_step(self) -> float:
+        return self.threat.eps
 
 
 @dataclass(frozen=True, kw_only=True)
 class GradientAscent(PGD):
     """xi <- xi + eta_t g_t: stochastic ascent along the plain gradient, neither signed nor scaled (eq. 21).
 
-    The step scales with the gradient, so `step_size` eta depends on the model. Convergence needs a decaying schedule.
+    The step scales with the gradient, so `step_size` eta, 1 by default, depends on the model. Convergence needs a
+    decaying schedule.
     """
 
     steps: int = 100
-    step_size: float | None = 1.0
     random_start: bool = False
     schedule: str = "cosine"
+
+    @property
+    def _usual_step(self) -> float:
+        return 1.0
 
     def _direction(self, ball: Ball, gradient: Tensor, at: Tensor) -> Tensor:
         return gradient

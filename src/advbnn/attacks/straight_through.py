@@ -40,8 +40,8 @@ def straight_through_parts(model: nn.Module) -> list[nn.Module]:
 def straight_through(model: nn.Module) -> Iterator[None]:
     """Within the block, gradients of the parts that offer `straight_through` are those of that method."""
     parts = straight_through_parts(model)
-    hooks = [part.register_forward_pre_hook(_remember) for part in parts]
-    hooks += [part.register_forward_hook(_own) for part in parts]
+    hooks = [part.register_forward_pre_hook(_remember, with_kwargs=True) for part in parts]
+    hooks += [part.register_forward_hook(_own, with_kwargs=True) for part in parts]
     try:
         yield
     finally:
@@ -51,9 +51,17 @@ def straight_through(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def replaced_backward(part: nn.Module, soft: Soft) -> Iterator[None]:
-    """Within the block, gradients of `part` are those of `soft`."""
-    before = part.register_forward_pre_hook(_remember)
-    after = part.register_forward_hook(lambda module, inputs, hard: _soften(module, inputs, hard, soft))
+    """Within the block, gradients of `part` are those of `soft`, a function of what `part` is given by position.
+
+    Of a part that is called by keywords alone, it is given the tensors among them.
+    """
+
+    def soften(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], hard: Any) -> Any:
+        given = inputs or tuple(value for value in named.values() if isinstance(value, Tensor))
+        return _soften(module, given, {}, hard, soft)
+
+    before = part.register_forward_pre_hook(_remember, with_kwargs=True)
+    after = part.register_forward_hook(soften, with_kwargs=True)
     try:
         yield
     finally:
@@ -64,20 +72,20 @@ def replaced_backward(part: nn.Module, soft: Soft) -> Iterator[None]:
 # functions without a state, so that a copy of a module made within the block behaves like the module
 
 
-def _remember(part: nn.Module, inputs: tuple[Any, ...]) -> None:
+def _remember(part: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
     if torch.is_grad_enabled():
-        devices = {value.device for value in inputs if isinstance(value, Tensor) and value.is_cuda}
+        devices = {value.device for value in (*inputs, *named.values()) if isinstance(value, Tensor) and value.is_cuda}
         states = [(device, torch.cuda.get_rng_state(device)) for device in devices]
         setattr(part, _STATES, (torch.get_rng_state(), states))
 
 
-def _own(part: Any, inputs: tuple[Any, ...], hard: Any) -> Any:
-    return _soften(part, inputs, hard, part.straight_through)
+def _own(part: Any, inputs: tuple[Any, ...], named: dict[str, Any], hard: Any) -> Any:
+    return _soften(part, inputs, named, hard, part.straight_through)
 
 
-def _soften(part: nn.Module, inputs: tuple[Any, ...], hard: Any, soft: Soft) -> Any:
+def _soften(part: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], hard: Any, soft: Soft) -> Any:
     states = part.__dict__.pop(_STATES, None)
-    differentiated = any(isinstance(value, Tensor) and value.requires_grad for value in inputs)
+    differentiated = any(isinstance(value, Tensor) and value.requires_grad for value in (*inputs, *named.values()))
     if states is None or not differentiated or not isinstance(hard, Tensor):
         return hard
     on_cpu, on_cuda = states
@@ -85,4 +93,4 @@ def _soften(part: nn.Module, inputs: tuple[Any, ...], hard: Any, soft: Soft) -> 
         torch.set_rng_state(on_cpu)
         for device, state in on_cuda:
             torch.cuda.set_rng_state(state, device)
-        return with_gradient_of(soft(*inputs), hard)
+        return with_gradient_of(soft(*inputs, **named), hard)

@@ -28,7 +28,7 @@ class Target:
     def support(self, at_most: int) -> tuple[Member, ...]:
         """The networks of a posterior with finite support, in evaluation mode and without gradients of their weights.
 
-        None if there are too many, or if one of them is random itself: then a single pass of each is no exact mean.
+        Empty if there are too many, or if one of them is random itself: then a single pass of each is no exact mean.
         """
         if at_most not in self._support:
             self._support[at_most] = finite_support(self.model, self._few, at_most)

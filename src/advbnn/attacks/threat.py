@@ -41,6 +41,9 @@ class Threat:
         numbers = isinstance(self.bounds, Sequence) and all(map(_is_number, self.bounds))
         if not numbers or len(self.bounds) != 2 or not self.bounds[0] < self.bounds[1]:
             raise ArgumentError(f"bounds must be two numbers (low, high) with low < high, got {self.bounds!r}")
+        # numbers of NumPy and lists are the same threat as Python's numbers and tuples
+        object.__setattr__(self, "eps", float(self.eps))
+        object.__setattr__(self, "bounds", tuple(map(float, self.bounds)))
 
     @property
     def holds_everything(self) -> bool:

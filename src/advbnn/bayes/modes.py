@@ -11,8 +11,9 @@ import copy
 import itertools
 import math
 from bisect import bisect
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -92,6 +93,15 @@ class Modes(RandomNetwork):
         if self.frozen_sample is not None:
             return self.run(self.frozen_sample, *args, **kwargs)
         return self.net[self.choose()](*args, **kwargs)
+
+    @contextmanager
+    def frozen(self, seed: int | None = None, *, weights: Weights | None = None) -> Iterator[Self]:
+        with super().frozen(seed, weights=weights), ExitStack() as inner:
+            for component in self.net:
+                if not isinstance(component, RandomNetwork):  # but it may contain some
+                    for _, part in random_parts(component):
+                        inner.enter_context(part.frozen(seed))
+            yield self
 
     @property
     def support(self) -> int:

@@ -47,6 +47,12 @@ class _Checked:
                 else:
                     within(name, number, "[-1e30, 1e30]")
 
+    def __repr__(self) -> str:
+        """The fields; a function by its name, as its address differs in every process."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        named = {name: getattr(value, "__qualname__", value) for name, value in values.items()}
+        return f"{type(self).__qualname__}({', '.join(f'{name}={value!r}' for name, value in named.items())})"
+
     def __str__(self) -> str:
         """For captions: of a mapping, how many parameters it names."""
         values = {name: value for name, value in vars(self).items() if value != {}}
@@ -54,7 +60,7 @@ class _Checked:
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class GaussianPrior(_Checked):
     """p(w) = N(w; mean, std^2), the paper's choice with mean 0 and std sigma_0.
 
@@ -71,7 +77,7 @@ class GaussianPrior(_Checked):
         return (_log(std) - log_std + ((2 * log_std).exp() + (mu - mean) ** 2) / (2 * std**2) - 0.5).sum()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ScaleMixturePrior(_Checked):
     """p(w) = weight * N(mean, std^2) + (1 - weight) * N(mean, narrow_std^2), after Blundell et al. (2015).
 
@@ -99,7 +105,7 @@ class ScaleMixturePrior(_Checked):
         return -(log_std + 0.5 * math.log(2 * math.pi * math.e)).sum() - expected_log_prior
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SpikeAndSlabPrior(_Checked):
     """p(w) = spike_weight * N(mean, spike_std^2) + (1 - spike_weight) * N(mean, std^2).
 

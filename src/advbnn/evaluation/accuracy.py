@@ -33,6 +33,7 @@ from advbnn.errors import ArgumentError, unknown
 from advbnn.evaluation.attackable import accelerated
 from advbnn.evaluation.batchwise import Batch, Work, batchwise, gather
 from advbnn.evaluation.checks import Perturbation, check_allowed, check_attack, check_classification, check_rows
+from advbnn.evaluation.crafting import craft
 from advbnn.evaluation.finite_support import correct_ensembles
 from advbnn.evaluation.identity import DataIdentity, ModelIdentity, precision_of, versions_on
 from advbnn.evaluation.options import Options, seed_list, with_defaults
@@ -41,8 +42,8 @@ from advbnn.evaluation.records import Plan, Record, Records, check_same_settings
 from advbnn.fast.acceleration import computes_in_bf16, engine_of, rough_gradients
 from advbnn.machine.processes import world
 from advbnn.machine.threads import few_threads
-from advbnn.modules import device_of, dtype_of, evaluating, explain_input_errors, without_parameter_gradients
-from advbnn.randomness import crafting_seed, derive_seed, scoring_seed, seeded_globally, with_fresh_state
+from advbnn.modules import device_of, dtype_of, explain_input_errors
+from advbnn.randomness import crafting_seed, derive_seed, scoring_seed
 
 CLEAN = "clean"
 
@@ -176,24 +177,16 @@ class Evaluation:
         """Perturbed inputs, from randomness that no score uses; `x` itself without an attack."""
         if attack is None or attack.threat.eps == 0:
             return x
-        # copies, since an attack that writes into its inputs would be checked against what it wrote
-        inputs, crafting = (x.clone(), y.clone()), crafting_seed(seed, batch.number)
-        if isinstance(attack, Attack | Transfer | BPDA):
-            if isinstance(attack, Transfer):
-                attack = replace(attack, source=self._accelerated(attack.source))
-            if isinstance(attack, FixedRandomness):
-                attack = replace(attack, samples=self.samples, ensemble_seed=scoring_seed(seed))
-            if self.progress:
-                attack = _reporting_to(functools.partial(batch.attacked, seed=seed), attack)
-            x_adv = attack(self.fast, *inputs, seed=crafting)
-        else:
-            # an attack from elsewhere may use more of the model than its outputs, and sets neither mode nor seed
-            with (
-                evaluating(self.model),
-                without_parameter_gradients(self.model),
-                seeded_globally(crafting, self.device),
-            ):
-                x_adv = attack(with_fresh_state(self.model), *inputs, seed=crafting)
+        crafting = crafting_seed(seed, batch.number)
+        if not isinstance(attack, Attack | Transfer | BPDA):
+            return craft(attack, self.model, x, y, crafting)
+        if isinstance(attack, Transfer):
+            attack = replace(attack, source=self._accelerated(attack.source))
+        if isinstance(attack, FixedRandomness):
+            attack = replace(attack, samples=self.samples, ensemble_seed=scoring_seed(seed))
+        if self.progress:
+            attack = _reporting_to(functools.partial(batch.attacked, seed=seed), attack)
+        x_adv = attack(self.fast, x.clone(), y.clone(), seed=crafting)
         check_allowed(attack, x_adv, x)
         return x_adv
 
@@ -299,10 +292,9 @@ class Evaluation:
         found = Records(record for plan in plans if (record := kept.find(plan)) is not None)
         for record in found:
             if ensembles not in (0, record.ensembles):
-                raise ArgumentError(
-                    f"{self.out} holds a finished record {record.title} of {record.ensembles} ensembles for each seed, "
-                    f"not {ensembles}. Write the new one to another file (out=), or replace the old one (overwrite=True)"
-                )
+                what = f"a finished record {record.title} of {record.ensembles} ensembles for each seed"
+                remedy = "Write the new one to another file (out=), or replace the old one (overwrite=True)"
+                raise ArgumentError(f"{self.out} holds {what}, not {ensembles}. {remedy}")
         # the first process decides, so that all of them do the same
         return gather(found if len(found) == len(plans) else None)[0]
 

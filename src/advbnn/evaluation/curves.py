@@ -93,7 +93,8 @@ def ensemble_curve(
         raise ArgumentError(f"sizes must be numbers of weight samples, each at least 1; got {sizes!r}")
     evaluation = Evaluation(model, data, **options | {"samples": max(sizes)})
     title = name or (CLEAN if attack is None else type(attack).__name__)
-    plans = [evaluation.planned(title, attack, samples=size, exact=False, curve="ensemble", at=float(size)) for size in sizes]
+    sampled = evaluation.planned(title, attack, exact=False, curve="ensemble")
+    plans = [replace(sampled, samples=size, at=float(size)) for size in sizes]
 
     def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
         correct = []

@@ -21,7 +21,7 @@ from advbnn.evaluation.checks import Perturbation
 from advbnn.evaluation.options import Options
 from advbnn.evaluation.records import Records, Spread
 from advbnn.modules import evaluating, without_parameter_gradients
-from advbnn.randomness import scoring_seed, seeded
+from advbnn.randomness import scoring_seed, seeded, with_fresh_state
 
 _DUAL = {"linf": 1.0, "l2": 2.0, "l1": math.inf}
 
@@ -95,6 +95,7 @@ def _slopes(
     The values are the means of these. For the norm of the mean gradient m a sample with gradient g contributes
     <d|m|, g>, since |m| = <d|m|, m>.
     """
+    model = with_fresh_state(model)
     with evaluating(model), without_parameter_gradients(model), seeded(seed, x.device):
         passes = passes_needed(model, x, samples)
         gradients = torch.stack([input_gradient(model, x, y, Objective()).gradient for _ in range(passes)], 1)
@@ -110,6 +111,7 @@ def _slopes(
 @torch.no_grad()
 def _losses(model: nn.Module, x: Tensor, y: Tensor, samples: int, seed: int | None) -> Tensor:
     """The cross-entropy under each weight sample, [n, samples]."""
+    model = with_fresh_state(model)
     with evaluating(model), seeded(seed, x.device):
         passes = passes_needed(model, x, samples)
         return torch.stack([cross_entropy(model(x), y) for _ in range(passes)], 1).expand(-1, samples)

@@ -11,7 +11,8 @@ from advbnn.bayes.outputs import check_same_outputs, sampled_outputs
 from advbnn.data.imageset import Examples
 from advbnn.errors import ArgumentError, positive_whole, within
 from advbnn.evaluation.batchwise import Batch, batchwise
-from advbnn.evaluation.checks import Perturbation, check_allowed, check_attack, check_model_and_examples
+from advbnn.evaluation.checks import Perturbation, check_attack, check_model_and_examples
+from advbnn.evaluation.crafting import craft
 from advbnn.evaluation.intervals import mean_interval
 from advbnn.randomness import crafting_seed, scoring_seed
 
@@ -123,11 +124,7 @@ def score_regression(
     def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
         x, y = x.to(dtype), y.to(dtype)
         if attack is not None and attack.threat.eps > 0:
-            # on copies: an attack that works in place would be checked against its own output
-            with modules.evaluating(model), modules.without_parameter_gradients(model):
-                x_adv = attack(model, x.clone(), y.clone(), seed=crafting_seed(seed, batch.number))
-            check_allowed(attack, x_adv, x)
-            x = x_adv
+            x = craft(attack, model, x, y, crafting_seed(seed, batch.number))
         with torch.no_grad():
             outputs, shares = _outputs(model, x, samples, scoring_seed(seed))
             y = y.to(outputs)

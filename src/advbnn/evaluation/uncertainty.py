@@ -68,7 +68,9 @@ def ood_detection(
         plan = evaluation.planned(name, attack, kind="detection", against=DataIdentity.of(others))
 
         def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
-            return _work(evaluation, attack, 1, *evaluation.prepared(x, y), batch)
+            x, _ = evaluation.prepared(x, y)
+            # the network's own labels: those of another data set are of other classes
+            return _work(evaluation, attack, 1, x, evaluation.classify(x, evaluation.seed_list[0]).label, batch)
 
         def summary(results: Mapping[str, Tensor], others: Examples = others) -> Sequence[Mapping[str, Any]]:
             found = batchwise(work, others, batch_size=evaluation.batch_size).tensors["scores"]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from advbnn.bayes.protocol import random_parts
+from advbnn.errors import first_line
 from advbnn.fast.compiling import compile_separately
 from advbnn.fast.cuda_graph import Forward, GraphedForward, GraphMemory, check_capturable
 from advbnn.fast.inference import FusedForward, eager_forward
@@ -98,7 +99,7 @@ class FastPasses:
                 try:
                     found = _seeded_output(self._fused, x)
                 except Exception as error:  # for example of a network that requires one memory format
-                    reason = _first_line(error)
+                    reason = first_line(error)
                     continue
                 reason = _difference("the model and its fused pass", expected, found, self._tolerance)
                 if reason is None:
@@ -125,7 +126,7 @@ class FastPasses:
             reason = _difference("the model and its fast pass", _seeded_output(self._fused, x), found, self._tolerance)
             permanent = True
         except RuntimeError as error:
-            reason, permanent = _first_line(error), not isinstance(error, torch.OutOfMemoryError)
+            reason, permanent = first_line(error), not isinstance(error, torch.OutOfMemoryError)
         if reason is not None:
             log.info("running batches of shape %s eagerly: %s", tuple(x.shape), reason)
             self._failed.add(key)
@@ -200,10 +201,6 @@ def _difference(compared: str, a: Any, b: Any, tolerance: float) -> str | None:
     if relative <= tolerance:
         return None
     return f"under the same seed the outputs of {compared} differ by {relative:.1e} of the largest output"
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def ladder(batch_size: int | None) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from advbnn.errors import first_line
 from advbnn.models.pooling import MaxPool2x2
 
 log = logging.getLogger("advbnn")
@@ -76,7 +77,7 @@ def _works(device: torch.device, dtype: torch.dtype) -> bool:
             equal = torch.equal(found, expected) and torch.equal(*slopes)
             reason = None if equal else "their results differ"
     except Exception as error:  # without Triton, or where it cannot compile
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
     if reason is not None:
         log.info("pooling with torch's kernels, not ours: %s", reason)
     return reason is None

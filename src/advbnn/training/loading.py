@@ -161,7 +161,8 @@ def _load_modes(
     if not ready:
         raise RunError(f"{folder} has no finished mode yet; resume the run, or load one of its modes/")
     parts = [load_trained(one, net=copy.deepcopy(net), last=last) for one in ready]
-    return Modes(one.model for one in parts), mean_noise(one.noise_std for one in parts), None
+    shares = config.modes.weights if len(ready) == config.modes.count else None
+    return Modes((one.model for one in parts), shares), mean_noise(one.noise_std for one in parts), None
 
 
 def mean_noise(stds: Iterable[float | None]) -> float | None:

@@ -94,15 +94,6 @@ def audit(
             for threat, sets in zip(threats, found, strict=True):
                 Points.made(sets, rows, data, threat, identity, options.get("command", "")).save(files[threat])
 
-        runner = AuditRunner(
-            evaluation,
-            options,
-            threats,
-            LEVELS[level],
-            transfer_from=sources,
-            given=given,
-            save=None if save_points is None else save,
-        )
         settings = {
             "name": "audit",
             "level": settings_of(LEVELS[level]),
@@ -116,7 +107,18 @@ def audit(
             raise ArgumentError(
                 f"{evaluation.out} holds this audit, finished without its points; give another --out (out=)"
             )
-        if evaluation.progress and finished is None and world().leads:
+        if finished is not None:
+            return Audit(finished)
+        runner = AuditRunner(
+            evaluation,
+            options,
+            threats,
+            LEVELS[level],
+            transfer_from=sources,
+            given=given,
+            save=None if save_points is None else save,
+        )
+        if evaluation.progress and world().leads:
             seconds = runner.estimated_seconds() / world().size
             words = f"{level} audit of {evaluation.plan.n:,} images: roughly {duration(seconds)}"
             print(words, file=sys.stderr, flush=True)
