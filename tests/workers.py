@@ -48,7 +48,7 @@ def train_resumable(out: Path | None) -> nn.Module:
     torch.set_num_threads(1)
     value = resumable()
     net = value.build(classes=10, shape=(1, 8, 8), seed=0)
-    return fit(net, digits(), value, seed=5, out=out, resume=True, save_every=0.0, log_every=4).model
+    return fit(net, digits(), value, seed=5, out=out, resume=out is not None, save_every=0.0, log_every=4).model
 
 
 def linear() -> nn.Module:
@@ -125,7 +125,7 @@ def train_modes(out: Path | None) -> nn.Module:
     torch.set_num_threads(1)
     value = defense("adv_bnn", architecture="mlp", batch_size=20, attack={"steps": 2}, schedule=Stages(epochs=(1, 1)))
     net = value.build(classes=10, shape=(1, 8, 8), seed=0)
-    return fit(net, digits(), value, modes=3, seed=5, out=out, resume=True, save_every=0.0).model
+    return fit(net, digits(), value, modes=3, seed=5, out=out, resume=out is not None, save_every=0.0).model
 
 
 def train_modes_until_killed(out: Path) -> None:

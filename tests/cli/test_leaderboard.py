@@ -109,7 +109,7 @@ def test_a_submission_as_the_page_shows_it(
         else:
             assert program == "advbnn"
             printed = advbnn(*words)
-    assert "2 entries" in printed and "Noise on the input" in (empty / "site" / "index.html").read_text()
+    assert "2 entries" in printed and "Noise on the input" in (empty / "page" / "index.html").read_text()
     entry, worst = load_entry("board/digits-noise.json"), Records.load("noise.json")[0]
     assert entry.clean is not None and entry.clean.accuracy > 0.8  # trained
     assert entry.worst_case is not None and entry.worst_case.accuracy == pytest.approx(worst.accuracy, abs=1e-6)
@@ -150,6 +150,8 @@ def test_points_outside_the_ball_other_networks_and_other_classifiers_are_refuse
     assert "far.safetensors" in (far := refused(**own)) and "ball" in far
     # what the points are for is checked before the points
     assert "digest" in (other := refused()) and "ball" not in other
+    # the same weights in a file that was changed
+    assert "--model" in (changed := refused(**own, source="build sha256:0")) and "ball" not in changed
     for elsewhere in ({"dataset": "cifar10"}, {"dataset": "other digits", "data_sha256": "0" * 64}):
         words = refused(**own, **elsewhere)
         assert "digits" in words and elsewhere["dataset"] in words and "ball" not in words

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from advbnn.defenses.registry import PUBLISHED
+from advbnn.errors import FileError
 from advbnn.leaderboard.entry import Claim, Cost, Difference
 from advbnn.leaderboard.from_records import claimed_entry
 from advbnn.leaderboard.page import html, write_board
@@ -209,3 +210,10 @@ def test_a_browser_sorts_filters_and_opens_evidence(folder: Path, tmp_path: Path
         assert found["drawings"] == ["narrow" if width < 640 else "wide"]
         assert found["width"] <= width and not found["overflowing"]
         assert not found["requests"] and found["unnamed"] == 0
+
+
+def test_another_page_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text("mine")
+    with pytest.raises(FileError, match="index.html.*--out"):
+        write_board([claimed_entry(PUBLISHED["bat"])], tmp_path)
+    assert (tmp_path / "index.html").read_text() == "mine"

@@ -12,6 +12,7 @@ from advbnn.defenses.registry import ONE_NETWORK, PUBLISHED
 from advbnn.errors import ArgumentError, ConfigError
 from advbnn.paper.evidence import Evidence
 from advbnn.training.config import INDIFFERENT, Config, load_config, parse_settings
+from advbnn.training.mode_plan import ModePlan
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -145,6 +146,14 @@ def test_settings_on_the_command_line(tmp_path: Path) -> None:
     for setting in ("seed", "=3"):
         with pytest.raises(ConfigError, match="--set takes key=value"):
             parse_settings([setting])
+
+
+@pytest.mark.parametrize("text", ["modes = 3", "[modes]\ncount = 3"])
+def test_a_number_of_modes_and_the_keys_of_their_table_do_not_replace_each_other(tmp_path: Path, text: str) -> None:
+    path = write(tmp_path, f'data = "digits"\ndefense = "adv"\n{text}\n')
+    assert load_config(path, ["modes.how=snapshots"]).modes == ModePlan(count=3, how="snapshots")
+    path = write(tmp_path, 'data = "digits"\ndefense = "adv"\n[modes]\ncount = 3\nhow = "branches"\ntrunk = 1\n')
+    assert load_config(path, ["modes=4"]).modes == ModePlan(count=4, how="branches", trunk=1)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from advbnn.defenses.defense import Averaging, Defense, EarlyStopping
 from advbnn.defenses.optimizers import LangevinSampler
 from advbnn.defenses.profiles import defense
 from advbnn.defenses.schedules import Constant, Cosine, Section, Stages
-from advbnn.errors import ArgumentError, ConfigError
+from advbnn.errors import ArgumentError, ArgumentTypeError, ConfigError
 from advbnn.training.config import Config, load_config
 from advbnn.training.mode_plan import TRUNK, ModePlan, mode_plan
 
@@ -66,8 +66,9 @@ def test_trunk_and_branch_are_sections_of_the_schedule() -> None:
         (lambda: ModePlan(count=0), "count"),
         (lambda: ModePlan(count=2, how="snapshot"), "how.*snapshots"),
         (lambda: ModePlan(how="snapshots"), "several modes.*count"),
-        (lambda: ModePlan(count=2, how="branches"), "trunk"),
-        (lambda: ModePlan(count=2, trunk=3), "trunk"),
+        (lambda: ModePlan(count=2, how="branches"), "trunk.*got 0.*set trunk"),
+        (lambda: ModePlan(count=2, trunk=3), "trunk=3.*leave it out"),
+        (lambda: mode_plan({"count": 2, "how": "snapshots"}), "ModePlan.count=2, how='snapshots'"),
         (lambda: mode_plan(0), "modes"),
         (lambda: ModePlan(count=3, how="boosted"), "boosted.*2 modes.*count"),
         (lambda: ModePlan(count=2, how="boosted").check(defense("none")), "boosted.*attack"),
@@ -78,7 +79,7 @@ def test_trunk_and_branch_are_sections_of_the_schedule() -> None:
     ],
 )
 def test_bad_plans_are_refused(call, message: str) -> None:
-    with pytest.raises(ArgumentError, match=message):
+    with pytest.raises((ArgumentError, ArgumentTypeError), match=message):
         call()
 
 

@@ -91,4 +91,7 @@ def show_audit(found: "Audit") -> None:
             left += f" ({sum(attack['left_out']):,} not tried)" if "left_out" in attack else ""
             table.add_row(attack["name"], ROLES.get(attack["role"], attack["role"]), left)
         output.print(table)
+        if record.ensembles > 1:
+            scored = f"single attacks by one ensemble, the worst case by {record.ensembles} others"
+            output.print(f"scored {scored}; survivors are the images that earlier attacks left", highlight=False)
     output.print(str(found), markup=False, highlight=False)

@@ -51,7 +51,7 @@ def build(
     folder: Annotated[Path, typer.Argument(help="The folder of the entries.")] = FOLDER,
     out: Annotated[
         Path, typer.Option(callback=options.folder_to_write, help="The folder for index.html and the other files.")
-    ] = Path("site"),
+    ] = Path("leaderboard-page"),
 ) -> None:
     """Build the page of the leaderboard, with Markdown, CSV and the figure beside it."""
     from advbnn.leaderboard.entry import load_all

@@ -80,7 +80,7 @@ ADV_ADAM = replace(
 ADV_BATCH = replace(
     ADV,
     name="adv_batch",
-    title="Adversarial training, batch statistics in the attack",
+    title="Adversarial training, batch statistics",
     recipe="configs/cifar10-resnet18-adv_batch.toml",
     attack_mode="train",
 )

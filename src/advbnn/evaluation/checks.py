@@ -1,6 +1,7 @@
 """What an evaluation refuses: models, data and attacks that it cannot use, and attacks that leave their threat."""
 
 import inspect
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -84,16 +85,21 @@ def check_attack(name: str, attack: object) -> None:
 
 def check_allowed(attack: Perturbation, x_adv: Tensor, x: Tensor) -> None:
     """Refuse perturbed inputs that the threat of the attack does not allow."""
-    threat = attack.threat
-    if x_adv.shape != x.shape:
-        raise ArgumentError(f"{attack!r} returned shape {tuple(x_adv.shape)} for inputs of shape {tuple(x.shape)}")
+    threat, name = attack.threat, f"attack {type(attack).__name__}"
+    expected = f"expected a tensor of {x.dtype} of the inputs' shape {tuple(x.shape)}; return x + the perturbation"
+    if not isinstance(x_adv, Tensor):
+        raise ArgumentTypeError(f"{name} returned {type(x_adv).__name__}, {expected}")
+    if x_adv.shape != x.shape or x_adv.dtype != x.dtype:
+        raise ArgumentError(f"{name} returned {x_adv.dtype} of shape {tuple(x_adv.shape)}, {expected}")
     ends = (end.double() for end in x_adv.aminmax())
     furthest, least, most = torch.stack([threat.distance(x_adv, x).max(), *ends]).tolist()  # waits for the device once
     low, high = (torch.tensor(bound, dtype=x.dtype).item() for bound in threat.bounds)
     # rounding in the dtype of the inputs may lengthen a perturbation of exactly the full radius
     allowed = threat.eps * (1 + 1e-6) + torch.finfo(x.dtype).eps
+    if not math.isfinite(furthest + least + most):
+        raise ArgumentError(f"{name} returned NaN or infinite values; check its step, and divisions by a norm of zero")
     if not (furthest <= allowed and low <= least and most <= high):
         raise ArgumentError(
-            f"{attack!r} left its threat: a perturbation of {threat.norm} norm {furthest:.6g}, values in "
+            f"{name} left its threat: a perturbation of {threat.norm} norm {furthest:.6g}, values in "
             f"[{least:.6g}, {most:.6g}]; move its points back with threat.project"
         )

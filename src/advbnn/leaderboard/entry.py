@@ -170,6 +170,7 @@ class Entry(Checked):
         mean_weights: the accuracy of the mean network without randomness, under PGD.
         baseline: the id of the entry without randomness that it is compared with.
         weights_sha256: the digest of the evaluated network, and `data_sha256` of all images of its data set.
+        source: the function and the digests of the files that the network was made from, if it was not a run.
         commit: of the software, with the `command` that makes the numbers again.
         notes: where this network differs from its source.
     """
@@ -206,6 +207,7 @@ class Entry(Checked):
     cost: Cost | None = None
     weights_sha256: Digest = ""
     data_sha256: Digest = ""
+    source: str = ""
     commit: Commit = ""
     command: str = ""
     notes: tuple[str, ...] = ()

@@ -163,6 +163,7 @@ def entry_of(
         difference=None if baseline is None else _difference(worst, baseline),
         weights_sha256=worst.model.sha256,
         data_sha256=worst.data.sha256,
+        source=worst.model.source,
         commit=software(),
         command=worst.command or "Python",
     )
@@ -209,6 +210,11 @@ def check_subject(entry: board.Entry, model: ModelIdentity, data: DataIdentity) 
         raise ArgumentError(
             f"{entry.id}: the network has the digest {model.sha256[:8]}, the entry {entry.weights_sha256[:8]}; give "
             "the network of the entry"
+        )
+    if entry.source and model.source != entry.source:  # the same weights in other code may be another network
+        raise ArgumentError(
+            f"{entry.id}: the network is made by {model.source or 'a run'}, that of the entry by {entry.source}; give "
+            "the same --model and --weights"
         )
 
 

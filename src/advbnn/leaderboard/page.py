@@ -9,6 +9,7 @@ from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
 
+from advbnn.errors import FileError
 from advbnn.leaderboard.entry import KINDS, Accuracy, Entry, to_json
 from advbnn.leaderboard.tables import (
     BETTER,
@@ -62,6 +63,8 @@ class _Figure:
 def write_board(entries: Sequence[Entry], out: Path | str) -> Path:
     """Writes `index.html`, `leaderboard.md`, `leaderboard.csv`, the figures and `entries/`; returns the page's path."""
     folder = Path(out)
+    if (folder / "index.html").exists() and not (folder / "leaderboard.csv").exists():
+        raise FileError(f"{folder} holds another index.html; choose another folder (--out)")
     texts = {"index.html": html(entries), "leaderboard.md": markdown(entries), "leaderboard.csv": to_csv(entries)}
     texts |= {f"entries/{entry.id}.json": to_json(entry) for entry in entries}
     for name, text in texts.items():

@@ -18,6 +18,7 @@ LOOKS = (CLAIMED, AUDITED)
 
 _ROW, _WIDTH, _NAMES, _DIFFERENCES, _TOP, _BOTTOM = 30, 860, 280, 150, 40, 50  # in points
 _NARROW_ROW, _NARROW, _NARROW_TOP = 50, 360, 56
+_LEGEND: dict[str, Any] = {"frameon": False, "fontsize": 11, "borderaxespad": 0.2}
 _MARK, _LIFT, _NEAR = 8, 9, 3.0
 """Size of a mark, and how far it is lifted, in points; the accuracies in percent whose marks would cover each other."""
 
@@ -59,6 +60,8 @@ def dumbbells_svg(name: str, rows: Sequence[Dumbbell], narrow: bool = False) -> 
     place = (left / width, _BOTTOM / height, 1 - (left + right) / width, 1 - (top + _BOTTOM) / height)
     with svg_canvas(width, height, place) as (figure, axes):
         _draw(axes, rows, narrow)
+        corner, columns = ((-0.02, 1), 2) if narrow else ((-0.5, 1), 4)
+        axes.legend(loc="lower left", bbox_to_anchor=corner, ncols=columns, **_LEGEND)
         return to_svg(figure, name, LOOKS)
 
 
@@ -68,6 +71,8 @@ def dumbbells_png(path: Path, rows: Sequence[Dumbbell]) -> None:
         # the layout takes bold text for narrower than it is
         figure.set_layout_engine("constrained", rect=(0, 0, 0.99, 1))
         _draw(axes, rows)
+        # where short names leave little room beside the axes, the legend still begins at the edge
+        figure.legend(loc="outside upper left", ncols=4, **_LEGEND)
 
 
 def _draw(axes: "Axes", rows: Sequence[Dumbbell], narrow: bool = False) -> None:
@@ -107,9 +112,6 @@ def _draw(axes: "Axes", rows: Sequence[Dumbbell], narrow: bool = False) -> None:
     axes.set(ylim=(len(rows) - 0.5, -0.8 if narrow else -0.5), xlim=(0, 100), xlabel="accuracy under attack, %")
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x", visible=True)
-    corner, columns = ((-0.02, 1), 2) if narrow else ((-0.5, 1), 4)
-    legend: dict[str, Any] = {"frameon": False, "fontsize": 11, "borderaxespad": 0.2}
-    axes.legend(loc="lower left", bbox_to_anchor=corner, ncols=columns, **legend)
 
 
 def _label(axes: "Axes", rows: Sequence[Dumbbell], narrow: bool) -> None:

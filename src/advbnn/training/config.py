@@ -178,7 +178,8 @@ def load_config(path: Path | str, settings: Iterable[str] = ()) -> Config:
         raise ConfigError(f"{path}: {error}") from error
     changes = config_io.nested(parse_settings(settings))
     try:
-        config = Config.from_table(table := config_io.merged(table, changes))
+        # a number of modes changes the number in a table of modes, and a key of that table keeps the number
+        config = Config.from_table(table := config_io.merged(_with_mode_table(table), _with_mode_table(changes)))
         if "data" not in table:  # otherwise a forgotten line would train on the digits
             raise _missing("data")
         check_radius(config)
@@ -238,10 +239,9 @@ def _comment(value: Defense) -> str:
 
 def _split(table: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The keys of the run itself, and those of its defence; every key of the nested table is checked."""
+    table = _with_mode_table(table)
     modes = table.get("modes", {})
-    if type(modes) is int:
-        table = {**table, "modes": {"count": modes}}
-    elif not isinstance(modes, Mapping):
+    if not isinstance(modes, Mapping):
         raise ConfigError(f"modes must be a whole number, or a table with count, how and trunk; got {shown(modes)}")
     if isinstance(table.get("init"), str):
         table = {**table, "init": [table["init"]]}
@@ -252,3 +252,9 @@ def _split(table: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         if key not in keys:
             raise config_io.unknown_key(key, keys)
     return {k: v for k, v in table.items() if k in own}, {k: v for k, v in table.items() if k not in own}
+
+
+def _with_mode_table(table: Mapping[str, Any]) -> dict[str, Any]:
+    """The same table, with a number of modes as `{"count": number}`."""
+    modes = table.get("modes")
+    return {**table, "modes": {"count": modes}} if type(modes) is int else dict(table)

@@ -97,6 +97,8 @@ def fit(
         DivergedError: the loss is NaN or infinite; the state is saved separately.
     """
     plan, called = mode_plan(modes), check_callbacks(callbacks)
+    if resume and out is None:
+        raise ArgumentError("resume=True needs out, the folder of the run to continue; give out=")
     if not isinstance(data, Splits):
         data = as_splits(net, data, seed)
     check_arguments(net, defense)

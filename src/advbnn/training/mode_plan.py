@@ -7,13 +7,15 @@
 one query in ten.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from advbnn.defenses.bat import WEIGHTS
 from advbnn.defenses.defense import Defense
 from advbnn.defenses.optimizers import LangevinSampler
 from advbnn.defenses.schedules import Section
-from advbnn.errors import ArgumentError, one_of, positive_whole, whole
+from advbnn.errors import ArgumentError, ArgumentTypeError, one_of, positive_whole, whole
 from advbnn.randomness import derive_seed
 
 HOW = ("independent", "snapshots", "branches", "boosted")
@@ -37,9 +39,11 @@ class ModePlan:
         whole("trunk", self.trunk, 0)
         one_of("how", self.how, HOW)
         if self.how != HOW[0] and self.count == 1:
-            raise ArgumentError(f"how={self.how!r} needs several modes, got count=1; set count")
-        if (self.how == "branches") != (self.trunk > 0):
-            raise ArgumentError(f"trunk is the number of epochs before 'branches', got {self.trunk} with {self.how!r}")
+            raise ArgumentError(f"how={self.how!r} needs several modes, got count=1; set count, or how='independent'")
+        if self.how == "branches" and self.trunk == 0:
+            raise ArgumentError("how='branches' needs trunk, the epochs that all modes share, got 0; set trunk=1 or up")
+        if self.how != "branches" and self.trunk > 0:
+            raise ArgumentError(f"trunk={self.trunk} is for how='branches', got {self.how!r}; leave it out")
         if self.how == "boosted" and self.count != len(WEIGHTS):
             raise ArgumentError(f"how='boosted' has {len(WEIGHTS)} modes, got count={self.count}; set count")
 
@@ -120,4 +124,8 @@ def mode_plan(modes: "ModePlan | int | None") -> ModePlan:
     """The plan for a number of independent modes; a plan as it is."""
     if isinstance(modes, ModePlan):
         return modes
-    return ModePlan() if modes is None else ModePlan(count=positive_whole("modes", modes))
+    given: Any = 1 if modes is None else modes
+    if isinstance(given, Mapping):
+        listed = ", ".join(f"{name}={value!r}" for name, value in given.items())
+        raise ArgumentTypeError(f"modes must be a number or a plan, got a mapping; use training.ModePlan({listed})")
+    return ModePlan(count=positive_whole("modes", given))

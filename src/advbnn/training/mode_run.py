@@ -81,7 +81,7 @@ class ModesRun:
             plan.defense_of(name, self.defense),
             seed=seed,
             out=self.folder(name),
-            resume=True,
+            resume=self.folder(name) is not None,
             config=config,
             device=device,
             progress=self.title(name) if self.progress and self.titled else self.progress,

@@ -207,7 +207,7 @@ def _train_task(device: str, file: Path, name: str) -> None:
 
 
 def _write_all(run: ModesRun, out: Path) -> str:
-    """Write all modes as one network; returns the means of their last metrics."""
+    """Write all modes as one network; returns the averages of their last metrics, on training images."""
     modes, noise_std = _combined([run.load(name) for name in run.plan.names], run.plan)
     notes = {} if noise_std is None else {NOISE_STD: repr(noise_std)}
     with locked_folder(out, wait=True):
@@ -215,7 +215,8 @@ def _write_all(run: ModesRun, out: Path) -> str:
     last = [read_metrics(out / MODES / name / METRICS)[-1] for name in run.plan.names]
     scores = [key for key in last[0] if key.endswith("_accuracy") and all(key in line for line in last)]
     means = {key.partition("_")[0]: 100 * sum(m[key] for m in last) / len(last) for key in scores}
-    return f"; mean of the modes: {', '.join(f'{kind} {mean:.1f} %' for kind, mean in means.items())}" if means else ""
+    listed = ", ".join(f"{kind} {mean:.1f} %" for kind, mean in means.items())
+    return f"; average of the modes in training: {listed}" if means else ""
 
 
 def _devices(device: torch.device, processes: int) -> list[str]:

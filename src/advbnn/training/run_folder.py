@@ -105,7 +105,10 @@ class RunFolder:
     def _reopen(self, config: Config, resume: bool) -> None:
         self.checkpoint = checkpoint.recover(self.path / CHECKPOINTS)
         if difference := self._stored_config(config).difference(config):
-            raise RunError(f"{self.path} holds a run with other settings: {difference}; choose another folder")
+            remedy = "choose another folder"
+            if difference.startswith("modes.count"):  # which may only grow
+                remedy = f"set the number that it has, or {remedy}"
+            raise RunError(f"{self.path} holds a run with other settings: {difference}; {remedy}")
         facts, before = self.facts, self._stored_facts()
         if difference := first_difference(before["data"], facts["data"]):
             raise RunError(f"{self.path} holds a run on other data: {difference}")
