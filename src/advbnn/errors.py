@@ -92,7 +92,7 @@ def one_of(argument: str, value: object, options: Iterable[str]) -> None:
 
 def did_you_mean(value: object, options: Iterable[str]) -> str:
     """The end of a message that suggests the closest name; empty if none is close."""
-    near = get_close_matches(str(value), sorted(options), n=1, cutoff=0.5)
+    near = get_close_matches(str(value), sorted(options), n=1, cutoff=0.55)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 

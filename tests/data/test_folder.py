@@ -76,7 +76,7 @@ def test_refuses_incomplete_folders(image_folder: Path) -> None:
 
 def test_images_of_different_sizes_need_a_size(image_folder: Path, tmp_path: Path) -> None:
     save(image_folder / "train" / "dog" / "9.png", np.zeros((12, 16, 3), np.uint8))
-    with pytest.raises(DataError, match=r"9\.png: .*\(3, 12, 16\), .* pass size="):
+    with pytest.raises(DataError, match=r"9\.png: .*\(3, 12, 16\), .* size="):
         load_folder(image_folder)
     assert load_folder(image_folder, size=6).train.shape == (3, 6, 6)
     with pytest.raises(ValueError, match="needs size="):

@@ -81,6 +81,11 @@ def entry(
         if not said.baseline:
             raise ArgumentError(f"{about}: baseline: expected the id of the entry of --baseline, got none; add it")
         base = audit_in(read_records(baseline), None, eps, str(baseline))
+    elif said.baseline:
+        typer.echo(
+            f"warning: {about} names the baseline {said.baseline}; without --baseline, there is no difference to it",
+            err=True,
+        )
     _save(entry_of(read_records(records), said, label=label, baseline=base, eps=eps), out or Path())
 
 

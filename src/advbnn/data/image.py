@@ -89,7 +89,9 @@ def decode_all(paths: Sequence[Path], size: int | None, report: Callable[[int, i
                 pixels = decode(paths[row], size)
                 if pixels.shape != first.shape:
                     problem = f"has shape {pixels.shape}, {paths[0]} has {first.shape}"
-                    raise data_error(paths[row], problem, "pass size= to make all of them squares of one size")
+                    raise data_error(
+                        paths[row], problem, "give size (--size, size=) to make all of them squares of one size"
+                    )
                 images[row] = pixels
             except DataError as error:
                 problems.append(str(error))

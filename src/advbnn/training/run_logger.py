@@ -153,8 +153,8 @@ class RunLogger:
             self.run.write_log(f"epoch {line['epoch']}, step {line['step']}: {describe(line)}")
         if _clean_below_robust(line) and not any(map(_clean_below_robust, self.history[:-1])):
             norms = (part for part in training.model.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm))
-            if any(norm.running_mean is not None for norm in norms):
-                self.say(_TWO_KINDS)
+            if self.run is not None and any(norm.running_mean is not None for norm in norms):
+                self.run.write_log(_TWO_KINDS)
         if training.scale is not None and before < DOMINANT <= training.scale.noise_share:
             self.say(_dominant_noise(training.scale, training.defense.objective.kl_scope))
 
