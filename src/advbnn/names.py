@@ -1,5 +1,8 @@
 """Names that options take, in a module without torch, so that the command line can list them at once."""
 
+DATA_SETS = ("digits", "cifar10", "stl10", "imagenet143")
+"""Data sets that are known by name."""
+
 NORMS = ("linf", "l2", "l1")
 """Norms of a threat."""
 

@@ -46,6 +46,13 @@ def test_the_report_of_a_run_shows_its_images(run: Path, tmp_path: Path) -> None
     assert "PGD-20, 10 EOT samples" in elements.text and "Adv-BNN (mine) on digits" in elements.text
 
 
+def test_records_without_their_run_or_of_its_last_epoch_need_no_images(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy" / "records.json").write_bytes((run / "records.json").read_bytes())
+    shown = report(tmp_path / "copy", "--out", tmp_path / "report", "--images", 2)
+    assert shown.exit_code == 0, shown.output
+
+
 def test_runs_and_files_are_combined_unless_they_contradict(run: Path, tmp_path: Path) -> None:
     file, other, file_of_two = (tmp_path / f"{name}.json" for name in ("records", "other", "two"))
     records = Records.load(run / "records.json")

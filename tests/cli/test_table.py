@@ -42,6 +42,14 @@ def test_prints_the_headline_in_each_format_with_its_caption(records: Path) -> N
             assert words in text
 
 
+def test_a_picture_makes_its_folder_and_a_folder_is_none(
+    records: Path, tmp_path: Path, advbnn: Callable[..., str]
+) -> None:
+    printed(records, "--figure", tmp_path / "new" / "x.png")
+    assert (tmp_path / "new" / "x.png").stat().st_size > 1000
+    assert "--figure" in advbnn("table", records, "--figure", tmp_path, status=2)
+
+
 def test_writes_the_picture_beside_it(records: Path, tmp_path: Path) -> None:
     for ending in ("pdf", "svg"):
         printed(records, "--figure", tmp_path / f"picture.{ending}")

@@ -21,6 +21,11 @@ def test_it_is_one_of_the_two_norms() -> None:
     torch.testing.assert_close(with_choice(layer, True)(x), nn.functional.batch_norm(x, None, None, training=True))
 
 
+def test_both_norms_have_the_type_of_the_network() -> None:
+    net = RandomNorms().wrap(models.build("resnet18").double())
+    assert net(torch.rand(2, 3, 32, 32, dtype=torch.float64)).dtype == torch.float64
+
+
 @pytest.mark.parametrize("batch", [True, False])
 def test_activations_keep_their_type_under_autocast(batch: bool) -> None:
     layer, x = with_choice(RandomNorm2d(nn.BatchNorm2d(4)).eval(), batch), torch.randn(8, 4, 5, 5).bfloat16()

@@ -54,6 +54,23 @@ def test_every_number_comes_from_its_record() -> None:
     assert entry.difference.interval[1] < 0
 
 
+def test_numbers_of_another_radius_are_left_out() -> None:
+    audit = worst("rpf", 0.4)
+    near = Threat("linf", 2 / 255)
+    kinds = {
+        "protocol": {"kind": "protocol"},
+        "mean": {"kind": "attack", "model": replace(audit.model, label="rpf (mean weights)")},
+    }
+    others = [
+        replace(audit, name=f"{name} {threat.eps:.3f}", threat=threat, details={}, correct=(k,), outcomes=(), **how)
+        for name, how in kinds.items()
+        for threat, k in ((near, 85), (THREAT, 55))
+    ]
+    entry = entry_of(Records([audit, *others]), ABOUT)
+    assert entry.own_protocol is not None and entry.own_protocol.accuracy == 0.55
+    assert entry.mean_weights is not None and entry.mean_weights.accuracy == 0.55
+
+
 def test_a_baseline_at_another_level_and_several_audits_are_refused() -> None:
     audit = worst("rpf", 0.4)
     with pytest.raises(ValueError, match="level 'quick'"):

@@ -212,6 +212,13 @@ def test_a_browser_sorts_filters_and_opens_evidence(folder: Path, tmp_path: Path
         assert not found["requests"] and found["unnamed"] == 0
 
 
+def test_an_entry_that_was_withdrawn_is_no_longer_in_the_page(tmp_path: Path) -> None:
+    first, second = (claimed_entry(PUBLISHED[name]) for name in ("bat", "ctrw"))
+    for entries in ([first, second], [first]):
+        write_board(entries, tmp_path)
+        assert {file.stem for file in (tmp_path / "entries").iterdir()} == {entry.id for entry in entries}
+
+
 def test_another_page_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text("mine")
     with pytest.raises(FileError, match="index.html.*--out"):

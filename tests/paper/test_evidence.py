@@ -83,6 +83,19 @@ def test_runs_with_another_alpha_are_not_averaged_with_the_others() -> None:
     assert (found.clean("adv_bnn").mean, found.clean("adv_bnn").trainings) == (pytest.approx(79.7), 1)
 
 
+def test_a_study_is_of_the_first_training(tmp_path) -> None:
+    Experiment.choose("digits").write(tmp_path, test_images=500)
+    record = radius_records(P, as_in_the_paper, ["adv_bnn"])[0]
+    for seed, n in (("", 50), ("-seed1", 70)):
+        for alpha in ("", "-alpha0.1"):
+            label = f"adv_bnn{alpha}"
+            one = replace(
+                record, model=replace(record.model, label=label), correct=(n,) * len(record.correct), outcomes=()
+            )
+            Records([one]).save(tmp_path / RECORDS / f"alpha-adv_bnn{seed}{alpha}.json")
+    assert {record.correct[0] for record in Evidence.read(tmp_path).records} == {50}
+
+
 def test_another_test_set_is_not_compared_with_the_paper(tmp_path) -> None:
     for images, expected in ((1_000, None), (8_000, 63.2)):
         Experiment.choose("stl10").write(tmp_path, test_images=images)

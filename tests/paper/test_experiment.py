@@ -87,6 +87,10 @@ def test_an_image_folder_may_be_moved(tmp_path) -> None:
 
     images("before").write(tmp_path / "out")
     images("now").check(tmp_path / "out")
+    images("now").write(tmp_path / "out", test_sha256="a")
+    images("now").check(tmp_path / "out", test_sha256="a")
+    with pytest.raises(ArgumentError, match="test_sha256 was 'a' and is now 'b'.*--out"):
+        images("now").check(tmp_path / "out", test_sha256="b")
     with pytest.raises(ArgumentError, match="data was"):
         images("now", "other").check(tmp_path / "out")
     images("now", "cifar10").write(tmp_path / "named")  # a folder of this name is not the data set

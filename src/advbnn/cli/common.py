@@ -16,7 +16,7 @@ from torch import nn
 from advbnn.attacks.threat import Threat
 from advbnn.cli.groups import Measurement, Subject
 from advbnn.cli.options import file_to_write
-from advbnn.data import NAMES, Examples, ImageSet, check_source, load
+from advbnn.data import Examples, ImageSet, check_source, load
 from advbnn.data.chance import chance_note
 from advbnn.data.folder import load_held_out
 from advbnn.errors import ArgumentError, positive_whole
@@ -26,6 +26,7 @@ from advbnn.machine.files import check_name
 from advbnn.machine.processes import World, joined
 from advbnn.models.from_file import load_model
 from advbnn.modules import usable_device
+from advbnn.names import DATA_SETS
 from advbnn.training.loading import load_trained
 from advbnn.training.run_folder import run_label
 from advbnn.training.tasks import TaskResults
@@ -116,7 +117,7 @@ def open_subject(subject: Subject, place: torch.device | str, leads: bool = True
 
 def _held_out(data: str, size: int | None) -> tuple[ImageSet, ImageSet | None]:
     check_source(data, "data")
-    if data not in NAMES:
+    if data not in DATA_SETS:
         return load_held_out(data, size=size)
     splits = load(data, size=size)
     return splits.test, splits.validation
@@ -181,7 +182,8 @@ def console() -> "Console":
     """For tables: as wide as the terminal. Files and pipes, such as the log of a job, get whole lines."""
     from rich.console import Console
 
-    return Console() if sys.stdout.isatty() or "COLUMNS" in os.environ else Console(width=1000)
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 1000
+    return Console(width=width, markup=False)  # names of runs may have brackets
 
 
 def show(records: Sequence[Record], chance: float | None = None) -> None:

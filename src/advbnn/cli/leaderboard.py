@@ -105,6 +105,7 @@ def rescore(
     from advbnn.evaluation.rescoring import rescore as rescore_points
     from advbnn.leaderboard.entry import load
     from advbnn.leaderboard.from_records import check_subject, lowered
+    from advbnn.machine.files import locked_file
 
     found = load(path)
     if found.worst_case is None:
@@ -121,13 +122,16 @@ def rescore(
         record = rescore_points(opened.model, test, threat, adversarial, **shared | found.classifier)
         if not leads:
             return
-        after = lowered(found, record)
-        before = f"worst case {100 * found.worst_case.accuracy:.1f} %, with these points {100 * record.accuracy:.1f} %"
-        if after is found:
-            typer.echo(f"{found.id}: {before}; not lower by one image, the entry stays as it is")
-        else:
-            typer.echo(f"{found.id}: {before}; lowered")
-            _save(after, path.parent)
+        with locked_file(path):
+            found = load(path)  # another process may have lowered it meanwhile
+            after = lowered(found, record)
+            worst = "" if found.worst_case is None else f"worst case {100 * found.worst_case.accuracy:.1f} %, "
+            before = f"{found.id}: {worst}with these points {100 * record.accuracy:.1f} %"
+            if after is found:
+                typer.echo(f"{before}; not lower by one image, the entry stays as it is")
+            else:
+                typer.echo(f"{before}; lowered")
+                _save(after, path.parent)
 
 
 def measure(
@@ -207,18 +211,26 @@ def _baseline(
     """The worst case of the network without randomness, from its own records if it was audited before."""
     from advbnn.cli.common import RECORDS, label_of, open_subject
     from advbnn.evaluation.audit.worst_case import audit
+    from advbnn.evaluation.identity import ModelIdentity
     from advbnn.modules import device_of
     from advbnn.report.audited import worst_cases
+    from advbnn.training.run_folder import CHECKPOINTS, MODEL
 
-    own = {"label": opened.label, "samples": 1}
-    if plain.run is not None:
-        own |= {"label": label_of(plain.run), "out": plain.run / RECORDS}
-    shared = shared | own
-    for record in worst_cases(_records_in(shared["out"]).where(label=shared["label"])):
-        if (record.name, record.threat) == (level, threat):
-            return record
-    other = open_subject(plain, device_of(opened.model, test.device), leads=False)
-    return audit(other.model, test, threat, level, **shared).records[0]
+    out = shared["out"] if plain.run is None else plain.run / RECORDS
+
+    def audited(label: str, sha256: str = "") -> "Record | None":
+        audits = [r for r in worst_cases(_records_in(out).where(label=label)) if (r.name, r.threat) == (level, threat)]
+        return next((r for r in audits if sha256 in ("", r.model.sha256)), None)
+
+    # of a run whose weights were not kept, the records stand for the network
+    weights = plain.run is None or any((plain.run / name).exists() for name in (MODEL, CHECKPOINTS))
+    if plain.run is not None and not weights and (found := audited(label_of(plain.run))) is not None:
+        return found
+    other = open_subject(plain, device_of(opened.model, test.device))
+    label = opened.label if plain.run is None else other.label
+    if (found := audited(label, ModelIdentity.of(other.model).sha256)) is not None:
+        return found
+    return audit(other.model, test, threat, level, **shared | {"label": label, "samples": 1, "out": out}).records[0]
 
 
 def _records_in(path: Path) -> "Records":
@@ -246,7 +258,8 @@ def _trained(subject: Subject) -> "tuple[str, Cost | None]":
     if subject.run is None:
         return "", None
     trainings = sorted(config.parent for config in (subject.run / MODES).glob("*/config.toml")) or [subject.run]
-    epochs = [stored_config(folder).defense.schedule.total_epochs for folder in trainings]
+    schedules = [stored_config(folder).defense.schedule for folder in trainings]
+    epochs = [schedule.total_epochs - schedule.first_epoch for schedule in schedules]
     seconds = [_seconds(folder, count) for folder, count in zip(trainings, epochs, strict=True)]
     total = None if None in seconds else round(sum(filter(None, seconds)), 1)
     cost = Cost(epochs=sum(epochs), seconds=total, device=str(read_facts(trainings[0]).get("device", "")))

@@ -71,6 +71,11 @@ def points_to_write(path: Path | None) -> Path | None:
     return _file_to_write(path, "--save-points", "points.safetensors")
 
 
+def figure_to_write(path: Path | None) -> Path | None:
+    """As `file_to_write`, for --figure."""
+    return _file_to_write(path, "--figure", "figure.png")
+
+
 def _file_to_write(path: Path | None, option: str, example: str) -> Path | None:
     if path is not None and not os.path.isfile(path):
         if os.path.isdir(path):

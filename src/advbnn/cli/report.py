@@ -29,12 +29,16 @@ def report(
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; default the first GPU, else cpu.")] = None,
 ) -> None:
     """Write a page with tables and plots of everything that was measured."""
+    from advbnn.cli.common import label_of
     from advbnn.report import write_report
     from advbnn.report.sections.headline import middle_threat
+    from advbnn.report.select import labels_of
+    from advbnn.training.run_folder import CONFIG
 
     records, defenses = collected(sources)
     threat = middle_threat(records)
-    runs = [source for source in sources if source.is_dir()]
+    labels = labels_of(records)
+    runs = [source for source in sources if (source / CONFIG).is_file() and label_of(source) in labels]
     shown = _attacked(runs, threat, images, device) if threat is not None and images else []
     typer.echo(f"{write_report(records, out, shown, defenses=defenses)}: {len(records)} records")
 

@@ -39,8 +39,9 @@ def uncertainty(
     """
     from advbnn.cli.attacks import averaging, make_attack, refuse_impossible, title
     from advbnn.cli.common import open_run
-    from advbnn.data import NAMES, check_source, load
+    from advbnn.data import check_source, load
     from advbnn.evaluation import uncertainty as measure
+    from advbnn.names import DATA_SETS
 
     names, effort = (attack, effort) if attack else (list(ATTACKS), averaging(effort))
     refuse_impossible(names, effort, eps or ())
@@ -48,7 +49,7 @@ def uncertainty(
         check_source(source, "foreign")
     with open_run(subject, how) as (opened, test, shared, leads):
         # all are loaded and made before anything is measured, as some do not fit the network
-        others = [load(source, size=None if source in NAMES else test.shape[-1]).test for source in foreign or ()]
+        others = [load(source, size=None if source in DATA_SETS else test.shape[-1]).test for source in foreign or ()]
         measure.check_foreign(test, others)
         chosen = []
         for radius in eps or [opened.radius(effort.norm)]:

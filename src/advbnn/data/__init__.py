@@ -33,14 +33,13 @@ from advbnn.data.streams import stream as stream
 from advbnn.errors import ArgumentError, unknown
 from advbnn.errors import DataError as DataError
 from advbnn.lazy import submodules
-
-NAMES = ("digits", "cifar10", "stl10", "imagenet143")
+from advbnn.names import DATA_SETS
 
 
 def check_source(source: str | Path, argument: str = "source") -> None:
     """Refuse what is neither the name of a dataset nor a folder; `argument` is the caller's name for it."""
-    if source not in NAMES and not (isinstance(source, str | Path) and os.path.isdir(source)):
-        raise ArgumentError(f"{unknown(argument, str(source), NAMES)} (and there is no image folder of this name)")
+    if source not in DATA_SETS and not (isinstance(source, str | Path) and os.path.isdir(source)):
+        raise ArgumentError(f"{unknown(argument, str(source), DATA_SETS)} (and there is no image folder of this name)")
 
 
 def load(
@@ -60,7 +59,7 @@ def load(
         cache: image folders and imagenet143: a folder for the decoded images.
         verify: cifar10 and stl10: refuse files that are not the published ones.
     """
-    if source not in NAMES:
+    if source not in DATA_SETS:
         check_source(source)
         return load_folder(source, size=size, cache=cache)
     if source != "imagenet143" and (size is not None or cache is not None):

@@ -37,8 +37,9 @@ def cached(store: Path, identity: dict[str, object], build: Callable[[], np.ndar
     try:
         with written_whole(store) as file:
             np.save(file, array, allow_pickle=False)
-        content = json.dumps({**identity, "sha256": file_digest(store)}, indent=2)
-        write_atomically(record, content.encode())
+            file.flush()
+            digest = file_digest(Path(file.name))  # of this file: another process may write `store`, too
+        write_atomically(record, json.dumps({**identity, "sha256": digest}, indent=2).encode())
     except FileError as error:
         log.warning("%s; the images will be decoded again next time", error)
     return array

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +11,13 @@ import numpy as np
 import torch
 
 from advbnn.data.cache import cached
-from advbnn.data.image import SUFFIXES, decode_all
+from advbnn.data.image import SUFFIXES, decode_all, is_image
 from advbnn.data.imageset import ImageSet
 from advbnn.data.splits import Splits
 from advbnn.display.progress import ProgressBar
 from advbnn.errors import ArgumentError, data_error
 from advbnn.machine.files import explain_file_errors
+from advbnn.names import DATA_SETS
 
 LAYOUT = "expected ROOT/train/<class>/<image> and the same under ROOT/test or ROOT/val"
 
@@ -37,7 +39,7 @@ class Listing:
         stats = [path.stat() for path in self.paths()]  # times, too, as a bitmap keeps its size whatever is drawn on it
         lines = [f"{file}\0{s.st_size}\0{s.st_mtime_ns}\n" for file, s in zip(self.files, stats, strict=True)]
         listing = hashlib.sha256(os.fsencode("".join(lines))).hexdigest()
-        recipe = f"RGB, centre square, bilinear with antialiasing, {size}x{size}"
+        recipe = f"RGB, upright, centre square, bilinear with antialiasing, {size}x{size}"
         return {"recipe": recipe, "images": len(self.files), "listing": listing}
 
 
@@ -60,12 +62,7 @@ def list_images(folder: Path, classes: Sequence[str] | None = None) -> Listing:
         raise data_error(folder, "contains no class folders", LAYOUT)
     found: list[tuple[str, int]] = []
     for label, name in enumerate(classes):
-        images = [
-            Path(parent, file)
-            for parent, _, files in os.walk(folder / name)
-            for file in files
-            if file.lower().endswith(SUFFIXES) and not file.startswith(".")
-        ]
+        images = [file for file in (folder / name).rglob("*") if is_image(file, folder / name)]
         if not images:
             problem = f"contains no image ({', '.join(SUFFIXES)})"
             raise data_error(folder / name, problem, "add some or remove the folder")
@@ -96,7 +93,7 @@ def load_folder(root: Path | str, *, size: int | None = None, cache: Path | str 
         if differing:
             problem = f"its classes differ from those in {train.folder}: {', '.join(differing[:5])} only in one"
             raise data_error(listing.folder, problem, "give every split the same class folders")
-    return Splits(*(read_images(listing, size, root.resolve().name, cache) for listing in (train, *others)))
+    return Splits(*(read_images(listing, size, _name(root), cache) for listing in (train, *others)))
 
 
 def load_held_out(root: Path | str, *, size: int | None = None) -> tuple[ImageSet, ImageSet | None]:
@@ -107,8 +104,14 @@ def load_held_out(root: Path | str, *, size: int | None = None) -> tuple[ImageSe
     root = Path(root)
     alone = not any((root / split).is_dir() for split in ("train", "test", "val"))
     listings = [list_images(root)] if alone else _list_held_out(root)
-    test, *validation = (read_images(listing, size, root.resolve().name, None) for listing in listings)
+    test, *validation = (read_images(listing, size, _name(root), None) for listing in listings)
     return test, validation[0] if validation else None
+
+
+def _name(root: Path) -> str:
+    """The name of the folder, unless that is the name of a published data set."""
+    name = root.resolve().name
+    return f"folder-{name}" if re.split(r"[\[\s]", name)[0] in DATA_SETS else name
 
 
 def _list_held_out(root: Path) -> list[Listing]:

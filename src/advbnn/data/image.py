@@ -27,14 +27,14 @@ def decode(path: Path, size: int | None = None) -> np.ndarray:
     and is smooth when a small image is enlarged (unlike box).
     """
     try:
-        from PIL import Image
+        from PIL import Image, ImageOps
     except ImportError as error:
         raise MissingPackageError("reading image files needs Pillow: pip install 'advbnn[data]'") from error
     try:
         with Image.open(path, formats=FORMATS) as file:
             mode = file.mode
             deep = mode == "F" or mode.startswith("I")
-            image = file if deep else file.convert("RGB")
+            image = file if deep else ImageOps.exif_transpose(file).convert("RGB")  # upright, as viewers show it
     except Exception as error:  # each decoder raises errors of its own
         raise data_error(path, f"is not a readable image ({error})", "replace or remove the file") from error
     if deep:  # Pillow clips such pixels at 255 instead of scaling them, which leaves a white image
@@ -48,14 +48,19 @@ def decode(path: Path, size: int | None = None) -> np.ndarray:
     return np.asarray(image).transpose(2, 0, 1)
 
 
+def is_image(file: Path, folder: Path) -> bool:
+    """Whether it is an image that is not hidden, nor in a hidden folder below `folder`, such as .ipynb_checkpoints."""
+    hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
+    return not hidden and file.suffix.lower() in SUFFIXES and file.is_file()
+
+
 def image_files(paths: Sequence[Path]) -> list[Path]:
     """The files, and of every folder all images in it and below it that are not hidden, in the order of their names."""
     found: list[Path] = []
     for path in paths:
         if not path.exists():
             raise ArgumentError(f"there is no such file or folder: {path}")
-        images = (file for file in path.rglob("[!.]*") if file.suffix.lower() in SUFFIXES)
-        inside = sorted(filter(Path.is_file, images))
+        inside = sorted(file for file in path.rglob("*") if is_image(file, path))
         if path.is_dir() and not inside:
             raise ArgumentError(f"{path} is a folder without images; expected files such as {', '.join(SUFFIXES)}")
         found += inside if path.is_dir() else [path]

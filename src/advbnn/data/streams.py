@@ -132,7 +132,8 @@ class StreamBatches:
             inputs, targets = _pair(batch, source.name, step)
             if source.classes and not 0 <= int(targets.min()) <= int(targets.max()) < len(source.classes):
                 found, last = f"{int(targets.min())}..{int(targets.max())}", len(source.classes) - 1
-                raise DataError(f"{source.name}: labels must lie in 0..{last}, got {found} in batch {step}")
+                problem = f"labels must lie in 0..{last}, got {found} in batch {step}"
+                raise DataError(f"{source.name}: {problem}; give the number of classes, stream(loader, classes=...)")
             if step >= start_step:
                 yield inputs.to(source.device, non_blocking=True), targets.to(source.device, non_blocking=True)
 

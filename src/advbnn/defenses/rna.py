@@ -36,6 +36,8 @@ class RandomNorm2d(KeptDraw):
     def __init__(self, norm: nn.BatchNorm2d) -> None:
         super().__init__()
         self.batch, self.group = norm, nn.GroupNorm(norm.num_features, norm.num_features, eps=norm.eps)
+        if norm.running_mean is not None:
+            self.group.to(norm.running_mean)
         self.register_buffer("use_batch", torch.ones((), dtype=torch.bool), persistent=False)
         self.resample()
 

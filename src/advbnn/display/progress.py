@@ -117,12 +117,12 @@ def _rich_bar(unit: str) -> Any:
     counts = {"": progress.TaskProgressColumn, "bytes": progress.DownloadColumn}
     # everything fits 80 columns; on fewer the note is cut, not the time left
     return progress.Progress(
-        progress.TextColumn("{task.description}"),
+        progress.TextColumn("{task.description}", markup=False),  # names of runs may have brackets
         progress.BarColumn(bar_width=10),
         counts.get(unit, progress.MofNCompleteColumn)(),
         progress.TimeRemainingColumn(),
-        progress.TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True, ratio=1)),
-        console=Console(stderr=True),
+        progress.TextColumn("{task.fields[note]}", markup=False, table_column=Column(no_wrap=True, ratio=1)),
+        console=Console(stderr=True, markup=False, highlight=False),
         expand=True,
     )
 

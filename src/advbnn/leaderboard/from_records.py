@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import advbnn
-from advbnn.data import NAMES
 from advbnn.defenses.published import NEVER, Published
 from advbnn.errors import ArgumentError
 from advbnn.evaluation.audit.batch_audit import KNOWN_SEED
@@ -21,6 +20,7 @@ from advbnn.evaluation.rescoring import POINTS
 from advbnn.leaderboard import entry as board
 from advbnn.leaderboard.schema import Checked, read
 from advbnn.machine.files import read_text
+from advbnn.names import DATA_SETS
 from advbnn.report.audited import clean_in, worst_cases
 from advbnn.report.select import ball
 from advbnn.training.provenance import git_state
@@ -129,8 +129,8 @@ def entry_of(
         raise ArgumentError("records hold no clean accuracy; run advbnn evaluate, or the audit again")
     given, plateau = _plateau(at_radius)
     fixed = next(iter(at_radius.where(name=FIXED)), None)
-    mean = next(iter(records.where(label=f"{worst.model.label}{MEAN}")), None)
-    protocol = next(iter(own.where(kind=PROTOCOL)), None)
+    mean = next((r for r in records.where(label=f"{worst.model.label}{MEAN}") if r.threat == worst.threat), None)
+    protocol = next(iter(at_radius.where(kind=PROTOCOL)), None)
     found = band(worst)
     if (random := worst.details.get("random")) is not None and random == (about.kind == board.KINDS[2]):
         expected = f"'{board.KINDS[0]}' or '{board.KINDS[1]}'" if random else repr(board.KINDS[2])
@@ -200,7 +200,8 @@ def lowered(entry: board.Entry, record: Record) -> board.Entry:
 
 def check_subject(entry: board.Entry, model: ModelIdentity, data: DataIdentity) -> None:
     """Refuses another network, or other images, than those that the entry was measured on."""
-    named = entry.dataset in NAMES and data_set(data.name) != entry.dataset  # a submitter may call the data anything
+    # a submitter may call other data anything
+    named = entry.dataset in DATA_SETS and data_set(data.name) != entry.dataset
     if data.sha256 != entry.data_sha256 if entry.data_sha256 else named:
         raise ArgumentError(
             f"{entry.id}: the images are {data.name} ({data.sha256[:8]}), not those of the entry; give the test images "
@@ -220,7 +221,7 @@ def check_subject(entry: board.Entry, model: ModelIdentity, data: DataIdentity) 
 
 def data_set(name: str) -> str:
     """The data set by the name of its examples, which may be a part of it: `"digits"` of `"digits[9 of 500]"`."""
-    return name.split("[")[0].split()[0]
+    return (name.split("[")[0].split() or [name])[0]
 
 
 def software() -> str:

@@ -72,6 +72,9 @@ def write_board(entries: Sequence[Entry], out: Path | str) -> Path:
     for figure in _figures(entries):
         if not figure.kind:
             dumbbells_png(folder / f"{figure.name}.png", figure.rows)
+    for old in (folder / "entries").glob("*.json"):  # of an earlier build
+        if f"entries/{old.name}" not in texts:
+            old.unlink()
     return folder / "index.html"
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import re
+import secrets
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -87,7 +88,8 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
     A reader finds the old file or the new one, complete, whenever the process is interrupted. If the block raises,
     nothing of the new file is left.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    # by more than the process, whose number another machine or a thread may have as well
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{secrets.randbelow(10**9):09d}")
     with explain_file_errors(path, "cannot be written", _WRITABLE):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:

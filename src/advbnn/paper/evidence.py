@@ -54,7 +54,7 @@ class Evidence:
     @classmethod
     def _of_folder(cls, out: Path) -> "Evidence":
         experiment, facts = stored(out)
-        files = sorted((out / RECORDS).glob("*.json"))
+        files = sorted((out / RECORDS).glob("*.json"), key=_seed_and_name)
         kept: dict[tuple[Any, ...], Record] = {}
         for record in chain.from_iterable(map(Records.load, files)):
             kept.setdefault(record.key, record)
@@ -175,3 +175,9 @@ def _speeds(out: Path) -> dict[str, Speed]:
             fastest = max(line["examples_per_second"] for line in lines)
             found[metrics.parent.name] = Speed(read_facts(metrics.parent)["model"]["parameters"], fastest)
     return found
+
+
+def _seed_and_name(file: Path) -> tuple[int, str]:
+    """The first training comes first, whatever else the name of its file has."""
+    seed = re.search(r"-seed(\d+)", file.stem)
+    return (int(seed[1]) if seed else 0), file.name

@@ -23,6 +23,7 @@ FILE, RUNS, RECORDS, WEIGHTS = "reproduction.json", "runs", "records", "weights.
 """In the folder of a reproduction: its settings, the folders of its trainings and of its records, and the SHA-256
 of the weights that they were made with."""
 
+_IMAGES = "test_sha256"
 BESIDE = "beside"
 """The fact in `FILE` that names the reproduction to compare with, as a path relative to the folder."""
 
@@ -123,22 +124,26 @@ class Experiment:
     def _table(self, defense: str) -> dict[str, Any]:
         return {"data": self.data, "defense": defense, "profile": self.profile, "like": self.like}
 
-    def check(self, out: Path) -> None:
-        """Refuses a folder that holds another reproduction."""
+    def check(self, out: Path, **facts: Any) -> None:
+        """Refuses a folder that holds another reproduction, or one whose images have another `test_sha256`."""
         if out.exists() and not out.is_dir():
             raise ArgumentError(f"{out} is a file; give --out a folder; it need not exist")
         if (out / CONFIG).exists():
             raise ArgumentError(f"{out} is the folder of a run; give --out another folder")
         if not (out / FILE).exists():
             return
-        before, now = (asdict(each) | {"data": source(each.data)} for each in (stored(out)[0], self))
+        found, known = stored(out)
+        before, now = (asdict(each) | {"data": source(each.data)} for each in (found, self))
+        before, now = before | {_IMAGES: known.get(_IMAGES)}, now | {_IMAGES: facts.get(_IMAGES)}
+        if None in (before[_IMAGES], now[_IMAGES]):  # older ones do not say
+            del now[_IMAGES]
         listed = ", ".join(f"{k} was {before[k]!r} and is now {now[k]!r}" for k in now if before[k] != now[k])
         if listed:
             raise ArgumentError(f"{out} holds a reproduction with other settings: {listed}; give --out another folder")
 
     def write(self, out: Path, **facts: Any) -> None:
         """Writes the settings and further facts, needed to read its records, into a folder."""
-        self.check(out)
+        self.check(out, **facts)
         write_atomically(out / FILE, (json.dumps({**asdict(self), **facts}, indent=1) + "\n").encode())
 
 

@@ -20,7 +20,7 @@ from advbnn.report.images import data_uri
 from advbnn.report.style import Look, looks
 
 THUMBNAILS = 20
-UNKNOWN = "unknown"
+UNKNOWN = "(unknown)"
 """The true class of a drawing."""
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from advbnn.errors import MissingPackageError
+from advbnn.machine.files import written_whole
 from advbnn.report.style import Look
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ def file_canvas(
         yield figure, panels
         # without dates and versions, so that the same records give the same file
         without: dict[str, Any] = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
-        figure.savefig(path, dpi=150, metadata=without.get(path.suffix, {"Software": None}))
+        with written_whole(path) as file:
+            figure.savefig(file, format=path.suffix[1:], dpi=150, metadata=without.get(path.suffix, {"Software": None}))
 
 
 def to_svg(figure: "Figure", name: str, used: Sequence[Look]) -> str:
