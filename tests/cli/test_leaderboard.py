@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from safetensors.torch import save_file
 
+from advbnn.cli.common import Subject
+from advbnn.cli.leaderboard import _trained
 from advbnn.data import load
 from advbnn.evaluation.audit import LEVELS
 from advbnn.evaluation.identity import ModelIdentity
@@ -243,6 +245,32 @@ def test_what_several_modes_cost_is_the_cost_of_all(advbnn: Callable[..., Any], 
     cost = load_entry(Path("two/digits-bat.json")).cost
     facts = json.loads(Path("two/modes/0/run.json").read_text())
     assert cost is not None and cost.epochs == 4 and cost.seconds and cost.device == facts["device"]
+
+
+def test_branches_cost_the_epochs_that_were_trained(advbnn: Callable[..., Any], empty: Path) -> None:
+    Path("modes.toml").write_text(
+        'data = "digits"\ndefense = "none"\narchitecture = "mlp"\n\n[modes]\ncount = 2\nhow = "branches"\ntrunk = 2\n\n'
+        '[schedule]\nkind = "constant"\nepochs = 3\n'
+    )
+    advbnn("train", "modes.toml", "--out", "two", "--device", "cpu")
+    _, cost = _trained(Subject(run=Path("two")))
+    assert cost is not None and cost.epochs == 2 + 1 + 1
+
+
+def test_a_baseline_that_was_not_finished_does_not_stand_for_the_finished_one(
+    advbnn: Callable[..., Any], runs: Path
+) -> None:
+    given = ["adv_bnn", runs / "robust", "--baseline", runs / "plain", "--level", "quick", "--limit", 12, "--steps", 3]
+    given += ["--samples", 2, "--entries", runs, "--only", "audit"]
+    unfinished = runs / "plain"
+    model = unfinished / "model.safetensors"
+    model.rename(unfinished / "kept")
+    warned = advbnn("leaderboard", "measure", *given)
+    (first,) = Records.load(unfinished / "records.json")
+    assert "not finished" in warned and first.model.label != "plain"
+    (unfinished / "kept").rename(model)
+    advbnn("leaderboard", "measure", *given)
+    assert [record.model.label for record in Records.load(unfinished / "records.json")] == [first.model.label, "plain"]
 
 
 def test_an_unknown_defence_is_refused(advbnn: Callable[..., Any], runs: Path) -> None:

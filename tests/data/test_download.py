@@ -2,6 +2,7 @@ import hashlib
 import os
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -147,3 +148,9 @@ def test_fetch_takes_the_published_archive(site: Site, to: Path, monkeypatch: py
     assert fetch("cifar10", to.parent) == to and to.read_bytes() == CONTENT
     with pytest.raises(ValueError, match="did you mean 'cifar10'"):
         fetch("cifar", to)
+
+
+def test_two_downloads_of_one_file_wait_for_each_other(site: Site, to: Path) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda _: download(site.url, to, CHECKSUM, lambda done, total: None), range(2)))
+    assert found == [to, to] and to.read_bytes() == CONTENT

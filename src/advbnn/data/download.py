@@ -11,7 +11,7 @@ from advbnn.data import cifar10, stl10
 from advbnn.data.archive import check_sum
 from advbnn.display.progress import ProgressBar
 from advbnn.errors import DataError, data_error, one_of
-from advbnn.machine.files import explain_file_errors
+from advbnn.machine.files import explain_file_errors, locked_file
 
 PUBLISHED = {
     "cifar10": (cifar10.ARCHIVE_URL, cifar10.ARCHIVES["cifar-10-binary.tar.gz"]),
@@ -41,12 +41,19 @@ def download(url: str, to: Path, checksum: str, report: Report, *, retries: int 
     The bytes are collected in `<to>.part`, which is kept if the download fails. The next attempt, in this call or a
     later one, continues at its end if the server supports that. `to` is created, complete and verified, in one step.
     Up to `retries` attempts in a row may fail without a new byte; the `pause` before a retry doubles each time.
+    Processes that want the same file wait for the first of them.
     """
-    if to.exists():
-        check_sum(to, to, checksum, "remove it to download it again")
-        return to
-    with explain_file_errors(to.parent, "cannot be created", "choose another folder"):
-        to.parent.mkdir(parents=True, exist_ok=True)
+    if not to.exists():
+        with explain_file_errors(to.parent, "cannot be created", "choose another folder"):
+            to.parent.mkdir(parents=True, exist_ok=True)
+        with locked_file(to):
+            if not to.exists():
+                return _download(url, to, checksum, report, retries, pause)
+    check_sum(to, to, checksum, "remove it to download it again")
+    return to
+
+
+def _download(url: str, to: Path, checksum: str, report: Report, retries: int, pause: float) -> Path:
     part = to.with_name(f"{to.name}.part")
     kept = most = _size(part)
     failures = 0
@@ -67,7 +74,7 @@ def download(url: str, to: Path, checksum: str, report: Report, *, retries: int 
         if not kept:
             raise
         # the bytes of an earlier call were of another file: start again
-        return download(url, to, checksum, report, retries=retries, pause=pause)
+        return _download(url, to, checksum, report, retries, pause)
     part.replace(to)
     return to
 
