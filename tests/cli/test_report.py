@@ -46,7 +46,7 @@ def test_the_report_of_a_run_shows_its_images(run: Path, tmp_path: Path) -> None
     assert "PGD-20, 10 EOT samples" in elements.text and "Adv-BNN (mine) on digits" in elements.text
 
 
-def test_records_without_their_run_or_of_its_last_epoch_need_no_images(run: Path, tmp_path: Path) -> None:
+def test_records_without_their_run_have_no_images(run: Path, tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
     (tmp_path / "copy" / "records.json").write_bytes((run / "records.json").read_bytes())
     shown = report(tmp_path / "copy", "--out", tmp_path / "report", "--images", 2)

@@ -4,11 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from advbnn.data import DataError, load_folder
 from advbnn.data.folder import load_held_out
-from advbnn.data.image import decode, image_files
+from advbnn.data.image import image_files
 from images import save
 
 
@@ -29,13 +28,6 @@ def test_hidden_folders_are_left_out_and_no_folder_is_a_published_set(image_fold
     assert len(image_files([image_folder / "train"])) == len(expected)
     image_folder = image_folder.rename(image_folder.with_name("cifar10"))
     assert load_folder(image_folder).train.name == "folder-cifar10"
-
-
-def test_photographs_are_upright(tmp_path: Path) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6  # to be turned by 90 degrees
-    Image.new("RGB", (40, 20)).save(tmp_path / "x.jpg", exif=exif)
-    assert decode(tmp_path / "x.jpg", None).shape == (3, 40, 20)
 
 
 def test_the_first_images_are_of_all_classes(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_other_points_and_another_number_of_ensembles_are_not_taken_for_finished
     assert found(0.5, ensembles=2) == first
     with pytest.raises(ValueError, match="files"):
         found(0.55, ensembles=2)
-    with pytest.raises(ValueError, match="ensembles"):
+    with pytest.raises(ValueError, match="2 ensembles.*not 3"):
         found(0.5, ensembles=3)
 
 

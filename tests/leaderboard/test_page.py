@@ -224,3 +224,11 @@ def test_another_page_is_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="index.html.*--out"):
         write_board([claimed_entry(PUBLISHED["bat"])], tmp_path)
     assert (tmp_path / "index.html").read_text() == "mine"
+
+
+def test_files_that_no_page_has_made_stay(tmp_path: Path) -> None:
+    (tmp_path / "entries").mkdir()
+    (tmp_path / "entries" / "mine.json").write_text("{}")
+    for _ in range(2):
+        write_board([claimed_entry(PUBLISHED["bat"])], tmp_path)
+        assert (tmp_path / "entries" / "mine.json").exists()

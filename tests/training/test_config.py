@@ -154,6 +154,7 @@ def test_a_number_of_modes_and_the_keys_of_their_table_do_not_replace_each_other
     assert load_config(path, ["modes.how=snapshots"]).modes == ModePlan(count=3, how="snapshots")
     path = write(tmp_path, 'data = "digits"\ndefense = "adv"\n[modes]\ncount = 3\nhow = "branches"\ntrunk = 1\n')
     assert load_config(path, ["modes=4"]).modes == ModePlan(count=4, how="branches", trunk=1)
+    assert load_config(path, ["modes=1"]).modes == ModePlan()
 
 
 @pytest.mark.parametrize(

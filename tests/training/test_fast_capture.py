@@ -1,5 +1,6 @@
 """Which steps are captured as CUDA graphs, and that replaying them changes nothing."""
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -163,7 +164,8 @@ def _gaps(
             found = torch.stack([torch.as_tensor(v) for v in (record.loss, record.nll, record.clean_score)]).cpu()
             ends.append([_numbers(net.parameters()), _numbers(net.buffers()), found])
         distances = [(a - b).norm() / (b - s).norm() for a, b, s in zip(*ends, start, strict=True)]
-        gaps[n].append(max(distances).item())
+        gaps[n].append(torch.stack(distances).max().item())
+        assert math.isfinite(gaps[n][-1])
         average.update(twin)
         _copy(plain, captured)
     return {n: median(found) for n, found in gaps.items()}

@@ -14,6 +14,7 @@ Every attack of this package then uses the value of `forward` and the gradient o
 the random numbers of the forward pass. `BPDA` does the same for modules that have no such method.
 """
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -80,7 +81,10 @@ def _remember(part: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -
 
 
 def _own(part: Any, inputs: tuple[Any, ...], named: dict[str, Any], hard: Any) -> Any:
-    return _soften(part, inputs, named, hard, part.straight_through)
+    known = inspect.signature(part.straight_through).parameters
+    everything = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in known.values())
+    taken = {name: value for name, value in named.items() if everything or name in known}
+    return _soften(part, inputs, taken, hard, part.straight_through)
 
 
 def _soften(part: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], hard: Any, soft: Soft) -> Any:

@@ -12,7 +12,7 @@ import itertools
 import math
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any, Self
 
 import torch
@@ -96,11 +96,10 @@ class Modes(RandomNetwork):
 
     @contextmanager
     def frozen(self, seed: int | None = None, *, weights: Weights | None = None) -> Iterator[Self]:
-        with super().frozen(seed, weights=weights), ExitStack() as inner:
-            for component in self.net:
-                if not isinstance(component, RandomNetwork):  # but it may contain some
-                    for _, part in random_parts(component):
-                        inner.enter_context(part.frozen(seed))
+        if _has_random_layers(self):
+            remedy = "make each of them random as a whole, with bayesianize(net)"
+            raise ArgumentError(f"frozen cannot fix random layers inside of components of a mixture; {remedy}")
+        with super().frozen(seed, weights=weights):
             yield self
 
     @property
@@ -166,6 +165,16 @@ def _support(component: nn.Module) -> int:
     if isinstance(component, RandomNetwork):
         return component.support
     return 0 if random_parts(component) else 1
+
+
+def _has_random_layers(modes: Modes) -> bool:
+    """Whether a component is no random network, but contains one: its weights are no part of a sample."""
+    return any(
+        _has_random_layers(part)
+        if isinstance(part, Modes)
+        else not isinstance(part, RandomNetwork) and random_parts(part)
+        for part in modes.net
+    )
 
 
 def _normalised(weights: Sequence[float], count: int) -> tuple[float, ...]:

@@ -131,7 +131,7 @@ def rescore(
                 typer.echo(f"{before}; not lower by one image, the entry stays as it is")
             else:
                 typer.echo(f"{before}; lowered")
-                _save(after, path.parent)
+                _write(after, path.parent)
 
 
 def measure(
@@ -212,6 +212,7 @@ def _baseline(
     from advbnn.cli.common import RECORDS, label_of, open_subject
     from advbnn.evaluation.audit.worst_case import audit
     from advbnn.evaluation.identity import ModelIdentity
+    from advbnn.machine.processes import world
     from advbnn.modules import device_of
     from advbnn.report.audited import worst_cases
     from advbnn.training.run_folder import CHECKPOINTS, MODEL
@@ -226,7 +227,7 @@ def _baseline(
     weights = plain.run is None or any((plain.run / name).exists() for name in (MODEL, CHECKPOINTS))
     if plain.run is not None and not weights and (found := audited(label_of(plain.run))) is not None:
         return found
-    other = open_subject(plain, device_of(opened.model, test.device))
+    other = open_subject(plain, device_of(opened.model, test.device), world().leads)
     label = opened.label if plain.run is None else other.label
     if (found := audited(label, ModelIdentity.of(other.model).sha256)) is not None:
         return found
@@ -288,6 +289,15 @@ def _defence_of(subject: Subject) -> str:
 
 
 def _save(made: "Entry", folder: Path) -> None:
+    from advbnn.machine.files import locked_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked_file(folder / f"{made.id}.json"):
+        _write(made, folder)
+
+
+def _write(made: "Entry", folder: Path) -> None:
+    """Write an entry whose file this process has locked."""
     from advbnn.leaderboard.entry import save
 
     path = folder / f"{made.id}.json"

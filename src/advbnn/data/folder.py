@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from advbnn.data.cache import cached
-from advbnn.data.image import SUFFIXES, decode_all, is_image
+from advbnn.data.image import SUFFIXES, decode_all, images_below
 from advbnn.data.imageset import ImageSet
 from advbnn.data.splits import Splits
 from advbnn.display.progress import ProgressBar
@@ -39,7 +39,7 @@ class Listing:
         stats = [path.stat() for path in self.paths()]  # times, too, as a bitmap keeps its size whatever is drawn on it
         lines = [f"{file}\0{s.st_size}\0{s.st_mtime_ns}\n" for file, s in zip(self.files, stats, strict=True)]
         listing = hashlib.sha256(os.fsencode("".join(lines))).hexdigest()
-        recipe = f"RGB, upright, centre square, bilinear with antialiasing, {size}x{size}"
+        recipe = f"RGB, centre square, bilinear with antialiasing, {size}x{size}"
         return {"recipe": recipe, "images": len(self.files), "listing": listing}
 
 
@@ -62,7 +62,7 @@ def list_images(folder: Path, classes: Sequence[str] | None = None) -> Listing:
         raise data_error(folder, "contains no class folders", LAYOUT)
     found: list[tuple[str, int]] = []
     for label, name in enumerate(classes):
-        images = [file for file in (folder / name).rglob("*") if is_image(file, folder / name)]
+        images = list(images_below(folder / name))
         if not images:
             problem = f"contains no image ({', '.join(SUFFIXES)})"
             raise data_error(folder / name, problem, "add some or remove the folder")

@@ -1,7 +1,7 @@
 """Image files to pixels."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -27,14 +27,14 @@ def decode(path: Path, size: int | None = None) -> np.ndarray:
     and is smooth when a small image is enlarged (unlike box).
     """
     try:
-        from PIL import Image, ImageOps
+        from PIL import Image
     except ImportError as error:
         raise MissingPackageError("reading image files needs Pillow: pip install 'advbnn[data]'") from error
     try:
         with Image.open(path, formats=FORMATS) as file:
             mode = file.mode
             deep = mode == "F" or mode.startswith("I")
-            image = file if deep else ImageOps.exif_transpose(file).convert("RGB")  # upright, as viewers show it
+            image = file if deep else file.convert("RGB")
     except Exception as error:  # each decoder raises errors of its own
         raise data_error(path, f"is not a readable image ({error})", "replace or remove the file") from error
     if deep:  # Pillow clips such pixels at 255 instead of scaling them, which leaves a white image
@@ -48,10 +48,11 @@ def decode(path: Path, size: int | None = None) -> np.ndarray:
     return np.asarray(image).transpose(2, 0, 1)
 
 
-def is_image(file: Path, folder: Path) -> bool:
-    """Whether it is an image that is not hidden, nor in a hidden folder below `folder`, such as .ipynb_checkpoints."""
-    hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
-    return not hidden and file.suffix.lower() in SUFFIXES and file.is_file()
+def images_below(folder: Path) -> Iterator[Path]:
+    """The images in a folder and below it, but for hidden ones and those in hidden folders (.ipynb_checkpoints)."""
+    for parent, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (Path(parent, name) for name in files if name.lower().endswith(SUFFIXES) and name[0] != ".")
 
 
 def image_files(paths: Sequence[Path]) -> list[Path]:
@@ -60,7 +61,7 @@ def image_files(paths: Sequence[Path]) -> list[Path]:
     for path in paths:
         if not path.exists():
             raise ArgumentError(f"there is no such file or folder: {path}")
-        inside = sorted(file for file in path.rglob("*") if is_image(file, path))
+        inside = sorted(images_below(path))
         if path.is_dir() and not inside:
             raise ArgumentError(f"{path} is a folder without images; expected files such as {', '.join(SUFFIXES)}")
         found += inside if path.is_dir() else [path]

@@ -38,7 +38,7 @@ from advbnn.evaluation.finite_support import correct_ensembles
 from advbnn.evaluation.identity import DataIdentity, ModelIdentity, precision_of, versions_on
 from advbnn.evaluation.options import Options, seed_list, with_defaults
 from advbnn.evaluation.outcomes import pack
-from advbnn.evaluation.records import Plan, Record, Records, check_same_settings
+from advbnn.evaluation.records import ELSEWHERE, Plan, Record, Records, check_same_settings
 from advbnn.fast.acceleration import computes_in_bf16, engine_of, rough_gradients
 from advbnn.machine.processes import world
 from advbnn.machine.threads import few_threads
@@ -231,8 +231,8 @@ class Evaluation:
         `work` computes tensors with one row per example, batch by `prepared` batch. One of them, `correct`, bool,
         [examples, plans, seeds] or [examples, plans, seeds, ensembles], becomes the accuracies, if it is there.
         `details` makes the further results of each plan from all tensors. `keeps` names tensors that are kept beside
-        the results, so that batches of unfinished work without these are not used. `ensembles` is the number for each
-        seed, if it is chosen and so must be that of finished work.
+        the results, so that batches of unfinished work without these are not used. Finished work has at least this
+        number of `ensembles` for each seed.
         """
         if (finished := self.finished(plans, ensembles)) is not None:
             return finished
@@ -284,17 +284,16 @@ class Evaluation:
         """The records of these plans in `out`, if all are there; an error if one has other settings."""
         kept = Records.load(self.out) if self.out is not None and Path(self.out).exists() else Records()
         if self._overwrite:
-            wanted = {plan.key: (plan.settings(), ensembles) for plan in plans}
-            made = {one.key: (one.settings(), one.ensembles if ensembles else 0) for one in kept}
-            kept = Records(record for record in kept if made[record.key] == wanted.get(record.key))
+            wanted = {plan.key: plan.settings() for plan in plans}
+            same = (one for one in kept if one.settings() == wanted.get(one.key))
+            kept = Records(one for one in same if one.ensembles >= ensembles)
         for plan in plans:
             check_same_settings(kept.find(plan), plan, str(self.out))
         found = Records(record for plan in plans if (record := kept.find(plan)) is not None)
         for record in found:
-            if ensembles not in (0, record.ensembles):
+            if record.ensembles < ensembles:
                 what = f"a finished record {record.title} of {record.ensembles} ensembles for each seed"
-                remedy = "Write the new one to another file (out=), or replace the old one (overwrite=True)"
-                raise ArgumentError(f"{self.out} holds {what}, not {ensembles}. {remedy}")
+                raise ArgumentError(f"{self.out} holds {what}, not {ensembles}. {ELSEWHERE}")
         # the first process decides, so that all of them do the same
         return gather(found if len(found) == len(plans) else None)[0]
 

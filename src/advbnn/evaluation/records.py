@@ -24,7 +24,7 @@ from advbnn.machine.files import csv_text, locked_file, read_text, write_atomica
 SCHEMA = 2
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_ELSEWHERE = (
+ELSEWHERE = (
     "Write the new one to another file (--out, out=), give it another name or label, or replace the old one "
     "(--overwrite, overwrite=True)"
 )
@@ -344,7 +344,7 @@ class Records(Sequence[Record]):
         return records
 
 
-def check_same_settings(old: Plan | None, new: Plan, place: str, remedy: str = _ELSEWHERE) -> None:
+def check_same_settings(old: Plan | None, new: Plan, place: str, remedy: str = ELSEWHERE) -> None:
     """Refuse to replace a record by one with other settings."""
     if old is None:
         return

@@ -59,14 +59,9 @@ def rescore(
             by_seed.append(torch.stack([evaluation.classify(worst, one).label == y for one in seeds], 1))
         return {"correct": torch.stack(by_seed, 1)[:, None]}
 
-    settings = {
-        "name": POINTS,
-        "files": [one.sha256 for one in loaded],
-        "comparison_samples": comparison_samples,
-        "ensembles": count,
-    }
+    settings = {"name": POINTS, "files": [one.sha256 for one in loaded], "comparison_samples": comparison_samples}
     plan = replace(evaluation.plan, kind=POINTS, name=POINTS, threat=threat, attack=settings)
-    return evaluation.measure([plan], work)[0]
+    return evaluation.measure([plan], work, ensembles=count)[0]
 
 
 def _chance(evaluation: Evaluation, points: Tensor, y: Tensor, seed: int, samples: int) -> Tensor:

@@ -68,9 +68,10 @@ def ood_detection(
         plan = evaluation.planned(name, attack, kind="detection", against=DataIdentity.of(others))
 
         def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
-            x, _ = evaluation.prepared(x, y)
-            # the network's own labels: those of another data set are of other classes
-            return _work(evaluation, attack, 1, x, evaluation.classify(x, evaluation.seed_list[0]).label, batch)
+            x, y = evaluation.prepared(x, y)
+            if attack is not None:  # it gets the network's own labels: those of another data set are of other classes
+                y = evaluation.classify(x, evaluation.seed_list[0]).label
+            return _work(evaluation, attack, 1, x, y, batch)
 
         def summary(results: Mapping[str, Tensor], others: Examples = others) -> Sequence[Mapping[str, Any]]:
             found = batchwise(work, others, batch_size=evaluation.batch_size).tensors["scores"]

@@ -1,7 +1,9 @@
 """The leaderboard as a static page that needs no other file, with Markdown, CSV and the entries beside it."""
 
 import base64
+import csv
 import hashlib
+import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +31,7 @@ from advbnn.leaderboard.tables import (
     verdict,
 )
 from advbnn.leaderboard.words import network_words, randomness_words, settings_words
-from advbnn.machine.files import write_atomically
+from advbnn.machine.files import read_text, write_atomically
 from advbnn.report.dumbbells import LOOKS, Dumbbell, dumbbells_png, dumbbells_svg
 from advbnn.report.elements import percent, percent_range
 from advbnn.report.render import filled
@@ -65,17 +67,22 @@ def write_board(entries: Sequence[Entry], out: Path | str) -> Path:
     folder = Path(out)
     if (folder / "index.html").exists() and not (folder / "leaderboard.csv").exists():
         raise FileError(f"{folder} holds another index.html; choose another folder (--out)")
-    texts = {"index.html": html(entries), "leaderboard.md": markdown(entries), "leaderboard.csv": to_csv(entries)}
-    texts |= {f"entries/{entry.id}.json": to_json(entry) for entry in entries}
+    for old in _built_before(folder) - {entry.id for entry in entries}:
+        (folder / "entries" / f"{old}.json").unlink(missing_ok=True)
+    texts = {f"entries/{entry.id}.json": to_json(entry) for entry in entries}
+    texts |= {"leaderboard.csv": to_csv(entries), "leaderboard.md": markdown(entries), "index.html": html(entries)}
     for name, text in texts.items():
         write_atomically(folder / name, text.encode())
     for figure in _figures(entries):
         if not figure.kind:
             dumbbells_png(folder / f"{figure.name}.png", figure.rows)
-    for old in (folder / "entries").glob("*.json"):  # of an earlier build
-        if f"entries/{old.name}" not in texts:
-            old.unlink()
     return folder / "index.html"
+
+
+def _built_before(folder: Path) -> set[str]:
+    """The ids of the entries of an earlier page in this folder."""
+    table = folder / "leaderboard.csv"
+    return {row["id"] for row in csv.DictReader(io.StringIO(read_text(table)))} if table.exists() else set()
 
 
 def markdown(entries: Sequence[Entry]) -> str:

@@ -74,7 +74,9 @@ def file_canvas(
         # without dates and versions, so that the same records give the same file
         without: dict[str, Any] = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
         with written_whole(path) as file:
-            figure.savefig(file, format=path.suffix[1:], dpi=150, metadata=without.get(path.suffix, {"Software": None}))
+            figure.savefig(
+                file, format=path.suffix[1:] or "png", dpi=150, metadata=without.get(path.suffix, {"Software": None})
+            )
 
 
 def to_svg(figure: "Figure", name: str, used: Sequence[Look]) -> str:

@@ -257,4 +257,6 @@ def _split(table: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 def _with_mode_table(table: Mapping[str, Any]) -> dict[str, Any]:
     """The same table, with a number of modes as `{"count": number}`."""
     modes = table.get("modes")
-    return {**table, "modes": {"count": modes}} if type(modes) is int else dict(table)
+    if type(modes) is not int:
+        return dict(table)
+    return {**table, "modes": {"count": modes} if modes != 1 else {"count": 1, "how": "independent", "trunk": 0}}
