@@ -104,7 +104,7 @@ def test_a_std_must_be_positive_and_finite(std: float) -> None:
             GaussianPrior(std=value)
     zero = torch.zeros(2)
     for by_function in (lambda name, p: std, lambda name, p: torch.tensor([0.1, std])):
-        with pytest.raises(ValueError, match="std for parameter .w. must be"):
+        with pytest.raises(ValueError, match="std .*.w."):
             GaussianPrior(std=by_function).kl("w", zero, zero)
 
 

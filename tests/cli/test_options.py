@@ -91,7 +91,7 @@ def test_unwritable_places(tmp_path: Path) -> None:
 
 
 def test_devices_and_names_that_are_not_utf_8_are_refused(tmp_path: Path, advbnn: Callable[..., str]) -> None:
-    with pytest.raises(typer.BadParameter, match="/dev/null is a device.*give --out"):
+    with pytest.raises(typer.BadParameter, match="/dev/null .*--out"):
         options.file_to_write(Path("/dev/null"))
     for command in ("report", "train"):
         strange = tmp_path / os.fsdecode(b"gr\xfc\xdf")

@@ -71,12 +71,12 @@ def test_a_port_in_use_and_a_foreign_host_are_refused(advbnn: Command, shown: li
     assert "--host=''" in advbnn("play", "--host", "", status=1)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ValueError, match=f"port={port} is in use; give another"):
+        with pytest.raises(ValueError, match=f"port={port}.*another"):
             server.check_free("127.0.0.1", port)
         assert f"--port={port} is in use" in advbnn("play", "--port", port, status=1)
     assert not shown
     server.check_free("127.0.0.1", port)
-    with pytest.raises(ValueError, match="host='192.0.2.1' is no address of this machine.*127.0.0.1"):
+    with pytest.raises(ValueError, match="host='192.0.2.1'.*127.0.0.1"):
         server.check_free("192.0.2.1", None)
-    with pytest.raises(ValueError, match="host='a..b' is no address"):
+    with pytest.raises(ValueError, match="host='a..b'"):
         server.check_free("a..b", None)

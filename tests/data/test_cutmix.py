@@ -55,5 +55,5 @@ def test_batches_mix_with_other_images_and_resume_bit_for_bit() -> None:
 
 
 def test_regression_is_refused() -> None:
-    with pytest.raises(ValueError, match="cutmix needs class labels"):
+    with pytest.raises(ValueError, match="cutmix .*labels"):
         Batches(from_tensors(torch.rand(4, 1, 8, 8), torch.rand(4)), 2, cutmix=CutMix())

@@ -31,7 +31,7 @@ def test_only_pictures_are_opened_whatever_the_name(tmp_path: Path) -> None:
     """Pillow would give PostScript to Ghostscript, an interpreter of programs."""
     for name, kind in (("eps.png", "EPS"), ("pdf.jpg", "PDF"), ("icon.png", "ICO")):
         Image.fromarray(np.zeros((32, 32, 3), np.uint8)).save(tmp_path / name, kind)
-        with pytest.raises(DataError, match=f"{name}: is not a readable image"):
+        with pytest.raises(DataError, match=f"{name}: .*readable"):
             decode(tmp_path / name)
     for kind in ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP"):
         Image.fromarray(np.full((8, 8, 3), 200, np.uint8)).save(tmp_path / "x.png", kind)

@@ -234,7 +234,7 @@ def test_refuses_bad_options(changes: dict[str, Any], message: str) -> None:
 
 
 def test_refuses_models_that_it_cannot_evaluate() -> None:
-    with pytest.raises(ValueError, match="model has 3 classes, 'digits.*' has 10"):
+    with pytest.raises(ValueError, match="model .*3 .*digits.*10"):
         evaluate(nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), digits())
     broken = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     with torch.no_grad():

@@ -83,7 +83,7 @@ def test_rounding_is_forgiven_and_more_is_not() -> None:
         moved[row, 0, 0, 0] += 0.1 + beyond
         points = Points(sets={"mine": moved}, rows=torch.arange(120), name="file")
         if refused:
-            with pytest.raises(ValueError, match="file: 'mine' leaves the linf ball.*row 17 by 0.02.*project"):
+            with pytest.raises(ValueError, match="'mine' .*linf.*row 17 by 0.02.*project"):
                 points.on(digits(), THREAT)
         else:
             found = points.on(digits(), THREAT)["mine"](net(), X, Y)
@@ -94,7 +94,7 @@ def test_rounding_is_forgiven_and_more_is_not() -> None:
         Points(sets={"mine": outside}, rows=torch.arange(120)).on(digits(), Threat("linf", 2.0))
     for value in (torch.nan, torch.inf):
         points = Points(sets={"mine": X.index_fill(0, torch.tensor(row), value)}, rows=torch.arange(120), name="file")
-        with pytest.raises(ValueError, match="file: 'mine' is not finite.*row 17; leave"):
+        with pytest.raises(ValueError, match="'mine' .*finite.*row 17.*leave"):
             points.on(digits(), THREAT)
 
 
@@ -103,9 +103,9 @@ def test_points_for_some_of_the_images_are_said_to_be_so() -> None:
     check_cover([], torch.arange(120))
     check_cover([first, last], torch.arange(120))
     check_cover([first], torch.arange(10))
-    with pytest.warns(PartialPointsWarning, match="file: points for 20 of 80 images; the others count as clean"):
+    with pytest.warns(PartialPointsWarning, match="file: .*20 of 80"):
         check_cover([last], torch.arange(80))
-    with pytest.raises(ValueError, match="file holds no point.*choose its rows"):
+    with pytest.raises(ValueError, match="file .*rows"):
         check_cover([first, last], torch.arange(60))
 
 

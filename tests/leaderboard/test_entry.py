@@ -93,7 +93,7 @@ def test_a_missing_field_and_another_file_name_are_refused(tmp_path: Path) -> No
         load(tmp_path / "other.json")
     del table["paper"]
     (tmp_path / "cifar10-toy.json").write_text(json.dumps(table))
-    with pytest.raises(ValueError, match="paper: expected a value, got none"):
+    with pytest.raises(ValueError, match="paper: .*none.*add"):
         load(tmp_path / "cifar10-toy.json")
     with pytest.raises(ValueError, match=r"cifar10-toy\.json"):
         save(entry(), tmp_path / "elsewhere.json")
@@ -132,10 +132,10 @@ def test_ranges_hold_for_entries_that_are_made_not_read() -> None:
 
 
 def test_a_baseline_must_be_there_and_comparable() -> None:
-    with pytest.raises(ValueError, match="baseline: no entry 'cifar10-none'; add its file"):
+    with pytest.raises(ValueError, match="baseline: .*'cifar10-none'.*add"):
         check_baselines([entry("cifar10-nine", baseline="cifar10-none")], "board")  # which does not mean itself
     near = entry("cifar10-none", kind="no randomness")
-    with pytest.raises(ValueError, match="no entry 'cifar10-nome'; did you mean 'cifar10-none'"):
+    with pytest.raises(ValueError, match="'cifar10-nome'.*'cifar10-none'"):
         check_baselines([entry(baseline="cifar10-nome"), near], "board")
     other = entry("digits-adv", dataset="digits", kind="no randomness")
     with pytest.raises(ValueError, match="other data"):

@@ -75,7 +75,7 @@ def test_a_baseline_at_another_level_and_several_audits_are_refused() -> None:
     audit = worst("rpf", 0.4)
     with pytest.raises(ValueError, match="level 'quick'"):
         entry_of(Records([audit]), ABOUT, baseline=worst("adv", 0.5, level="quick"))
-    with pytest.raises(ValueError, match="baseline is the same network"):
+    with pytest.raises(ValueError, match="baseline .*same"):
         entry_of(Records([audit]), ABOUT, baseline=audit)
     with pytest.raises(ValueError, match="one audit.*label"):
         entry_of(Records([audit, worst("adv", 0.5)]), ABOUT)
@@ -86,11 +86,11 @@ def test_a_baseline_at_another_level_and_several_audits_are_refused() -> None:
 def test_the_kind_is_what_the_audit_saw() -> None:
     audit = worst("rpf", 0.4)
     same = replace(audit, details={**audit.details, "random": False})
-    with pytest.raises(ValueError, match="kind: expected 'no randomness', got 'trained'.*not random"):
+    with pytest.raises(ValueError, match="kind: .*'no randomness'.*'trained'"):
         entry_of(Records([same]), ABOUT)
     plain = replace(ABOUT, kind="no randomness", baseline="")
     assert entry_of(Records([same]), plain).kind == "no randomness"
-    with pytest.raises(ValueError, match="kind: expected 'trained' or 'post hoc', got 'no randomness'"):
+    with pytest.raises(ValueError, match="kind: .*'trained'.*'no randomness'"):
         entry_of(Records([audit]), plain)
 
 
@@ -112,9 +112,9 @@ def test_points_only_lower() -> None:
     after = lowered(entry, scored(0.3))
     assert after.worst_case is not None and after.worst_case.accuracy == 0.3
     assert after.difference is None and "abababab" in after.notes[-1]
-    with pytest.raises(ValueError, match="1 passes, the entry by 3.*exact"):
+    with pytest.raises(ValueError, match="1 passes.* 3.*exact"):
         lowered(replace(entry, samples=3), scored(0.3))
-    with pytest.raises(ValueError, match="images are digits.*give the test images"):
+    with pytest.raises(ValueError, match="digits.*give"):
         lowered(replace(entry, data_sha256="0" * 64), scored(0.3))
     larger = entry_of(Records([worst("rpf", 0.4, n=120)]), ABOUT)
     with pytest.raises(ValueError, match="linf 0.0313"):

@@ -69,7 +69,7 @@ def test_the_settings_are_kept_and_read_back(tmp_path) -> None:
     for _ in range(2):
         chosen.write(tmp_path, test_images=500)
         assert stored(tmp_path) == (chosen, {"test_images": 500})
-    with pytest.raises(ArgumentError, match="limit was 50 and is now 60.*--out"):
+    with pytest.raises(ArgumentError, match="limit .*50.*60.*--out"):
         Experiment.choose("digits", settings=["batch_size=32"], limit=60).check(tmp_path)
 
 
@@ -89,7 +89,7 @@ def test_an_image_folder_may_be_moved(tmp_path) -> None:
     images("now").check(tmp_path / "out")
     images("now").write(tmp_path / "out", test_sha256="a")
     images("now").check(tmp_path / "out", test_sha256="a")
-    with pytest.raises(ArgumentError, match="test_sha256 was 'a' and is now 'b'.*--out"):
+    with pytest.raises(ArgumentError, match="test_sha256 .*'a'.*'b'.*--out"):
         images("now").check(tmp_path / "out", test_sha256="b")
     with pytest.raises(ArgumentError, match="data was"):
         images("now", "other").check(tmp_path / "out")

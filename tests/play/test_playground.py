@@ -62,7 +62,7 @@ def test_images_are_picked_drawn_and_uploaded(tmp_path: Path) -> None:
     torch.testing.assert_close(image, torch.full((1, 8, 8), 0.2))
     assert truth == UNKNOWN
     (tmp_path / "text.png").write_text("no image")
-    with pytest.raises(AdvbnnError, match="text.png.*not a readable image"):
+    with pytest.raises(AdvbnnError, match="text.png.*readable"):
         play.uploaded(str(tmp_path / "text.png"))
 
 
@@ -79,5 +79,5 @@ def test_cards_are_of_the_chosen_networks() -> None:
 
 def test_only_classes_of_images_are_shown() -> None:
     points = from_tensors(torch.rand(4, 3), torch.tensor([0, 1, 0, 1]))
-    with pytest.raises(ArgumentError, match="data must be grey or colour images"):
+    with pytest.raises(ArgumentError, match="data .*grey or colour"):
         Playground([], points, Threat("linf", 0.1))

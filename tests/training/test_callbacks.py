@@ -126,7 +126,7 @@ def test_a_list_of_batches_trains_and_says_what_it_cannot_do(digits: Splits[Imag
         fit(net, batches, quick("adv", early_stopping=EarlyStopping()))
     with pytest.raises(ArgumentError, match="augment='crop_flip'"):
         fit(net, batches, quick("adv", augment="crop_flip"))
-    with pytest.raises(ArgumentTypeError, match="data must be Splits"):
+    with pytest.raises(ArgumentTypeError, match="data .*Splits"):
         fit(net, digits.train.images, how)  # type: ignore[arg-type]
 
 
@@ -155,7 +155,7 @@ def test_fit_starts_a_network_of_ones_own_from_a_checkpoint(digits: Splits[Image
     first, how = net(), quick("none", schedule=Constant(epochs=1), optimizer={"lr": 1e-12})
     found = fit(net(), digits, how, init=first.state_dict())
     torch.testing.assert_close(found.model.state_dict(), first.state_dict())
-    with pytest.raises(ArgumentError, match="init is for a plain network"):
+    with pytest.raises(ArgumentError, match="init .*plain"):
         fit(advbnn.bayesianize(net()), digits, quick("bnn"), init=first.state_dict())
 
 

@@ -58,9 +58,9 @@ def test_a_finished_run_says_so(digits: Splits[ImageSet], tmp_path: Path, capsys
 
 def test_a_folder_of_something_else_is_refused(digits: Splits[ImageSet], tmp_path: Path) -> None:
     train(digits, quick("bnn"), out=tmp_path / "run")
-    with pytest.raises(RunError, match="objective.alpha = 0.02 there, 0.5 now"):
+    with pytest.raises(RunError, match="objective.alpha .*0.02.*0.5"):
         train(digits, quick("bnn", objective={"alpha": 0.5}), out=tmp_path / "run", resume=True)
-    with pytest.raises(RunError, match="seed = 0 there, 1 now"):
+    with pytest.raises(RunError, match="seed .*0.*1"):
         train(digits, quick("bnn"), out=tmp_path / "run", resume=True, seed=1)
     changed = Splits(replace(digits.train, images=255 - digits.train.images), digits.test)
     with pytest.raises(RunError, match="other data"):
@@ -153,7 +153,7 @@ def test_a_disk_that_fills_up_names_what_was_kept(
     for place, error in zip(places, (CheckpointError, FileError), strict=True):
         with monkeypatch.context() as patch:
             patch.setattr(place, places[place])
-            with pytest.raises(error, match=r"No space left.*kept: the checkpoint after step 7 of 10"):
+            with pytest.raises(error, match=r"No space left.*kept.*step 7"):
                 train(digits, quick("bnn"), out=tmp_path / "run", resume=True, save_every=0.0, log_every=1)
     assert train(digits, quick("bnn"), out=tmp_path / "run", resume=True).steps == 10
 
@@ -235,7 +235,7 @@ def test_what_a_killed_process_left_is_removed_at_the_next_start(
 
 
 def test_a_folder_in_use_is_refused(digits: Splits[ImageSet], tmp_path: Path) -> None:
-    with locked_folder(tmp_path / "run"), pytest.raises(RunError, match=rf"run is in use by process {os.getpid()}"):
+    with locked_folder(tmp_path / "run"), pytest.raises(RunError, match=rf"in use.*{os.getpid()}"):
         train(digits, quick("bnn"), out=tmp_path / "run", resume=True)
     assert train(digits, quick("bnn"), out=tmp_path / "run", resume=True).steps == 10
 

@@ -81,10 +81,11 @@ def _remember(part: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -
 
 
 def _own(part: Any, inputs: tuple[Any, ...], named: dict[str, Any], hard: Any) -> Any:
-    known = inspect.signature(part.straight_through).parameters
-    everything = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in known.values())
-    taken = {name: value for name, value in named.items() if everything or name in known}
-    return _soften(part, inputs, taken, hard, part.straight_through)
+    if named:  # such as switches of the forward pass, which this method need not have
+        known = inspect.signature(part.straight_through).parameters
+        everything = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in known.values())
+        named = {name: value for name, value in named.items() if everything or name in known}
+    return _soften(part, inputs, named, hard, part.straight_through)
 
 
 def _soften(part: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], hard: Any, soft: Soft) -> Any:

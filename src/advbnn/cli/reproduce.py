@@ -89,9 +89,6 @@ def reproduce(
         root=None if root is None else str(root),
         engine=engine,
     )
-    test = load_splits(plan.runs[0].config).test
-    images = {"test_images": len(test), "test_sha256": test.fingerprint()}
-    chosen.check(folder, **images)
     left = len(plan.pending_runs()) or len(plan.pending())
     devices = device_list(place, options.local_jobs(jobs, cluster), left)
     threads = share_of_threads(len(devices))
@@ -105,7 +102,8 @@ def reproduce(
         facts = stored(folder)[1] if (folder / FILE).exists() else {}
         if beside is not None:
             facts[BESIDE] = os.path.relpath(beside, folder)
-        chosen.write(folder, **facts | images)
+        test = load_splits(plan.runs[0].config).test
+        chosen.write(folder, **facts | {"test_images": len(test), "test_sha256": test.fingerprint()})
         places = devices if cluster is None else [device] if device else []
         try:
             results = run_tasks(tasks, places, threads=threads, log=typer.echo, cluster=cluster)

@@ -86,9 +86,9 @@ def test_given_points_lower_the_result_and_are_only_used_where_they_fit(tmp_path
     assert together.records[1].accuracy < alone.records[1].accuracy
     entry = next(one for one in together.records[1].details["attacks"] if one["name"] == "strong: mine")
     assert entry["role"] == "given" and entry["attack"]["sha256"] == Points.load(file).sha256
-    with pytest.raises(ValueError, match="'mine' leaves the linf ball.*row"):
+    with pytest.raises(ValueError, match="'mine' .*linf.*row"):
         run(net(), SMALL, points=file)
-    with pytest.raises(ValueError, match="no point for the images"):
+    with pytest.raises(ValueError, match="rows"):
         run(net(), LARGE, points=file, rows=range(60, 70))
     with pytest.warns(PartialPointsWarning, match=f"{len(ROWS)} of 70 images"):
         run(net(), LARGE, points=file, rows=range(70))
@@ -103,7 +103,7 @@ def test_points_in_the_clean_image_change_nothing() -> None:
 def test_a_finished_audit_without_points_is_not_taken_for_one_with(tmp_path: Path) -> None:
     out, file = tmp_path / "records.json", tmp_path / "points.safetensors"
     run(net(), out=out)
-    with pytest.raises(ValueError, match="finished without its points.*--out"):
+    with pytest.raises(ValueError, match="points.*--out"):
         run(net(), out=out, save_points=file)
     other = run(net(), out=tmp_path / "others.json", save_points=file)
     assert run(net(), out=tmp_path / "others.json", save_points=file) == other  # kept, as is the file
