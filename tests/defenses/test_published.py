@@ -227,4 +227,4 @@ def test_protocols_are_those_of_the_sources() -> None:
     # all that keep their draw have batches of 128 images
     assert {protocols[name].batch_size for name in kept} == {128}
     averaged = {name: protocol.attack.eot for name, protocol in protocols.items() if protocol.attack.eot > 1}
-    assert averaged == {"sap": 100, "wca": 50, "bat": 2, "modes": 5}
+    assert averaged == {"sap": 100, "wca": 50, "bat": 2, "modes": 3}

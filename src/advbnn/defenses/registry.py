@@ -27,7 +27,7 @@ ONE_NETWORK: dict[str, Published] = {module.PUBLISHED.name: module.PUBLISHED for
 PUBLISHED: dict[str, Published] = {
     **ONE_NETWORK,
     **{entry.name: entry for entry in (bat.PUBLISHED, own.ADV_BNN, own.RSE, own.MODES)},
-    **{entry.name: entry for entry in (own.ADV, own.ADV_ADAM, own.ADV_BATCH, own.NONE)},
+    **{entry.name: entry for entry in (own.ADV, own.ADV_ADAM, own.ADV_BATCH, own.ADV_LONG, own.NONE)},
 }
 """All of them, with those that have a recipe of their own, and the baselines without randomness."""
 

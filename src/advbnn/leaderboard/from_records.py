@@ -132,10 +132,7 @@ def entry_of(
     mean = next((r for r in records.where(label=f"{worst.model.label}{MEAN}") if r.threat == worst.threat), None)
     protocol = next(iter(at_radius.where(kind=PROTOCOL)), None)
     found = band(worst)
-    if (random := worst.details.get("random")) is not None and random == (about.kind == board.KINDS[2]):
-        expected = f"'{board.KINDS[0]}' or '{board.KINDS[1]}'" if random else repr(board.KINDS[2])
-        what = "random" if random else "not random: all its passes agree"
-        raise ArgumentError(f"kind: expected {expected}, got {about.kind!r}; the audited network is {what}")
+    _check_kind(about.kind, worst)
     return board.Entry(
         **vars(about) | {"dataset": about.dataset or worst.data.name},
         threat=board.Threat(norm=worst.threat.norm, eps=round(worst.threat.eps, 6)),
@@ -167,6 +164,16 @@ def entry_of(
         commit=software(),
         command=worst.command or "Python",
     )
+
+
+def _check_kind(kind: str, worst: Record) -> None:
+    """Random or not, as the audit found; the exact mean of a mixture, a random network that never varies, is either."""
+    if (random := worst.details.get("random")) is None or worst.exact:
+        return
+    if random == (kind == board.KINDS[2]):
+        expected = f"'{board.KINDS[0]}' or '{board.KINDS[1]}'" if random else repr(board.KINDS[2])
+        what = "random" if random else "not random: all its passes agree"
+        raise ArgumentError(f"kind: expected {expected}, got {kind!r}; the audited network is {what}")
 
 
 def lowered(entry: board.Entry, record: Record) -> board.Entry:
