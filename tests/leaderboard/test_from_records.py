@@ -126,4 +126,4 @@ def test_points_only_lower() -> None:
 def test_a_claim_of_others_makes_no_entry() -> None:
     assert all(claim.quoted for claim in PUBLISHED["wca"].claims)
     assert about_published(PUBLISHED["wca"], "cifar10", "resnet18").claims == ()
-    assert claimed_entry(PUBLISHED["ctrw"]).claims[0].accuracy == 0.739
+    assert claimed_entry(PUBLISHED["ctrw"]).claims[0].accuracy == 0.687

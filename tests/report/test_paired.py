@@ -51,6 +51,8 @@ def test_differences_have_their_paired_intervals(both: list[tuple[Records, list[
     assert [cell.strong for cell in table.rows[1]] == [False, False, True, False]
     assert "quick audit of 400 images" in table.caption
     assert list(paired_table([one, modes], [8 / 255]).columns) == list(table.columns[:3])
+    clean = [Records(records.where(kind="clean")) for records in (one, modes)]
+    assert "audit" not in (said := paired_table(clean).caption) and "worst case" not in said.lower()
 
 
 def test_what_was_not_measured_alike_is_not_compared(both: list[tuple[Records, list[torch.Tensor]]]) -> None:

@@ -81,8 +81,8 @@ PUBLISHED = Published(
     attack_mode="train",
     baseline="adv_batch",
     claims=(
-        Claim("AutoAttack", 73.9, 83.5, "ResNet-18", "log in the repository, commit 8625b86"),
         Claim("PGD-20", 68.7, 83.5, "ResNet-18", "log in the repository, commit 8625b86"),
+        Claim("AutoAttack", 73.9, 83.5, "ResNet-18", "log in the repository, commit 8625b86"),
     ),
     differences=(
         MOVED_STATISTICS,
