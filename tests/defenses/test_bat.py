@@ -4,7 +4,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from advbnn.defenses.bat import PUBLISHED, boosted_pair
+from advbnn.bayes.modes import Modes
+from advbnn.defenses.bat import PUBLISHED, WEIGHTS
 
 
 def test_the_protocol_attacks_the_loss_of_both_networks_by_their_probabilities() -> None:
@@ -19,5 +20,5 @@ def test_the_protocol_attacks_the_loss_of_both_networks_by_their_probabilities()
         (gradient,) = torch.autograd.grad(first * losses[0] + (1 - first) * losses[1], leaf)
         return inside + 2 / 255 * gradient.sign()
 
-    torch.testing.assert_close(attack(boosted_pair(*nets), inside, y, seed=0), step(0.9))
+    torch.testing.assert_close(attack(Modes(nets, WEIGHTS), inside, y, seed=0), step(0.9))
     assert not torch.equal(step(0.9), step(0.5))

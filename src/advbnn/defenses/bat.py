@@ -5,24 +5,15 @@ with `how = "boosted"`, see `advbnn.training.ModePlan`. Dbouk and Shanbhag (ICML
 more robust than its first network, by the attack `ARC`.
 """
 
-from torch import nn
-
 from advbnn.attacks import PGD
 from advbnn.attacks.threat import Threat
-from advbnn.bayes.modes import Modes
 from advbnn.defenses.published import EVERY_PASS, AuthorsProtocol, Claim, Published
 
 WEIGHTS = (0.9, 0.1)
-"""The probabilities of the two networks."""
+"""The probabilities of the two networks, in `Modes(networks, WEIGHTS)`.
 
-
-def boosted_pair(robust: nn.Module, second: nn.Module) -> Modes:
-    """The random classifier: `robust` with probability 0.9, `second` with 0.1, anew at every pass.
-
-    It answers by one pass: evaluate it with `samples=1, exact=False`. The exact mean of the two is another classifier.
-    """
-    return Modes([robust, second], weights=WEIGHTS)
-
+It answers by one pass: evaluate it with `samples=1, exact=False`. The exact mean of the two is another classifier.
+"""
 
 PUBLISHED = Published(
     name="bat",
