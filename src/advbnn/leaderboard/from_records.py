@@ -145,8 +145,8 @@ def entry_of(
         worst_case=board.WorstCase(
             **_numbers(worst),
             level=worst.name,
-            certain=None if found is None else _rounded(found.certain),
-            inconclusive=None if found is None else _rounded(found.inconclusive),
+            certain=None if found is None else round(found.certain, 6),
+            inconclusive=None if found is None else round(found.inconclusive, 6),
         ),
         plateau=plateau,
         flat=None if len(plateau) < 2 else abs(plateau[-1].accuracy - plateau[-2].accuracy) <= FLAT,
@@ -260,25 +260,19 @@ def _plateau(records: Iterable[Record]) -> tuple[list[Record], tuple[board.Eot, 
 def _suite(worst: Record) -> list[board.Attacked]:
     found = []
     for attack in worst.details["attacks"]:
-        n, correct = sum(attack["n"]), sum(attack["correct"])
-        if attack["role"] == "clean" or not n:
-            continue
-        if attack["on"] == "all":
-            n, counts = worst.n, attack["correct"]
-        else:
-            counts = [correct]
-        share, interval = sum(counts) / len(counts) / n, accuracy_interval(counts, n)
-        shown = {"accuracy": _rounded(share), "interval": _outward(interval), "n": n}
-        found.append(board.Attacked(**shown, name=attack["name"], settings=_plain(attack["attack"]), on=attack["on"]))
+        counts, n = attack["correct"], worst.n
+        if attack["on"] != "all":
+            counts, n = [sum(counts)], sum(attack["n"])
+        if attack["role"] != "clean" and n:
+            about = {"name": attack["name"], "settings": _plain(attack["attack"]), "on": attack["on"]}
+            found.append(board.Attacked(**_from_counts(counts, n), **about))
     return found
 
 
 def _known_seed(worst: Record) -> board.Accuracy | None:
     if KNOWN_SEED not in worst.details:
         return None
-    counts: Sequence[int] = worst.details[KNOWN_SEED]
-    share = sum(counts) / len(counts) / worst.n
-    return board.Accuracy(accuracy=_rounded(share), interval=_outward(accuracy_interval(counts, worst.n)), n=worst.n)
+    return board.Accuracy(**_from_counts(worst.details[KNOWN_SEED], worst.n))
 
 
 def _difference(worst: Record, baseline: Record) -> board.Difference:
@@ -292,7 +286,7 @@ def _difference(worst: Record, baseline: Record) -> board.Difference:
             f"the baseline was audited at level {baseline.name!r} and {baseline.threat}, this network at "
             f"{worst.name!r} and {worst.threat}; audit both alike"
         )
-    return board.Difference(difference=_rounded(found.difference), interval=_outward(found.interval), n=found.n)
+    return board.Difference(difference=round(found.difference, 6), interval=_outward(found.interval), n=found.n)
 
 
 def _accuracy(record: Record) -> board.Accuracy:
@@ -306,11 +300,13 @@ def _attacked(record: Record) -> board.Attacked:
 
 
 def _numbers(record: Record) -> dict[str, Any]:
-    return {"accuracy": _rounded(record.accuracy), "interval": _outward(record.interval), "n": record.n}
+    return {"accuracy": round(record.accuracy, 6), "interval": _outward(record.interval), "n": record.n}
 
 
-def _rounded(share: float) -> float:
-    return round(share, 6)
+def _from_counts(counts: Sequence[int], n: int) -> dict[str, Any]:
+    """The same from the number of images, of `n`, that are right under each seed."""
+    interval = _outward(accuracy_interval(counts, n))
+    return {"accuracy": round(sum(counts) / len(counts) / n, 6), "interval": interval, "n": n}
 
 
 def _outward(interval: tuple[float, float]) -> tuple[float, float]:

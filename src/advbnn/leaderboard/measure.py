@@ -107,7 +107,6 @@ def own_protocol(evaluation: Evaluation, protocol: AuthorsProtocol, threat: Thre
         protocol = replace(protocol, attack=replace(protocol.attack, threat=threat, step_size=scaled))
 
     def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
-        x, y = evaluation.prepared(x, y)
         seeds = [derive_seed(seed, "protocol", batch.number) for seed in evaluation.seed_list]
         right = [protocol.correct(evaluation.model, x, y, seed) for seed in seeds]
         return {"correct": torch.stack(right, 1)[:, None]}
@@ -190,7 +189,6 @@ def _counted(
     """A record for each of the accuracies of `correct`, with the names and explanations of `scores`."""
 
     def work(x: Tensor, y: Tensor, batch: Batch) -> dict[str, Tensor]:
-        x, y = evaluation.prepared(x, y)
         networks, right = (evaluation.model, evaluation.fast), []
         for seed in evaluation.seed_list:
             crafting = crafting_seed(seed, batch.number)
