@@ -38,8 +38,7 @@ def table(
     found: dict[str, Table] = contents.tables()
     chosen = name or first
     one_of("--name", chosen, found)
-    shown = found[chosen]
-    typer.echo({"markdown": shown.markdown, "latex": shown.latex, "csv": shown.csv}[format](), nl=False)
+    typer.echo(getattr(found[chosen], format)(), nl=False)
     if figure is not None:
         _save(contents.pictures, figure)
 

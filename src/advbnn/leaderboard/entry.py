@@ -241,8 +241,7 @@ class Entry(Checked):
         for name in ("clean", "worst_case", "samples", "weights_sha256", "commit", "command"):
             if not getattr(self, name):
                 raise ArgumentError(f"{name}: expected a value for status {self.status!r}, got none; measure it")
-        if self.worst_case is None or self.clean is None:
-            return
+        assert self.worst_case is not None and self.clean is not None
         attacks = {f"attack {attack.name!r}": attack for attack in self.attacks if attack.on == ALL}
         for title, attack in {"clean accuracy": self.clean, **attacks}.items():
             self._check_not_above("worst_case", self.worst_case, title, attack)

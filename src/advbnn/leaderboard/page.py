@@ -35,7 +35,7 @@ from advbnn.machine.files import read_text, write_atomically
 from advbnn.report.dumbbells import LOOKS, Dumbbell, dumbbells_png, dumbbells_svg
 from advbnn.report.elements import percent, percent_range
 from advbnn.report.render import filled
-from advbnn.report.select import radius_words
+from advbnn.report.select import extent, radius_words
 
 TITLE = "Randomized defences, audited"
 DOCS = {"method": "../../evaluation/index.html", "rules": "../index.html"}
@@ -147,19 +147,15 @@ def _scope(entries: Sequence[Entry]) -> str:
     if not worst:
         return f"{len(entries)} entries, none of them audited yet."
     levels = " or ".join(dict.fromkeys(one.level for one in worst))
-    where = f"at level {levels} on {_span([one.n for one in worst])} test images"
+    where = f"at level {levels} on {extent([one.n for one in worst])} test images"
     epochs = [entry.cost.epochs for entry in entries if entry.cost is not None and entry.worst_case is not None]
     audited = f"{len(worst)} of {len(entries)} entries are audited, {where}."
     if not epochs:
         return audited
     return (
-        f"{audited} Their networks were trained for {_span(epochs)} epochs. Sources often train longer, so compare a "
+        f"{audited} Their networks were trained for {extent(epochs)} epochs. Sources often train longer, so compare a "
         "worst case with its baseline, which was trained alike, rather than with the claim."
     )
-
-
-def _span(counts: Sequence[int]) -> str:
-    return " to ".join(dict.fromkeys(f"{end:,}" for end in (min(counts), max(counts))))
 
 
 def _alt(figure: _Figure) -> str:

@@ -8,7 +8,7 @@ from advbnn.evaluation.identity import row_list
 from advbnn.evaluation.records import Record
 from advbnn.report.audited import at_most
 from advbnn.report.elements import percent
-from advbnn.report.select import ball, middle
+from advbnn.report.select import middle
 from advbnn.report.series import Series
 from advbnn.report.style import Look
 
@@ -108,9 +108,3 @@ def _is_range(record: Record) -> bool:
 def _points(found: Comparison) -> str:
     low, high = (100 * end for end in found.interval)
     return f"{100 * found.difference:.1f} points (95 % interval {low:+.1f} to {high:+.1f})"
-
-
-def middle_ball(series: Sequence[Series]) -> tuple[str, float] | None:
-    """The norm and radius in the middle of the headline; None if nothing was attacked."""
-    balls = sorted({ball(r) for one in series for r in one.records.values() if ball(r)[1] > 0})
-    return middle(balls) if balls else None

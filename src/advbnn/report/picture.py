@@ -99,8 +99,8 @@ def _with_clean(series: Series, label: str, norm: str, clean: Record | None) -> 
     found = series.of(label, norm)
     if not found or found[0].radius == 0:
         return found
-    start = clean_in(found[0]) if series.worst else None
-    return [*([start or clean] if start or clean else []), *found]  # type: ignore[list-item]
+    start = (clean_in(found[0]) if series.worst else None) or clean
+    return found if start is None else [start, *found]
 
 
 def _deterministic(worst: Series, label: str) -> bool:

@@ -43,18 +43,18 @@ def condition(record: Record) -> str:
 
 def images_of(records: Sequence[Record]) -> str:
     """The number of images and their data set: `"400 images of digits"`."""
-    return f"{_range([r.n for r in records])} images of {records[0].data.name}"
+    return f"{extent([r.n for r in records])} images of {records[0].data.name}"
 
 
 def samples_of(records: Sequence[Record]) -> str:
     """How classifiers average, and the number of seeds: `"20 weight samples, all of 3 members, 3 seeds"`."""
     parts = []
     if sampled := [r.samples for r in records if not r.exact]:
-        parts.append(f"{_range(sampled)} weight sample{'' if set(sampled) == {1} else 's'}")
+        parts.append(f"{extent(sampled)} weight sample{'' if set(sampled) == {1} else 's'}")
     if exact := [r.samples for r in records if r.exact]:
-        parts.append(f"all of {_range(exact)} member{'' if set(exact) == {1} else 's'}")
+        parts.append(f"all of {extent(exact)} member{'' if set(exact) == {1} else 's'}")
     seeds = [len(r.seeds) for r in records]
-    return ", ".join([*parts, f"{_range(seeds)} seed{'' if set(seeds) == {1} else 's'}"])
+    return ", ".join([*parts, f"{extent(seeds)} seed{'' if set(seeds) == {1} else 's'}"])
 
 
 def check_one_data_set(records: Records) -> None:
@@ -69,5 +69,6 @@ def check_one_data_set(records: Records) -> None:
             raise ArgumentError(f"records are of different data: {listed}. Make one report per data set")
 
 
-def _range(values: Sequence[int]) -> str:
+def extent(values: Sequence[int]) -> str:
+    """The smallest and the largest number: `"400 to 1,000"`, or one if they are equal."""
     return " to ".join(dict.fromkeys(f"{end:,}" for end in (min(values), max(values))))

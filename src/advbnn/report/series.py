@@ -90,13 +90,11 @@ def main_series(records: Records, worst: Records, titles: Titles) -> list[Series
         if candidates:
             title = max(candidates)[-1]
             chosen.append(Series(title=title, records=found[title]))
-    if not worst:
-        shown = {one.title for one in chosen}
-        chosen += [Series(title=title, records=points) for title, points in found.items() if title not in shown]
     if worst:
         at = {(r.model.label, ball(r)): r for r in worst}
-        chosen.append(Series(title=WORST, records=at, worst=True))
-    return chosen
+        return [*chosen, Series(title=WORST, records=at, worst=True)]
+    shown = {one.title for one in chosen}
+    return chosen + [Series(title=title, records=points) for title, points in found.items() if title not in shown]
 
 
 def reaches(record: Record) -> bool:

@@ -6,11 +6,11 @@ from advbnn.attacks.threat import Threat
 from advbnn.evaluation.audit.headline import RANGE, next_level
 from advbnn.evaluation.records import Record, Records
 from advbnn.names import AUDIT_LEVELS
-from advbnn.report.answer import answer, middle_ball
+from advbnn.report.answer import answer
 from advbnn.report.audited import at_most, clean_in, worst_cases
 from advbnn.report.elements import NOTHING, Cell, Section, Table, percent, percent_range
 from advbnn.report.picture import Picture
-from advbnn.report.select import ball, clean_of, images_of, samples_of
+from advbnn.report.select import ball, clean_of, images_of, middle, samples_of
 from advbnn.report.series import WORST, Series, Titles, main_series
 from advbnn.report.style import Look
 
@@ -67,9 +67,9 @@ def headline_section(
 def middle_threat(records: Records) -> Threat | None:
     """The threat in the middle of the headline table; None if nothing was attacked."""
     series = main_series(records, worst_cases(records), Titles(records))
-    place = middle_ball(series)
-    attacked = [r.threat for one in series for r in one.records.values() if ball(r) == place]
-    return attacked[0] if attacked else None
+    attacked = [r for one in series for r in one.records.values() if r.radius > 0]
+    places = sorted({ball(r) for r in attacked})
+    return next(r.threat for r in attacked if ball(r) == middle(places)) if places else None
 
 
 def clean_records(records: Records, worst: Records, looks: Mapping[str, Look]) -> dict[str, Record]:
