@@ -9,7 +9,8 @@ Settings are checked here, too, with bounds: `positive_whole`, `within`, `one_of
 import functools
 import types
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from numbers import Real
@@ -74,6 +75,15 @@ class UnsupportedError(AdvbnnError):
 
 class MissingPackageError(AdvbnnError, ImportError):
     """An optional package is not installed; the message says how to install it."""
+
+
+@contextmanager
+def explain_missing_package(message: str) -> Iterator[None]:
+    """Within the block, an import that fails says what needs the package, and how to install it."""
+    try:
+        yield
+    except ImportError as error:
+        raise MissingPackageError(message) from error
 
 
 def unknown(argument: str, value: object, options: Iterable[str]) -> ArgumentError:

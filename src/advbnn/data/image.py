@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from advbnn.errors import ArgumentError, DataError, MissingPackageError, data_error
+from advbnn.errors import ArgumentError, DataError, data_error, explain_missing_package
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """The formats that are opened, whatever the name of the file: Pillow gives others, such as EPS, to outside programs."""
@@ -26,10 +26,8 @@ def decode(path: Path, size: int | None = None) -> np.ndarray:
     the whole area of a new pixel, so it does not alias, does not ring beyond the range of the pixels (unlike Lanczos),
     and is smooth when a small image is enlarged (unlike box).
     """
-    try:
+    with explain_missing_package("reading image files needs Pillow: pip install 'advbnn[data]'"):
         from PIL import Image
-    except ImportError as error:
-        raise MissingPackageError("reading image files needs Pillow: pip install 'advbnn[data]'") from error
     try:
         with Image.open(path, formats=FORMATS) as file:
             mode = file.mode

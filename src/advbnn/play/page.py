@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from advbnn.errors import AdvbnnError, MissingPackageError
+from advbnn.errors import AdvbnnError, explain_missing_package
 from advbnn.play.playground import UNKNOWN, Playground
 from advbnn.play.trial import ATTACKS
 
@@ -32,10 +32,8 @@ _THUMBNAIL_CLICK = """element.addEventListener("click", (event) => {
 
 def check_gradio() -> None:
     """Refuses to go on without the package Gradio."""
-    try:
+    with explain_missing_package("the playground needs Gradio: pip install 'advbnn[play]'"):
         import gradio  # noqa: F401
-    except ImportError as error:
-        raise MissingPackageError("the playground needs Gradio: pip install 'advbnn[play]'") from error
 
 
 def text_of(name: str) -> str:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from advbnn.errors import MissingPackageError
+from advbnn.errors import explain_missing_package
 from advbnn.machine.files import written_whole
 from advbnn.report.style import Look
 
@@ -100,10 +100,8 @@ def to_svg(figure: "Figure", name: str, used: Sequence[Look]) -> str:
 @contextmanager
 def _matplotlib(style: dict[Any, Any]) -> Iterator[Any]:
     """The class of figures, within the style of the report."""
-    try:
+    with explain_missing_package("plots need matplotlib: pip install 'advbnn[report]'"):
         import matplotlib
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingPackageError("plots need matplotlib: pip install 'advbnn[report]'") from error
     with matplotlib.rc_context(_STYLE | style):
         yield Figure

@@ -6,7 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from advbnn.errors import MissingPackageError
+from advbnn.errors import explain_missing_package
 from advbnn.evaluation.records import Record, Records
 from advbnn.machine.files import write_atomically
 from advbnn.report.compose import compose
@@ -55,10 +55,8 @@ def html(contents: Contents, images: Images) -> str:
 
 
 def filled(template: str, **values: Any) -> str:
-    try:
+    with explain_missing_package("a page needs jinja2: pip install 'advbnn[report]'"):
         import jinja2
-    except ImportError as error:
-        raise MissingPackageError("a page needs jinja2: pip install 'advbnn[report]'") from error
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )

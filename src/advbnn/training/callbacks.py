@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from advbnn.errors import ArgumentTypeError, MissingPackageError
+from advbnn.errors import ArgumentTypeError, explain_missing_package
 
 Augment = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """Custom augmentation: inputs in [0, 1] and targets of a batch, on the device that trains, to others."""
@@ -57,12 +57,9 @@ class TensorBoard(Callback):
     """
 
     def __init__(self, folder: Path | str | None = None) -> None:
-        try:
+        message = "TensorBoard needs pip install 'advbnn[tensorboard]'; metrics.jsonl holds the same numbers"
+        with explain_missing_package(message):
             from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise MissingPackageError(
-                "TensorBoard needs pip install 'advbnn[tensorboard]'; metrics.jsonl holds the same numbers"
-            ) from error
         self._make, self._folder = SummaryWriter, folder
         self._writer: Any = None
 

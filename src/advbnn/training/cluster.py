@@ -20,19 +20,17 @@ from functools import partial
 from typing import Any
 
 from advbnn import __version__
-from advbnn.errors import ArgumentError, MissingPackageError, RunError
+from advbnn.errors import ArgumentError, RunError, explain_missing_package
 from advbnn.lazy import call
 from advbnn.machine.memory import THRESHOLDS
 from advbnn.training.interrupts import Interrupted, Interrupts, stop_running
 from advbnn.training.tasks import Task, TaskQueue
 
-try:
+with explain_missing_package(
+    "several workers need Dask: pip install 'advbnn[cluster]'; without it, use one device and --jobs 1"
+):
     import dask
     import distributed
-except ImportError as error:
-    raise MissingPackageError(
-        "several workers need Dask: pip install 'advbnn[cluster]'; without it, use one device and --jobs 1"
-    ) from error
 
 DEVICE = "ADVBNN_DEVICE"
 """The environment variable with the device of a worker; by default its first GPU, or else the CPU."""
