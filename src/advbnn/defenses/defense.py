@@ -22,7 +22,7 @@ from advbnn.defenses.optimizers import AdamOptimizer, LangevinSampler, SGDOptimi
 from advbnn.defenses.registry import Randomized
 from advbnn.defenses.rse import noise_levels
 from advbnn.defenses.schedules import Constant, Cosine, OneCycle, Section, Stages
-from advbnn.errors import MOST_EXAMPLES, ArgumentError, check_types, one_of, positive_whole, unknown, whole, within
+from advbnn.errors import MOST_EXAMPLES, ArgumentError, check_types, one_of, positive_whole, whole, within
 from advbnn.models.initial_weights import InitialWeights, load_initial
 from advbnn.randomness import seeded
 
@@ -169,8 +169,8 @@ class Defense:
         for name, options in (choices | {"architecture": (*models.NAMES, OWN)}).items():
             one_of(name, getattr(self, name), options)
         positive_whole("batch_size", self.batch_size, most=MOST_EXAMPLES)
-        if isinstance(self.augment, str) and self.augment not in NAMED:
-            raise unknown("augment", self.augment, NAMED)
+        if isinstance(self.augment, str):
+            one_of("augment", self.augment, NAMED)
         for name in ("clip", "awp"):
             if getattr(self, name) is not None:
                 within(name, getattr(self, name), "(0, 1e6]", "or None to leave it out")

@@ -12,16 +12,14 @@ from torch import Tensor, nn
 from advbnn.errors import ArgumentError, within
 
 Layer = TypeVar("Layer", bound=nn.Module)
-Kinds = type[Layer] | tuple[type[Layer], ...]
 
 
-def layers_of(net: nn.Module, kinds: Kinds[Layer]) -> list[tuple[str, Layer]]:
-    """The layers of these exact types with their names, in the order of registration; a shared layer once.
+def layers_of(net: nn.Module, kind: type[Layer]) -> list[tuple[str, Layer]]:
+    """The layers of this exact type with their names, in the order of registration; a shared layer once.
 
     A subclass is not among them: a layer that a defence has made random is left alone by the next one.
     """
-    exact = kinds if isinstance(kinds, tuple) else (kinds,)
-    return [(name, module) for name, module in net.named_modules() if type(module) in exact]
+    return [(name, module) for name, module in net.named_modules() if type(module) is kind]
 
 
 def has_layer(net: nn.Module, kind: type[nn.Module]) -> bool:
@@ -31,21 +29,21 @@ def has_layer(net: nn.Module, kind: type[nn.Module]) -> bool:
 
 def replaced(
     net: nn.Module,
-    kinds: Kinds[Layer],
+    kind: type[Layer],
     make: Callable[[str, Layer], nn.Module],
     only: Callable[[list[tuple[str, Layer]]], Iterable[tuple[str, Layer]]] | None = None,
 ) -> nn.Module:
-    """A copy of `net` in which `make(name, layer)` takes the place of the layers of these types.
+    """A copy of `net` in which `make(name, layer)` takes the place of the layers of this type.
 
     `only` chooses among them, such as `lambda layers: layers[:1]`. Where a layer is used in several places, so is its
     replacement.
     """
     result = copy.deepcopy(net)
-    found = layers_of(result, kinds)
+    found = layers_of(result, kind)
     chosen = list(found if only is None else only(found))
     if not chosen:
-        names = ", ".join(kind.__name__ for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))
-        raise ArgumentError(f"net has no layer of {names} that this defence could make random; use another network")
+        name = kind.__name__
+        raise ArgumentError(f"net has no layer of {name} that this defence could make random; use another network")
     new = {id(layer): make(name, layer).train(layer.training) for name, layer in chosen}
     if id(result) in new:
         return new[id(result)]

@@ -51,7 +51,6 @@ def refreshed(text: str, results: Path, others: Others | None = None) -> str:
     def block(found: re.Match[str]) -> str:
         records, _, name = found[1].partition("/")
         name, _, radii = name.partition(":")
-        known: Mapping[str, Table]
         if others and records in others:
             known = others[records]()
         else:

@@ -79,8 +79,9 @@ def _label(records: Records) -> str:
 
 
 def _difference(record: Record, first: Record | None) -> Comparison | None:
-    same = first is not None and record is not first and (record.kind, record.name) == (first.kind, first.name)
-    return comparison(record, first) if same and first is not None and record.outcomes and first.outcomes else None
+    if first is None or record is first or (record.kind, record.name) != (first.kind, first.name):
+        return None
+    return comparison(record, first) if record.outcomes and first.outcomes else None
 
 
 def _cell(record: Record | None, first: Record | None) -> Cell:

@@ -83,8 +83,7 @@ class RunFolder:
 
     def publish(self, name: str = MODEL) -> None:
         """Copy the weights of the last checkpoint into the run folder, unless the file is there and sound."""
-        if self.checkpoint is None:
-            return
+        assert self.checkpoint is not None
         weights, sums = self.checkpoint.folder / WEIGHTS, _sums(self.path)
         digest = files.file_digest(weights)
         if sums.get(name) == digest and (self.path / name).exists() and files.file_digest(self.path / name) == digest:
