@@ -116,7 +116,6 @@ def all_finite(x: Tensor) -> Tensor:
 
 
 def not_finite_error(x: Tensor) -> ArgumentError:
-    """The error for inputs that hold NaN or infinity."""
     bad = int((~x.isfinite()).reshape(len(x), -1).any(1).sum())
     return InputError(f"x must hold finite numbers, got NaN or infinity in {bad} of {len(x)} inputs; leave these out")
 

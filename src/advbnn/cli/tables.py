@@ -40,7 +40,6 @@ def tables(
 
 
 def tables_of_entries(folder: Path) -> "dict[str, Table]":
-    """The tables of the leaderboard."""
     from advbnn.leaderboard.attacks_table import attacks_table
     from advbnn.leaderboard.entry import load_all
     from advbnn.leaderboard.tables import table

@@ -17,7 +17,6 @@ class AcceleratedModes(HasMembers):
         self.training = model.training
 
     def forward(self, x: Tensor) -> Tensor:
-        """The model's output for a batch."""
         chosen = self.model if self.model.frozen_sample is not None else self.components[self.model.choose()]
         outputs: Tensor = chosen(x)
         return outputs

@@ -141,7 +141,6 @@ class Accelerated(HasMembers):
         return (self.precision, self.gradients) == ("full", "bf16")
 
     def forward(self, x: Tensor) -> Tensor:
-        """The model's output for a batch."""
         precision = self.gradients if wants_gradient(x) else self.precision
         addresses = None if (self._requested_engine, precision) == ("eager", "full") else self._weight_addresses()
         if addresses is None or x.numel() == 0 or torch.is_autocast_enabled(x.device.type):

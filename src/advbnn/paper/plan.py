@@ -35,7 +35,6 @@ class Plan:
         return [one for one in self.measurements if not one.done(self.experiment, self.out)]
 
     def folder(self, run: Run) -> Path:
-        """The folder of a training."""
         return self.out / RUNS / run.label
 
 

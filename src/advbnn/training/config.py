@@ -155,12 +155,10 @@ class Config:
 
 def load_splits(config: Config) -> Splits[Any]:
     """The data of a run, read once per process."""
-    return _load(config.data, config.root, config.size, config.cache)
+    return _load(config.data, config.root, size=config.size, cache=config.cache)
 
 
-@functools.cache
-def _load(source: str, root: str | None, size: int | None, folder: str | None) -> Splits[Any]:
-    return data.load(source, root, size=size, cache=folder)
+_load = functools.cache(data.load)
 
 
 def load_config(path: Path | str, settings: Iterable[str] = ()) -> Config:

@@ -130,5 +130,4 @@ def _change(usual: _Predict, other: _Predict, seed: int, random: bool) -> Tensor
 
 
 def total_variation(p: Tensor, q: Tensor) -> Tensor:
-    """The total variation between rows of probabilities."""
     return (p - q).abs().sum(1) / 2

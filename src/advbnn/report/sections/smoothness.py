@@ -24,7 +24,6 @@ _VALUES = {
 
 
 def smoothness_section(records: Records, looks: Mapping[str, Look]) -> Section | None:
-    """Bars of the local Lipschitz value."""
     groups: dict[str, list[Record]] = {}
     for record in records.where(kind="lipschitz"):
         groups.setdefault(record.ball_title, []).append(record)
