@@ -107,8 +107,8 @@ class Published:
         trained: whether it is trained against an attack; if not, it is put onto a trained network.
         samples: forward passes that the deployed classifier averages, by the `rule` of `predict`.
         differences: where the source's code and its paper differ, or our common recipe and the source's.
-        training: how the source trains it, the profile `"authors_code"`; None if it trains nothing against an attack,
-            or not by code that is known.
+        training: how the source trains it, the profile `"authors_code"`; None if it is not trained against an attack,
+            no code of its training was found, or it is one of this library's own.
         recipe: how it is trained, if not by `defense(name, "cifar10")`.
         attack_mode: BatchNorm in the attack of its training. `"train"` where the source has it and each draw has
             statistics of its own: running ones are a mean over draws, and an attack with them is on a network that is
