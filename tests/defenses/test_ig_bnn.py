@@ -60,6 +60,7 @@ def test_a_batch_is_trained_on_the_loss_of_the_source() -> None:
     [
         ({"objective": IG_BNN}, "ParticleEnsemble"),
         ({"network": ParticleEnsemble(), "objective": RobustELBO(trades=6.0)}, "trades"),
+        ({"network": ParticleEnsemble(), "objective": RobustELBO(clean=0.5)}, "clean"),
         ({"network": ParticleEnsemble(), "attack_mode": "train"}, "attack_mode"),
         ({"network": ParticleEnsemble(), "objective": IG_BNN, "attack": None}, "attack"),
     ],

@@ -177,6 +177,16 @@ def test_the_particles_of_ig_bnn_are_trained_as_by_the_eager_step() -> None:
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_a_loss_that_is_half_clean_is_that_of_the_eager_step() -> None:
+    defense = Defense(attack=ATTACK, objective=RobustELBO(clean=0.5))
+    nets = (network(), network())
+    records = [make(net, defense)(*batch(), SEED) for make, net in zip((fast, eager), nets, strict=True)]
+    torch.testing.assert_close(records[0].loss, records[1].loss)
+    close(*nets, rtol=1e-4, atol=1e-5)
+    # and another one than that of perturbed inputs alone
+    assert eager(network(), Defense(attack=ATTACK))(*batch(), SEED).loss > records[1].loss
+
+
 @pytest.mark.parametrize("awp", [None, 0.02])
 def test_the_consistency_term_equals_the_eager_one(awp: float | None) -> None:
     defense = Defense(attack=ATTACK, averaging=Averaging(decay=0.9, consistency=2.0), awp=awp)

@@ -91,6 +91,14 @@ def test_trades_is_its_definition() -> None:
     torch.testing.assert_close(loss.total, expected)
 
 
+def test_a_share_of_the_loss_is_on_clean_inputs() -> None:
+    net, x_adv = nn.Linear(4, 3), X + 0.2
+    loss = RobustLoss(net, RobustELBO(clean=0.25), 10)(X, x_adv, Y)
+    halves = [functional.cross_entropy(net(inputs), Y) for inputs in (X, x_adv)]
+    torch.testing.assert_close(loss.total, 0.25 * halves[0] + 0.75 * halves[1])
+    assert loss.score == (net(x_adv).argmax(1) == Y).sum()
+
+
 def test_trades_compares_under_the_same_weights() -> None:
     bnn = small_bnn()
     loss = RobustLoss(bnn, RobustELBO(trades=1e4), 10**9)(X, X.clone(), Y)

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from advbnn.defenses.authors_training import MOVED_STATISTICS, RESNET18_200
 from advbnn.defenses.kept_draw import KeptDraw
-from advbnn.defenses.published import BETWEEN, MOVED_STATISTICS, PGD_20, AuthorsProtocol, Claim, Published
+from advbnn.defenses.published import BETWEEN, PGD_20, AuthorsProtocol, Claim, Published
 from advbnn.defenses.surgery import CIFAR10, Normalised, has_layer
 from advbnn.errors import positive_whole, within
 
@@ -80,6 +81,7 @@ PUBLISHED = Published(
     protocol=AuthorsProtocol(PGD_20, BETWEEN),
     attack_mode="train",
     baseline="adv_batch",
+    training=RESNET18_200,
     claims=(
         Claim("PGD-20", 68.7, 83.5, "ResNet-18", "log in the repository, commit 8625b86"),
         Claim("AutoAttack", 73.9, 83.5, "ResNet-18", "log in the repository, commit 8625b86"),

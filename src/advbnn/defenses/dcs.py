@@ -1,6 +1,6 @@
 """Deformable convolution with stochasticity (DCS; Ma et al., ICML 2025): a 5x5 convolution keeps two random taps."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -8,8 +8,10 @@ from torch.nn import functional
 
 from advbnn.attacks import PGD
 from advbnn.attacks.threat import Threat
+from advbnn.defenses.authors_training import MOVED_STATISTICS, RESNET18_200
 from advbnn.defenses.kept_draw import KeptDraw
-from advbnn.defenses.published import BETWEEN, MOVED_STATISTICS, AuthorsProtocol, Claim, Published
+from advbnn.defenses.published import BETWEEN, AuthorsProtocol, Claim, Published
+from advbnn.defenses.schedules import Stages
 from advbnn.defenses.surgery import CIFAR10, Normalised, has_layer, replaced
 from advbnn.errors import ArgumentError, positive_whole
 
@@ -92,6 +94,13 @@ PUBLISHED = Published(
     protocol=AuthorsProtocol(PGD(Threat("linf", 8 / 255), steps=10, step_size=2 / 255, random_start=True), BETWEEN),
     attack_mode="train",
     baseline="adv_batch",
+    training=replace(
+        RESNET18_200,
+        attack=replace(RESNET18_200.attack, steps=7),
+        # milestones 60 and 120, one epoch early
+        schedule=Stages(epochs=(59, 60, 81), fresh_optimizer=False),
+        differences=(MOVED_STATISTICS, "the source also keeps the next attack off the taps of the update"),
+    ),
     claims=(
         Claim("PGD-10", 68.5, 89.2, "ResNet-18", "log in the repository, 2025-05"),
         Claim("AutoAttack", 59.0, 81.8, "ResNet-18", "another network, log in the repository"),

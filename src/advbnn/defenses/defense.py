@@ -273,8 +273,8 @@ class Defense:
         likelihood, trades = self.objective.likelihood, self.objective.trades
         if self.attack is None:
             if self.objective.takes_clean:
-                name = "information_gain" if trades is None else "trades"
-                raise ArgumentError(f"{name} compares clean and perturbed inputs, and there is no attack; give one")
+                name = next(name for name in ("trades", "clean", "information_gain") if getattr(self.objective, name))
+                raise ArgumentError(f"{name} takes clean and perturbed inputs, and there is no attack; give one")
             if self.radius_warmup:
                 given = f"radius_warmup={self.radius_warmup}"
                 raise ArgumentError(f"{given} is of an attack, and there is none; set it to 0, or give an attack")
@@ -299,6 +299,7 @@ class Defense:
         consistent = self.averaging is not None and self.averaging.consistency > 0
         reasons = {
             "trades": self.objective.trades is not None,
+            "clean": self.objective.clean > 0,
             "attack_mode='train'": self.attack_mode == "train",
             "averaging.consistency": consistent,
             "a Gaussian likelihood": not isinstance(self.objective.likelihood, Categorical),

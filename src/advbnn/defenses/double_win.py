@@ -8,8 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from advbnn.defenses.authors_training import MOVED_STATISTICS, AuthorsTraining
 from advbnn.defenses.kept_draw import KeptDraw
+from advbnn.defenses.optimizers import SGDOptimizer
 from advbnn.defenses.published import BETWEEN, PGD_20, AuthorsProtocol, Claim, Published
+from advbnn.defenses.schedules import Stages
 from advbnn.defenses.surgery import CIFAR10, Normalised, has_layer, replaced
 from advbnn.errors import ArgumentError, whole
 
@@ -171,6 +174,13 @@ PUBLISHED = Published(
     protocol=AuthorsProtocol(replace(PGD_20, pick="first"), BETWEEN),
     attack_mode="train",
     baseline="adv_batch",
+    training=AuthorsTraining(
+        architecture="preact_resnet18",
+        attack=replace(PGD_20, steps=7),
+        optimizer=SGDOptimizer(lr=0.1, momentum=0.9, weight_decay=5e-4),
+        schedule=Stages(epochs=(80, 40, 40), fresh_optimizer=False),
+        differences=(MOVED_STATISTICS,),
+    ),
     claims=(
         Claim("PGD-20", 65.2, 82.2, "PreActResNet-18", "image in the repository, RPI + RPT"),
         Claim("AutoAttack", 54.6, 82.2, "PreActResNet-18", "image in the repository, RPI + RPT"),

@@ -1,12 +1,16 @@
 """IG-BNN (Doan et al., ICML 2022): particles that are kept apart; nothing is random when it predicts."""
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
+from advbnn.defenses.authors_training import AuthorsTraining
+from advbnn.defenses.objective import RobustELBO
+from advbnn.defenses.optimizers import AdamOptimizer
 from advbnn.defenses.published import NEVER, PGD_20, AuthorsProtocol, Published
+from advbnn.defenses.schedules import Constant
 from advbnn.errors import positive_whole
 
 
@@ -59,6 +63,14 @@ def _entropy(logits: Tensor) -> Tensor:
     return -(log_probs.exp() * log_probs).sum(-1)
 
 
+IN_TRAINING = (
+    "the source also mixes the gradients of particles by a kernel at two steps of five, with a repulsion that has "
+    "no direction, and has dropout in training; both are left out",
+    "training attacks the label here with running statistics, the source the prediction with batch statistics",
+    "clean and perturbed images share their batch statistics; in the source each half has its own",
+)
+"""Differences in both recipes."""
+
 PUBLISHED = Published(
     name="ig_bnn",
     title="IG-BNN",
@@ -69,11 +81,23 @@ PUBLISHED = Published(
     random="nothing: the mean of a few networks",
     redrawn=NEVER,
     protocol=AuthorsProtocol(PGD_20, NEVER, predicted_labels=True),
+    # the only command of the source is for STL-10; these are the defaults of its script, whose dataset is CIFAR-10
+    training=AuthorsTraining(
+        architecture="vgg16",
+        network=ParticleEnsemble(count=10),
+        attack=replace(PGD_20, steps=10),
+        optimizer=AdamOptimizer(lr=1e-3),
+        schedule=Constant(epochs=199),
+        objective=RobustELBO(information_gain=5.0),
+        batch_size=512,
+        differences=(
+            *IN_TRAINING,
+            "the source's attack leaves the box [0, 1]",
+            "the source holds out 5,000 images, and keeps the epoch that is best on them",
+        ),
+    ),
     differences=(
-        "the source also mixes the gradients of particles by a kernel at two steps of five, with a repulsion that has "
-        "no direction, and has dropout in training; both are left out",
-        "training attacks the label here with running statistics, the source the prediction with batch statistics",
-        "clean and perturbed images share their batch statistics; in the source each half has its own",
+        *IN_TRAINING,
         "ResNet-18, SGD and weight decay; the source has VGG16, and Adam without",
         "the source's attacks leave the box [0, 1], and its radii are 0.015 to 0.07",
         "the repository states no accuracy; those of the paper could not be confirmed",

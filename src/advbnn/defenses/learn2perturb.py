@@ -8,7 +8,11 @@ from torch import Tensor, nn
 
 from advbnn.attacks import PGD
 from advbnn.attacks.threat import Threat
+from advbnn.defenses.authors_training import OWN_HALVES, PREDICTED_LABELS, AuthorsTraining
+from advbnn.defenses.objective import RobustELBO
+from advbnn.defenses.optimizers import SGDOptimizer
 from advbnn.defenses.published import EVERY_PASS, AuthorsProtocol, Published
+from advbnn.defenses.schedules import Stages
 from advbnn.defenses.surgery import CIFAR10_IMAGES, Normalised, has_layer, replaced
 from advbnn.errors import ArgumentError, positive_whole, within
 
@@ -93,6 +97,10 @@ def _relu_shapes(net: nn.Module, x: Tensor) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+PGD_7 = PGD(Threat("linf", 8 / 255), steps=7, step_size=0.01, random_start=True)
+OWN_STEP = "the step for the scales is a term of the objective here, whose weight does not fall with the epochs"
+LATE = "its noise begins after 10 epochs, and its attack after 20"
+
 PUBLISHED = Published(
     name="learn2perturb",
     title="Learn2Perturb",
@@ -102,11 +110,24 @@ PUBLISHED = Published(
     network=PerturbedFeatures(**CIFAR10_IMAGES),
     random="Gaussian noise on feature maps, of learned scales",
     redrawn=EVERY_PASS,
-    protocol=AuthorsProtocol(PGD(Threat("linf", 8 / 255), steps=7, step_size=0.01, random_start=True)),
+    protocol=AuthorsProtocol(PGD_7),
+    training=AuthorsTraining(
+        attack=PGD_7,
+        optimizer=SGDOptimizer(lr=0.1, momentum=0.9, weight_decay=3e-4, nesterov=True),
+        schedule=Stages(epochs=(150, 100, 100), fresh_optimizer=False),
+        objective=RobustELBO(clean=0.5),
+        differences=(
+            "ResNet-18, which the source has too; its script has ResNet-20",
+            OWN_STEP,
+            PREDICTED_LABELS,
+            LATE,
+            OWN_HALVES,
+        ),
+    ),
     differences=(
-        "the step for the scales is a term of the objective here, whose weight does not fall with the epochs",
+        OWN_STEP,
         "the source attacks the predicted label in training; its loss is half clean, half perturbed",
-        "its noise begins after 10 epochs, and its attack after 20",
+        LATE,
         "its EOT of 30 copies shares one draw; its attack leaves the network in training mode, in which it is scored",
         "the repository states no accuracy; those of the paper could not be confirmed",
     ),

@@ -7,7 +7,10 @@ from torch import Tensor, nn
 
 from advbnn.attacks import PGD
 from advbnn.attacks.threat import Threat
+from advbnn.defenses.authors_training import AuthorsTraining
+from advbnn.defenses.optimizers import SGDOptimizer
 from advbnn.defenses.published import EVERY_PASS, AuthorsProtocol, Claim, Published
+from advbnn.defenses.schedules import Stages
 from advbnn.defenses.surgery import has_layer, replaced
 from advbnn.errors import ArgumentError, positive_whole, within
 
@@ -77,6 +80,16 @@ PUBLISHED = Published(
     redrawn=EVERY_PASS,
     shared=False,
     protocol=AuthorsProtocol(PGD(Threat("linf", 0.031), steps=20, step_size=0.003, random_start=True)),
+    training=AuthorsTraining(
+        attack=PGD(Threat("linf", 0.031), steps=10, step_size=0.007, random_start=False),
+        optimizer=SGDOptimizer(lr=0.1, momentum=0.9, weight_decay=2e-4),
+        # half the rate in every epoch from the 75th on
+        schedule=Stages(epochs=(74, *[1] * 76), factor=0.5, fresh_optimizer=False),
+        differences=(
+            "ResNet-18; the source has WRN-34",
+            "the training attack starts at the image; in the source at Gaussian noise of 0.001 around it",
+        ),
+    ),
     claims=(
         Claim("APGD-CE of AutoAttack standard", 87.9, 90.9, "WRN-34-5", "log in the repository"),
         Claim("AutoAttack", 82.6, 92.3, "WRN-34-10", "benchmark lists that quote the paper", quoted=True),

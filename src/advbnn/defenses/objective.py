@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from advbnn.bayes.likelihoods import Categorical, Likelihood
 from advbnn.defenses.schedules import KL_WARMUPS
-from advbnn.errors import check_types, one_of, positive_whole, within
+from advbnn.errors import ArgumentError, check_types, one_of, positive_whole, within
 
 SCOPES = ("all", "classifier")
 
@@ -27,6 +27,8 @@ class RobustELBO:
             -log p(y | x, w) + beta KL(p(. | x, w) || p(. | x^adv, w)), and x^adv maximises that KL, not the loss.
             BatchNorm sees x and x^adv as one batch, as it will at test time by its running statistics; in the authors'
             code each has its own.
+        clean: the share of clean inputs in the loss, clean * (-log p(y | x, w)) + (1 - clean) * (-log p(y | x^adv, w));
+            1/2 in PNI and Learn2Perturb. BatchNorm sees one batch of both, as with `trades`.
         information_gain: of IG-BNN, the weight of |IG(x^adv) - IG(x)| in the loss of its particles; see
             `ig_bnn.information_gain`.
     """
@@ -38,6 +40,7 @@ class RobustELBO:
     kl_warmup: str = "constant"
     kl_warmup_epochs: float = 1.0
     trades: float | None = None
+    clean: float = 0.0
     information_gain: float = 0.0
 
     def __post_init__(self) -> None:
@@ -49,9 +52,13 @@ class RobustELBO:
         within("kl_warmup_epochs", self.kl_warmup_epochs, "(0, 1e6]")
         if self.trades is not None:
             within("trades", self.trades, "(0, 1e6]", "beta of TRADES, such as 6.0, or None")
+        within("clean", self.clean, "[0, 1)", "the share of clean inputs in the loss, such as 0.5")
+        if self.clean and self.trades is not None:
+            given = f"clean={self.clean} and trades={self.trades}"
+            raise ArgumentError(f"the loss of TRADES has a clean term of its own, got {given}; leave one of them out")
         within("information_gain", self.information_gain, "[0, 1e6]", "5 in IG-BNN")
 
     @property
     def takes_clean(self) -> bool:
         """Whether the update needs the clean inputs beside the perturbed ones."""
-        return self.trades is not None or self.information_gain > 0
+        return self.trades is not None or self.clean > 0 or self.information_gain > 0

@@ -8,7 +8,11 @@ from torch.nn.utils import parametrize
 
 from advbnn.attacks import PGD
 from advbnn.attacks.threat import Threat
+from advbnn.defenses.authors_training import OWN_HALVES, PREDICTED_LABELS, AuthorsTraining
+from advbnn.defenses.objective import RobustELBO
+from advbnn.defenses.optimizers import SGDOptimizer
 from advbnn.defenses.published import EVERY_PASS, AuthorsProtocol, Claim, Published
+from advbnn.defenses.schedules import Stages
 from advbnn.defenses.surgery import CIFAR10, Normalised, has_layer, last_linear, layers_of, replaced
 from advbnn.errors import check_types, one_of, within
 
@@ -63,6 +67,8 @@ class WeightNoise(nn.Module):
         return weight + self.alpha * weight.detach().std() * noise
 
 
+PGD_7 = PGD(Threat("linf", 0.031), steps=7, step_size=0.01, random_start=True)
+
 PUBLISHED = Published(
     name="pni",
     title="Parametric noise injection",
@@ -73,14 +79,26 @@ PUBLISHED = Published(
     network=ParametricNoise(**CIFAR10),
     random="Gaussian noise on all weights, of a learned scale",
     redrawn=EVERY_PASS,
-    protocol=AuthorsProtocol(PGD(Threat("linf", 0.031), steps=7, step_size=0.01, random_start=True)),
+    protocol=AuthorsProtocol(PGD_7),
+    training=AuthorsTraining(
+        attack=PGD_7,
+        optimizer=SGDOptimizer(lr=0.1, momentum=0.9, weight_decay=3e-4, nesterov=True),
+        schedule=Stages(epochs=(80, 40, 40), fresh_optimizer=False),
+        objective=RobustELBO(clean=0.5),
+        differences=(
+            "ResNet-18; the source has ResNet-20",
+            PREDICTED_LABELS,
+            "its first five epochs are clean",
+            OWN_HALVES,
+        ),
+    ),
     claims=(
         Claim("PGD-7", 45.9, 84.9, "ResNet-20", "README, one scale per layer", eps=0.031),
         Claim("PGD-7", 48.4, 85.2, "ResNet-20", "README, one scale per channel", eps=0.031),
         Claim("PGD-7", 49.1, 80.7, "ResNet-20", "README, one scale per weight", eps=0.031),
     ),
     differences=(
-        "the source attacks the predicted label in training",
+        PREDICTED_LABELS,
         "its loss is half clean, half perturbed, after five clean epochs",
     ),
 )

@@ -1,15 +1,17 @@
 """The numbers of the paper's five defences: from the paper, from its authors' code, and our own for small sets.
 
-The published defences of `advbnn.defenses.registry` share one recipe, so that they differ in their randomness alone.
+The published defences of `advbnn.defenses.registry` share one recipe, so that they differ in their randomness alone;
+each has that of its authors' code beside it.
 
 Where paper and code differ, both are here. `Defense.chosen_by_us` names what a source leaves open.
 """
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from advbnn.attacks import PGD, paper_pgd
 from advbnn.attacks.threat import Threat
+from advbnn.defenses.authors_training import AuthorsTraining
 from advbnn.defenses.config_io import to_table, updated
 from advbnn.defenses.defense import Defense
 from advbnn.defenses.networks import Noisy, Plain, Variational
@@ -70,7 +72,8 @@ def defense(name: str, data: str = "digits", profile: str | None = None, **overr
             few hundred or thousand colour images of your own.
         profile: `"paper"` or `"authors_code"` (the default); for digits and images `"ours"`. `"common"` on CIFAR-10 is
             one recipe for `"none"`, `"adv"`, `"rse"` (here trained adversarially) and the published defences (for these
-            the default).
+            the default). `"authors_code"` of a published defence, on CIFAR-10, is the training of its source; see
+            `AuthorsTraining`.
         overrides: other values of the fields of `Defense`, above all `architecture`, `network`, `attack`, `objective`,
             `optimizer`, `schedule`, `batch_size` and `augment`; a dict changes part of a field:
             `defense("adv_bnn", "cifar10", batch_size=256, objective={"alpha": 0.1})`.
@@ -78,8 +81,12 @@ def defense(name: str, data: str = "digits", profile: str | None = None, **overr
     one_of("name", name, NAMES)
     one_of("data", data, SOURCES)
     makers = {"ours": _ours} if data in _OURS else {"authors_code": _authors_code, "paper": _paper}
-    if data == "cifar10" and name in (*ONE_NETWORK, *_COMMON):
-        makers = {"common": _common_recipe} if name in ONE_NETWORK else {**makers, "common": _common_recipe}
+    if data == "cifar10" and name in ONE_NETWORK:
+        makers = {"common": _common_recipe}
+        if ONE_NETWORK[name].training is not None:
+            makers["authors_code"] = _published
+    elif data == "cifar10" and name in _COMMON:
+        makers["common"] = _common_recipe
     elif name in ONE_NETWORK and data not in _OURS:
         raise ArgumentError(f"data={data!r} has no recipe for {name!r}; use cifar10 or digits, or give all settings")
     profile = profile or next(iter(makers))
@@ -147,6 +154,26 @@ def _common_recipe(name: str, data: str) -> Defense:
         attack_mode=_attack_mode(name),
         optimizer=SGDOptimizer(lr=0.1, momentum=0.9, weight_decay=5e-4),
         schedule=Stages(epochs=(100, 50, 50), fresh_optimizer=False),
+    )
+
+
+def _published(name: str, data: str) -> Defense:
+    """The training of a published defence by its source; see `AuthorsTraining`."""
+    entry = ONE_NETWORK[name]
+    training = cast(AuthorsTraining, entry.training)
+    return Defense(
+        name=name,
+        profile="authors_code",
+        like=data,
+        architecture=training.architecture,
+        network=training.network or entry.network,
+        objective=training.objective,
+        attack=training.attack,
+        attack_mode=entry.attack_mode,
+        optimizer=training.optimizer,
+        schedule=training.schedule,
+        batch_size=training.batch_size,
+        drop_last=training.drop_last,
     )
 
 

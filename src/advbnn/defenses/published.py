@@ -9,13 +9,11 @@ from torch import Tensor, nn
 from advbnn.attacks import PGD
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.protocol import members
+from advbnn.defenses.authors_training import AuthorsTraining
 from advbnn.modules import evaluating, without_parameter_gradients
 from advbnn.randomness import derive_seed, resample, seeded, with_fresh_state
 
 EVERY_PASS, BETWEEN, NEVER = "every forward pass", "between attack and score", "never"
-
-MOVED_STATISTICS = "the source's training attack also moves the running statistics of BatchNorm"
-"""A difference of several."""
 
 PGD_20 = PGD(Threat("linf", 8 / 255), steps=20, step_size=2 / 255, random_start=True)
 """The attack of most sources."""
@@ -108,7 +106,9 @@ class Published:
         shared: whether all images of a batch share one draw.
         trained: whether it is trained against an attack; if not, it is put onto a trained network.
         samples: forward passes that the deployed classifier averages, by the `rule` of `predict`.
-        differences: where the source's code and its paper differ, or ours and the source's.
+        differences: where the source's code and its paper differ, or our common recipe and the source's.
+        training: how the source trains it, the profile `"authors_code"`; None if it is not trained against an attack,
+            no code of its training was found, or it is one of this library's own.
         recipe: how it is trained, if not by `defense(name, "cifar10")`.
         attack_mode: BatchNorm in the attack of its training. `"train"` where the source has it and each draw has
             statistics of its own: running ones are a mean over draws, and an attack with them is on a network that is
@@ -132,6 +132,7 @@ class Published:
     samples: int = 1
     rule: str = "probability"
     recipe: str = ""
+    training: AuthorsTraining | None = None
     attack_mode: str = "eval"
     baseline: str = "adv"
 

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from advbnn.defenses.authors_training import MOVED_STATISTICS, RESNET18_200
 from advbnn.defenses.kept_draw import KeptDraw
-from advbnn.defenses.published import BETWEEN, MOVED_STATISTICS, PGD_20, AuthorsProtocol, Published
+from advbnn.defenses.published import BETWEEN, PGD_20, AuthorsProtocol, Published
 from advbnn.defenses.surgery import CIFAR10, Normalised, has_layer, replaced
 from advbnn.errors import ArgumentError, within
 
@@ -83,5 +84,6 @@ PUBLISHED = Published(
     protocol=AuthorsProtocol(PGD_20, BETWEEN),
     attack_mode="train",
     baseline="adv_batch",
+    training=RESNET18_200,
     differences=(MOVED_STATISTICS, "the repository states no accuracy; those of the paper could not be confirmed"),
 )

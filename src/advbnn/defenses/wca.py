@@ -7,7 +7,10 @@ from torch import Tensor, nn
 
 from advbnn.attacks import PGD
 from advbnn.attacks.threat import Threat
+from advbnn.defenses.authors_training import AuthorsTraining
+from advbnn.defenses.optimizers import AdamOptimizer
 from advbnn.defenses.published import EVERY_PASS, AuthorsProtocol, Claim, Published
+from advbnn.defenses.schedules import Stages
 from advbnn.defenses.surgery import CIFAR10_IMAGES, Normalised, has_layer, last_linear, replaced
 from advbnn.errors import positive_whole, within
 
@@ -67,6 +70,10 @@ class AlignedClassifier(nn.Module):
         return -(self.classify.weight @ factor).square().sum().log() + self.decay / 2 * size
 
 
+NOT_NORMALISED = (
+    "its training attack is on the network without the normalisation that it is trained with; ours is on both"
+)
+
 PUBLISHED = Published(
     name="wca",
     title="Weight-covariance alignment",
@@ -78,10 +85,17 @@ PUBLISHED = Published(
     redrawn=EVERY_PASS,
     baseline="adv_adam",
     protocol=AuthorsProtocol(PGD(Threat("linf", 8 / 255), steps=10, relative_step_size=0.1, eot=50)),
+    training=AuthorsTraining(
+        attack=PGD(Threat("linf", 0.03), steps=10, step_size=0.01, random_start=True),
+        optimizer=AdamOptimizer(lr=0.01),
+        schedule=Stages(epochs=(200, 200, 200), fresh_optimizer=False),
+        drop_last=True,
+        differences=(NOT_NORMALISED, "in the source clean images also move the running statistics of BatchNorm"),
+    ),
     claims=(Claim("PGD", 71.4, 93.2, "ResNet-18", "without adversarial training; by Margin-SNN", quoted=True),),
     differences=(
         "the source's best numbers are without adversarial training",
-        "its training attack is on the network without the normalisation that it is trained with; ours is on both",
+        NOT_NORMALISED,
         "its attack is from a fork of Foolbox that was not found; 50 is the number of its Monte Carlo passes",
     ),
 )

@@ -68,7 +68,7 @@ class RobustLoss(nn.Module):
         teacher: Tensor | None = None,
         consistency: float = 0.0,
     ) -> Loss:
-        """The loss of a batch, with fresh weight samples; TRADES and IG-BNN use the clean inputs.
+        """The loss of a batch, with fresh weight samples; clean inputs are used if the objective `takes_clean`.
 
         The `kl_factor` multiplies alpha / N. The `share` multiplies the data term: the size of this shard over the mean
         size of the shards, so that the mean over shards is the mean over examples. The `teacher` gives outputs for the
@@ -128,6 +128,8 @@ def data_terms(
         outputs = outputs.mean(1)
     elif beta is None:
         term = likelihood.nll(outputs, y, log_noise)
+        if objective.clean:
+            term = objective.clean * likelihood.nll(clean, y, log_noise) + (1 - objective.clean) * term
     else:
         term = likelihood.nll(clean, y, log_noise) + beta * likelihood.kl(clean, outputs, log_noise)
     if teacher is not None:
