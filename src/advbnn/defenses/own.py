@@ -56,6 +56,7 @@ MODES = Published(
     samples=3,
     recipe="configs/cifar10-resnet18-modes3.toml",
     baseline="adv_long",
+    differences=("the baseline is one network of the same training cost, 45 epochs",),
 )
 
 
