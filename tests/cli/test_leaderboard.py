@@ -257,6 +257,16 @@ def test_branches_cost_the_epochs_that_were_trained(advbnn: Callable[..., Any], 
     assert cost is not None and cost.epochs == 2 + 1 + 1
 
 
+def test_particles_cost_the_epochs_of_each_network(advbnn: Callable[..., Any], empty: Path) -> None:
+    Path("particles.toml").write_text(
+        'data = "digits"\ndefense = "ig_bnn"\narchitecture = "mlp"\n\n[network]\ncount = 2\n\n'
+        '[attack]\nsteps = 1\n\n[schedule]\nkind = "constant"\nepochs = 3\n'
+    )
+    advbnn("train", "particles.toml", "--out", "two", "--device", "cpu")
+    _, cost = _trained(Subject(run=Path("two")))
+    assert cost is not None and cost.epochs == 2 * 3
+
+
 def test_a_baseline_that_was_not_finished_does_not_stand_for_the_finished_one(
     advbnn: Callable[..., Any], runs: Path
 ) -> None:

@@ -252,7 +252,8 @@ def _about(published: "Published", subject: Subject, plain: Subject | None, open
 
 
 def _trained(subject: Subject) -> "tuple[str, Cost | None]":
-    """The architecture of a run, and what its training took: of one with several modes, all of their trainings."""
+    """The architecture of a run, and what its training took: of several modes or particles, that of all of them."""
+    from advbnn.defenses.ig_bnn import ParticleEnsemble
     from advbnn.leaderboard.entry import Cost
     from advbnn.training.run_folder import MODES, read_facts, stored_config
 
@@ -263,8 +264,11 @@ def _trained(subject: Subject) -> "tuple[str, Cost | None]":
     epochs = [schedule.total_epochs - schedule.first_epoch for schedule in schedules]
     seconds = [_seconds(folder, count) for folder, count in zip(trainings, epochs, strict=True)]
     total = None if None in seconds else round(sum(filter(None, seconds)), 1)
-    cost = Cost(epochs=sum(epochs), seconds=total, device=str(read_facts(trainings[0]).get("device", "")))
-    return stored_config(subject.run).defense.architecture, cost
+    defense = stored_config(subject.run).defense
+    # epochs of one network: all particles are trained in each
+    particles = defense.network.count if isinstance(defense.network, ParticleEnsemble) else 1
+    cost = Cost(epochs=particles * sum(epochs), seconds=total, device=str(read_facts(trainings[0]).get("device", "")))
+    return defense.architecture, cost
 
 
 def _seconds(folder: Path, epochs: int) -> float | None:
