@@ -52,13 +52,16 @@ def build(
     out: Annotated[
         Path, typer.Option(callback=options.folder_to_write, help="The folder for index.html and the other files.")
     ] = Path("leaderboard-page"),
+    docs: Annotated[
+        str, typer.Option(metavar="URL", help="Where the documentation is, for links to it; without it there are none.")
+    ] = "",
 ) -> None:
     """Build the page of the leaderboard, with Markdown, CSV and the figure beside it."""
     from advbnn.leaderboard.entry import load_all
     from advbnn.leaderboard.page import write_board
 
     entries = load_all(folder)
-    typer.echo(f"{write_board(entries, out)}: {len(entries)} entries")
+    typer.echo(f"{write_board(entries, out, docs)}: {len(entries)} entries")
 
 
 def entry(
