@@ -48,8 +48,9 @@ def test_refusals(runs: Path, advbnn: Callable[..., str]) -> None:
 def test_keeps_points_and_takes_them(runs: Path, tmp_path: Path, advbnn: Callable[..., str]) -> None:
     file, few = tmp_path / "points.safetensors", ["--limit", 100, "--samples", 2]
     advbnn("audit", runs / "robust", *QUICK, *few, "--save-points", file)
-    shown = advbnn("audit", runs / "robust", *QUICK, *few, "--points", file, "--out", tmp_path / "again.json")
-    assert "points: worst given" in shown
+    for option in ("--points", "--adversarial"):
+        out = tmp_path / f"{option}.json"
+        assert "points: worst given" in advbnn("audit", runs / "robust", *QUICK, *few, option, file, "--out", out)
     scored = advbnn("evaluate", runs / "plain", *few, "--points", file, "--device", "cpu")
     assert "points: worst" in scored and "linf 0.05" in scored  # the radius that the file names
     refused = advbnn("audit", runs / "robust", *QUICK, *few, "--points", file, "--eps", 0.01, status=1)

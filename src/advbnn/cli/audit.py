@@ -40,7 +40,11 @@ def audit(
     ] = None,
     points: Annotated[
         list[Path] | None,
-        typer.Option(help="A safetensors file of adversarial images that compete with ours. May be repeated."),
+        typer.Option(
+            "--points",
+            "--adversarial",  # as advbnn leaderboard rescore calls it
+            help="A safetensors file of adversarial images that compete with ours. May be repeated.",
+        ),
     ] = None,
     save_points: Annotated[
         Path | None, typer.Option(callback=options.points_to_write, help="Keep all adversarial images in this file.")
