@@ -179,7 +179,7 @@ def measure(
     one_of("name", name, PUBLISHED)
     published = PUBLISHED[name]
     post_hoc = published.network is not None and not published.trained
-    plain = Subject(run=baseline) if baseline is not None else subject if post_hoc else None
+    plain = Subject(run=baseline, root=subject.root) if baseline is not None else subject if post_hoc else None
     how = Measurement(
         samples=(passes := samples or published.samples),
         exact=passes > 1,  # a random choice of one network is another classifier than their mean

@@ -73,7 +73,11 @@ def write_board(entries: Sequence[Entry], out: Path | str, docs: str = "") -> Pa
     for old in _built_before(folder) - {entry.id for entry in entries}:
         (folder / "entries" / f"{old}.json").unlink(missing_ok=True)
     texts = {f"entries/{entry.id}.json": to_json(entry) for entry in entries}
-    texts |= {"leaderboard.csv": to_csv(entries), "leaderboard.md": markdown(entries), "index.html": html(entries, docs)}
+    texts |= {
+        "leaderboard.csv": to_csv(entries),
+        "leaderboard.md": markdown(entries),
+        "index.html": html(entries, docs),
+    }
     for name, text in texts.items():
         write_atomically(folder / name, text.encode())
     for figure in _figures(entries):
