@@ -9,6 +9,7 @@ import typer
 
 from advbnn.cli import options
 from advbnn.cli.audit import AuditMeasurement
+from advbnn.cli.entries import Description, save_entry, write_entry, write_locked
 from advbnn.cli.groups import Subject
 from advbnn.errors import ArgumentError, one_of
 from advbnn.names import AUDIT_LEVELS, LEADERBOARD_STEPS, RULES
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from advbnn.data.imageset import Examples
     from advbnn.defenses.published import Published
     from advbnn.evaluation.records import Record, Records
-    from advbnn.leaderboard.entry import Cost, Entry
+    from advbnn.leaderboard.entry import Cost
     from advbnn.leaderboard.from_records import About
 
 FOLDER = Path("leaderboard")
@@ -66,30 +67,17 @@ def build(
 
 def entry(
     records: Annotated[Path, typer.Argument(help="The records of an audit, or a run folder with them.")],
-    about: Annotated[Path, typer.Option(help="What the records do not say, as TOML; see docs/leaderboard.md.")],
-    baseline: Annotated[
-        Path | None, typer.Option(help="Records of the audit of the baseline, on the same images at the same level.")
-    ] = None,
+    about: Annotated[Path, options.ABOUT],
+    baseline: options.Baseline = None,
     eps: Annotated[float | None, options.numeric("RADIUS", "The radius, if there are audits at several.")] = None,
     label: Annotated[str | None, typer.Option(help="The model, if the records are of several.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The folder for the entry; the current one by default.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(callback=options.folder_to_write, help="The folder for the entry; the current one by default."),
+    ] = None,
 ) -> None:
     """Make the entry of a model from the records of its audit."""
-    from advbnn.cli.report import read_records
-    from advbnn.leaderboard.from_records import audit_in, entry_of, read_about
-
-    said = read_about(about)
-    base = None
-    if baseline is not None:
-        if not said.baseline:
-            raise ArgumentError(f"{about}: baseline: expected the id of the entry of --baseline, got none; add it")
-        base = audit_in(read_records(baseline), None, eps, str(baseline))
-    elif said.baseline:
-        typer.echo(
-            f"warning: {about} names the baseline {said.baseline}; without --baseline, there is no difference to it",
-            err=True,
-        )
-    _save(entry_of(read_records(records), said, label=label, baseline=base, eps=eps), out or Path())
+    write_entry(records, Description.read(about, baseline, eps), out or Path(), label=label, eps=eps)
 
 
 def rescore(
@@ -134,7 +122,7 @@ def rescore(
                 typer.echo(f"{before}; not lower by one image, the entry stays as it is")
             else:
                 typer.echo(f"{before}; lowered")
-                _write(after, path.parent)
+                write_locked(after, path.parent)
 
 
 def measure(
@@ -161,7 +149,7 @@ def measure(
     limit: options.Limit = 1000,
     batch_size: options.BatchSize = 250,
     out: options.Out = None,
-    entries: Annotated[Path | None, typer.Option(help="The folder for the entry; RUN by default.")] = None,
+    entries: options.Entries = None,
     device: options.Device = None,
     engine: options.Engine = "auto",
     precision: options.Precision = "full",
@@ -205,7 +193,7 @@ def measure(
         if leads:
             said = _about(published, subject, plain, opened, test.name)
             made = entry_of(found, said, label=shared["label"], baseline=worst, eps=threat.eps)
-            _save(made, entries or subject.run or Path())
+            save_entry(made, entries or subject.run or Path())
 
 
 def _baseline(
@@ -293,25 +281,6 @@ def _defence_of(subject: Subject) -> str:
         return "none"
     folder = subject.run.resolve().name
     return folder if folder in PUBLISHED else stored_config(subject.run).defense.name
-
-
-def _save(made: "Entry", folder: Path) -> None:
-    from advbnn.machine.files import locked_file
-
-    folder.mkdir(parents=True, exist_ok=True)
-    with locked_file(folder / f"{made.id}.json"):
-        _write(made, folder)
-
-
-def _write(made: "Entry", folder: Path) -> None:
-    """Write an entry whose file this process has locked."""
-    from advbnn.leaderboard.entry import save
-
-    path = folder / f"{made.id}.json"
-    save(made, path)
-    worst = made.worst_case
-    number = "" if worst is None else f", worst case {100 * worst.accuracy:.1f} % at level {worst.level}"
-    typer.echo(f"{path}: {made.name}, {made.status}{number}")
 
 
 def _exact_radius(eps: float) -> float:
