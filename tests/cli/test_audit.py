@@ -10,6 +10,25 @@ from advbnn.names import AUDIT_LEVELS
 
 pytestmark = pytest.mark.usefixtures("tiny_audits")
 QUICK = ["--level", "quick", "--device", "cpu"]
+KEEPING = """
+import torch
+from torch import nn
+
+
+class Noise(nn.Module):
+    kept = 0.0
+
+    def resample(self, seed):
+        self.kept = 0.1 * torch.randn(1, 8, 8, generator=torch.Generator().manual_seed(seed))
+
+    def forward(self, x):
+        return x + self.kept
+
+
+def build():
+    torch.manual_seed(0)
+    return nn.Sequential(Noise(), nn.Flatten(), nn.Linear(64, 10)).eval()
+"""
 
 
 def test_levels_are_those_of_the_library() -> None:
@@ -38,6 +57,20 @@ def test_quick_uses_two_hundred_images_for_each_radius(runs: Path, tmp_path: Pat
     out = tmp_path / "records.json"
     advbnn("audit", runs / "plain", *QUICK, "--eps", 0.1, "--eps", 0.05, "--out", out)
     assert [(record.threat.eps, record.n) for record in Records.load(out)] == [(0.05, 200), (0.1, 200)]
+
+
+@pytest.mark.filterwarnings("default::advbnn.fast.fallback.EagerWarning")
+def test_a_network_that_cannot_be_compiled_is_said_to_run_eagerly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, advbnn: Callable[..., str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text(KEEPING)
+    given = ["--model", "net.py:build", "--data", "digits", *QUICK, "--eps", 0.1, "--samples", 2, "--limit", 100]
+    shown = advbnn("audit", *given, "--engine", "compile")
+    assert shown.count("eagerly") == 1 and "warning: running the model eagerly" in shown
+    (record,) = Records.load("records.json")
+    assert record.versions["engine"] == "eager" and "resampled" in record.versions["why eager"]
+    assert "eagerly" not in advbnn("audit", *given, "--out", "auto.json")  # on a CPU that is what auto chooses
 
 
 def test_refusals(runs: Path, advbnn: Callable[..., str]) -> None:
