@@ -70,7 +70,7 @@ lint: $(VENV)/.dev
 docs: export NO_MKDOCS_2_WARNING = 1
 docs: $(VENV)/.docs $(VENV)/.report
 	$(BIN)/mkdocs build --strict
-	$(BIN)/advbnn leaderboard build leaderboard --out site/leaderboard/board
+	$(BIN)/advbnn leaderboard build leaderboard --out site/leaderboard/board --docs ../..
 
 clean:
 	rm -rf $(VENV) build dist site reproduced .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -16,12 +16,12 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable
-from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
+from common import origin
 from torch import Tensor, nn
 
 import advbnn
@@ -207,7 +207,7 @@ def main() -> None:
     results: dict[str, object] = {}
     record: dict[str, object] = {
         "what": f"PGD, {STEPS} steps, and APGD, {APGD_STEPS} steps, linf, random start: seconds per call, taking turns",
-        "date": date.today().isoformat(),
+        **origin(),
         "machine": machine(),
         "rounds": arguments.rounds,
         "results": results,

@@ -11,11 +11,11 @@ import json
 import platform
 import time
 import warnings
-from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 
 import torch
+from common import origin
 from torch import nn
 
 import advbnn
@@ -88,7 +88,7 @@ def main() -> None:
         for row in compare(name, trained(adversarially), arguments.images)
     ]
     record = {
-        "date": date.today().isoformat(),
+        **origin(),
         "machine": platform.processor() or platform.machine(),
         "python": platform.python_version(),
         "versions": {name: version(name) for name in ("torch", "pyautoattack")},

@@ -15,12 +15,12 @@ import json
 import platform
 import tempfile
 import warnings
-from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
+from common import origin
 from torch import Tensor, nn
 
 import advbnn
@@ -81,7 +81,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     record = {
         "what": "AutoAttack's rand and an audit on the same random networks; digits, small_cnn, linf",
-        "date": date.today().isoformat(),
+        **origin(),
         "machine": platform.processor() or platform.machine(),
         "versions": {name: version(name) for name in ("torch", "pyautoattack")},
         "images": len(images),

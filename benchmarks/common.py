@@ -6,12 +6,14 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from advbnn import models
+from advbnn.training.provenance import git_state
 
 SIZES = {"vgg11": 32, "vgg13": 32, "vgg16": 32, "vgg19": 32, "resnet18": 32, "model_a": 96, "small_cnn": 32}
 """Networks and their image sizes."""
@@ -20,7 +22,8 @@ SIZES = {"vgg11": 32, "vgg13": 32, "vgg16": 32, "vgg19": 32, "resnet18": 32, "mo
 class Rows:
     """A record: the machine and the software, and rows, each of which is printed and written at once.
 
-    Rows of an earlier measurement in the same file are kept if machine and software are the same.
+    Rows of an earlier measurement in the same file are kept if machine and software are the same. Each row has its own
+    date and commit, as a file may be filled over days.
     """
 
     def __init__(self, out: Path | None, **about: Any) -> None:
@@ -46,11 +49,17 @@ class Rows:
 
     def add(self, row: dict[str, Any]) -> None:
         """Prints and writes a row."""
-        self._rows.append(row)
+        self._rows.append(row | origin())
         print(json.dumps(row), flush=True)
         if self._out is not None:
             self._out.parent.mkdir(parents=True, exist_ok=True)
             self._out.write_text(json.dumps({**self.about, "rows": self._rows}, indent=1) + "\n")
+
+
+def origin() -> dict[str, str | None]:
+    """The date, and the commit that is checked out; None outside a repository."""
+    state = git_state(Path(__file__).resolve().parent)
+    return {"date": date.today().isoformat(), "commit": state["commit"] if state else None}
 
 
 def best_device() -> torch.device:

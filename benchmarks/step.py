@@ -4,10 +4,10 @@
     python benchmarks/step.py --network small_cnn --image-size 8 --channels 1 --threads 1 --engines eager
     python benchmarks/step.py --network resnet18 --batches 128 256 --defenses adv adv+trades adv+awp adv+ema adv+idbh
 
-A defence may have options: `+trades`, `+awp`, `+ema`, `+idbh`, `+cutmix`, `+rebat`. Times whole steps on random images,
-after warm-up, and writes one record: the machine, the versions, and for each row the median and range of milliseconds
-per step, seconds per epoch of 50,000 images, the share of the measured matrix rate, the peak memory and the load
-average.
+A defence is `none`, `adv`, `bnn`, `adv_bnn` or `rse`, with any of the options `+trades`, `+awp`, `+ema`, `+idbh`,
+`+cutmix`, `+rebat`. Times whole steps on random images, after warm-up, and writes one record: the machine, the
+versions, and for each row the median and range of milliseconds per step, seconds per epoch of 50,000 images, the share
+of the measured matrix rate, the peak memory and the load average.
 """
 
 import argparse
@@ -28,20 +28,32 @@ from advbnn.data.cutmix import CutMix
 from advbnn.defenses.defense import Averaging, Defense
 from advbnn.defenses.objective import RobustELBO
 from advbnn.defenses.rse import add_noise
+from advbnn.names import ENGINES
 from advbnn.training.averaging import WeightAverage
 from advbnn.training.engine import make_step
 from advbnn.training.objective import RobustLoss
 
 IMAGES = 50_000
+DEFENSES = ("none", "adv", "bnn", "adv_bnn", "rse")
+EXTRAS = ("trades", "awp", "ema", "idbh", "cutmix", "rebat")
+
+
+def defense_name(text: str) -> str:
+    """A known defence with known options; an unknown one would be timed as training without any."""
+    name, *extras = text.split("+")
+    if name not in DEFENSES or not {*extras} <= {*EXTRAS}:
+        expected = f"one of {', '.join(DEFENSES)}, with options such as {'adv+trades'!r} among {', '.join(EXTRAS)}"
+        raise argparse.ArgumentTypeError(f"{text!r} is unknown; expected {expected}")
+    return text
 
 
 def main() -> None:
     """Measure every combination."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--network", choices=SIZES, default="vgg16")
-    parser.add_argument("--engines", nargs="+", default=["graph"])
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=["graph"])
     parser.add_argument("--batches", nargs="+", type=int, default=[128, 512])
-    parser.add_argument("--defenses", nargs="+", default=["adv", "adv_bnn"])
+    parser.add_argument("--defenses", nargs="+", type=defense_name, default=["adv", "adv_bnn"])
     parser.add_argument("--image-size", type=int, help="in pixels; the usual size for the network by default")
     parser.add_argument("--channels", type=int, default=3)
     parser.add_argument("--threads", type=int, help="of a CPU; chosen by torch by default")

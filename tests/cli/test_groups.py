@@ -64,6 +64,44 @@ def test_transfer(folder: Path, runs: Path, advbnn: Command) -> None:
     assert len(Records.load("transfer.json").where(kind="transfer")) == 4
 
 
+OTHERS: dict[str, list[object]] = {
+    "evaluate": [],
+    "audit": ["--eps", 0.1],
+    "curve": ["radius"],
+    "compare": ["--model", "net.py:build"],
+    "transfer": ["--model", "net.py:build", "--eps", 0.1],
+    "uncertainty": ["--eps", 0.1],
+    "predict": ["net.py"],
+    "play": ["--no-browser"],
+    "leaderboard measure": ["--eps", 0.1],
+}
+
+
+@pytest.mark.parametrize("command", OTHERS)
+def test_the_files_of_a_data_set_are_found_by_the_option_that_is_advised(
+    command: str, folder: Path, advbnn: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("advbnn.play.page.check_gradio", lambda: None)
+    monkeypatch.delenv("ADVBNN_DATA", raising=False)
+    words = [*command.split(), *(["rse"] if "measure" in command else [])]
+    given = [*words, "--model", "net.py:build", "--data", "cifar10", "--device", "cpu", *OTHERS[command]]
+    missing = advbnn(*given, status=1)
+    assert "--root FOLDER" in missing and "ADVBNN_DATA" in missing
+    Path("empty").mkdir()
+    found = advbnn(*given, "--root", "empty", status=1)
+    assert "empty" in found and "root is needed" not in found
+
+
+def test_the_files_of_a_run_may_have_moved(
+    runs: Path, tmp_path: Path, advbnn: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ADVBNN_DATA", raising=False)
+    config = runs / "plain" / "config.toml"
+    config.write_text(config.read_text().replace('data = "digits"', 'data = "cifar10"\nroot = "gone"'))
+    assert "gone" in advbnn("evaluate", runs / "plain", "--device", "cpu", status=1)
+    assert str(tmp_path) in advbnn("evaluate", runs / "plain", "--root", tmp_path, "--device", "cpu", status=1)
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
@@ -76,6 +114,7 @@ def test_transfer(folder: Path, runs: Path, advbnn: Command) -> None:
         (["--model", "none.py:build", "--data", "digits"], 1, "no file none.py"),
         (["--model", "net.py:build", "--data", "digit"], 1, "did you mean 'digits'"),
         ([*OWN, "--weights", "net.py"], 1, "not a safetensors file"),
+        (["--model", "net.py:build", "--data", ".", "--root", "."], 1, "--root is for data sets with a name"),
     ],
 )
 def test_refusals(folder: Path, advbnn: Command, arguments: list[str], status: int, message: str) -> None:

@@ -15,6 +15,7 @@ import pytest
 from safetensors.torch import save_file
 
 from advbnn.cli.common import Subject
+from advbnn.cli.entries import save_entry
 from advbnn.cli.leaderboard import _trained
 from advbnn.data import load
 from advbnn.evaluation.audit import LEVELS
@@ -22,6 +23,7 @@ from advbnn.evaluation.identity import ModelIdentity
 from advbnn.evaluation.records import Records
 from advbnn.leaderboard.entry import load as load_entry
 from advbnn.models.from_file import load_model
+from made_up_entries import entry as made_up_entry
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::advbnn.evaluation.accuracy.SmallSampleWarning"),
@@ -185,6 +187,51 @@ def test_a_classifier_that_picks_members_is_rescored_as_it_was_audited(advbnn: C
         assert (record.samples, record.exact) == (passes, exact)
 
 
+def test_an_audit_writes_the_entry_that_its_records_give(advbnn: Callable[..., Any], empty: Path) -> None:
+    (empty / "noise.py").write_text(MODEL)
+    (empty / "about.toml").write_text(ABOUT)
+    audit = ["audit", "--data", "digits", "--level", "quick", "--limit", 12, "--samples", 1, "--eps", 0.02]
+    advbnn(*audit, "--model", "noise.py:plain", "--out", "plain.json")
+    own = [*audit, "--model", "noise.py:build", "--out", "noise.json", "--about", "about.toml"]
+    alone = advbnn(*own)
+    assert "digits-noise.json" in alone and "without --baseline" in alone
+    advbnn(*own, "--baseline", "plain.json", "--entries", "one/step")
+    advbnn("leaderboard", "entry", "noise.json", "--about", "about.toml", "--baseline", "plain.json", "--out", "two")
+    one, two = load_entry("one/step/digits-noise.json"), load_entry("two/digits-noise.json")
+    assert one == two and one.difference is not None
+    assert load_entry("digits-noise.json").difference is None
+
+
+def test_an_audit_that_could_not_write_its_entry_is_refused_at_once(advbnn: Callable[..., Any], empty: Path) -> None:
+    (empty / "noise.py").write_text(MODEL)
+    (empty / "about.toml").write_text(ABOUT)
+    audit = ["audit", "--model", "noise.py:build", "--data", "digits", "--level", "quick", "--eps", 0.02]
+    about = ["--about", "about.toml"]
+    several = advbnn(*audit, "--eps", 0.03, *about, status=2)
+    assert "--about" in several and "one radius" in several and "leaderboard entry --eps" in several
+    for option in (["--baseline", "plain.json"], ["--entries", "board"]):
+        words = advbnn(*audit, *option, status=2)
+        assert option[0] in words and "--about" in words
+    assert "noise.py" in advbnn(*audit, "--about", "noise.py", status=1)
+    assert "plain.json" in advbnn(*audit, *about, "--baseline", "plain.json", status=1)
+    assert "--entries" in advbnn(*audit, *about, "--entries", "noise.py", status=2)
+    assert not (empty / "records.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("n", "level", "warns"), [(1000, "standard", False), (999, "thorough", True), (1000, "quick", True)]
+)
+def test_an_entry_of_a_smaller_audit_than_those_of_the_board_is_written_with_a_warning(
+    n: int, level: str, warns: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = made_up_entry()
+    worst = replace(found.worst_case, n=n, level=level)
+    save_entry(replace(found, worst_case=worst, attacks=(), difference=None), tmp_path)
+    said = capsys.readouterr().err
+    assert said.count("\n") == said.count("warning") == warns and (f"{n:,} images at level {level}" in said) is warns
+    assert load_entry(tmp_path / f"{found.id}.json").worst_case == worst
+
+
 def test_a_description_with_a_wrong_field_is_refused(advbnn: Callable[..., Any], empty: Path) -> None:
     (empty / "about.toml").write_text(ABOUT.replace("architecture", "architectur"))
     message = advbnn("leaderboard", "entry", "records.json", "--about", "about.toml", status=1)
@@ -255,6 +302,16 @@ def test_branches_cost_the_epochs_that_were_trained(advbnn: Callable[..., Any], 
     advbnn("train", "modes.toml", "--out", "two", "--device", "cpu")
     _, cost = _trained(Subject(run=Path("two")))
     assert cost is not None and cost.epochs == 2 + 1 + 1
+
+
+def test_particles_cost_the_epochs_of_each_network(advbnn: Callable[..., Any], empty: Path) -> None:
+    Path("particles.toml").write_text(
+        'data = "digits"\ndefense = "ig_bnn"\narchitecture = "mlp"\n\n[network]\ncount = 2\n\n'
+        '[attack]\nsteps = 1\n\n[schedule]\nkind = "constant"\nepochs = 3\n'
+    )
+    advbnn("train", "particles.toml", "--out", "two", "--device", "cpu")
+    _, cost = _trained(Subject(run=Path("two")))
+    assert cost is not None and cost.epochs == 2 * 3
 
 
 def test_a_baseline_that_was_not_finished_does_not_stand_for_the_finished_one(

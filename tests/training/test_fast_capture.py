@@ -110,7 +110,9 @@ def test_a_captured_step_equals_the_plain_one_for_the_same_noise(
     wrap: Callable[[nn.Module], nn.Module], options: dict
 ) -> None:
     if "objective" in options and wrap is not bayesianize:
-        pytest.skip("without noise, the KL of TRADES has no gradient at the input")
+        pytest.skip(
+            "without noise, the KL of TRADES has no gradient at the input; test_fast_step.py has a random start"
+        )
     build = options.get("build", network)
     defense = Defense(attack=ATTACK, **{name: value for name, value in options.items() if name != "build"})
     # an odd batch does not fit the graph, and gets its own when it comes the fourth time

@@ -1,5 +1,6 @@
 """advbnn audit: the worst case over a suite of attacks, and signs that gradients mislead them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -40,32 +41,43 @@ def audit(
     ] = None,
     points: Annotated[
         list[Path] | None,
-        typer.Option(help="A safetensors file of adversarial images that compete with ours. May be repeated."),
+        typer.Option(
+            "--points",
+            "--adversarial",  # as advbnn leaderboard rescore calls it
+            help="A safetensors file of adversarial images that compete with ours. May be repeated.",
+        ),
     ] = None,
     save_points: Annotated[
         Path | None, typer.Option(callback=options.points_to_write, help="Keep all adversarial images in this file.")
     ] = None,
+    about: Annotated[Path | None, options.ABOUT] = None,
+    baseline: options.Baseline = None,
+    entries: options.Entries = None,
     how: AuditMeasurement,
 ) -> None:
     """Attack a run, or a network of your own, in many ways, and measure its accuracy at the worst points.
 
     It also checks whether gradients mislead the attacks. Under torchrun it uses all of its processes. An interrupted
-    audit resumes.
+    audit resumes. With --about it also writes an entry of the leaderboard.
     """
     from advbnn.attacks.threat import Threat
     from advbnn.cli.common import label_of, open_run
+    from advbnn.cli.entries import Description, write_entry
     from advbnn.evaluation.audit.worst_case import audit as audit_model
     from advbnn.modules import device_of
     from advbnn.training.loading import load_trained
 
     options.refuse_larger_than_images(norm, eps or ())
+    _refuse_without_about(about, baseline, entries, eps or ())
     how = replace(how, limit=QUICK_IMAGES if how.limit is None and level == "quick" else how.limit)
     with open_run(subject, how) as (opened, test, shared, leads):
-        place = device_of(opened.model, test.device)
+        place, radii = device_of(opened.model, test.device), eps or [opened.radius(norm)]
+        # before the audit, which may take hours
+        description = None if about is None else Description.read(about, baseline, radii[0])
         found = audit_model(
             opened.model,
             test,
-            [Threat(norm, radius) for radius in eps or [opened.radius(norm)]],
+            [Threat(norm, radius) for radius in radii],
             level,
             transfer_from={label_of(other): load_trained(other, device=place).model for other in transfer_from or ()},
             points=points or (),
@@ -74,6 +86,24 @@ def audit(
         )
         if leads:
             show_audit(found)
+        if leads and description is not None:
+            folder = entries or subject.run or Path()
+            write_entry(Path(shared["out"]), description, folder, label=opened.label, eps=radii[0])
+
+
+def _refuse_without_about(
+    about: Path | None, baseline: Path | None, entries: Path | None, radii: Sequence[float]
+) -> None:
+    """Refuses options of an entry without one, and an entry of several radii."""
+    for option, value in {"--baseline": baseline, "--entries": entries}.items():
+        if about is None and value is not None:
+            raise typer.BadParameter(f"{option} goes with --about, which makes an entry of the leaderboard; give both")
+    if about is not None and len(radii) > 1:
+        problem = f"an entry has one radius, got {len(radii)}; give one --eps"
+        raise typer.BadParameter(
+            f"{problem}, or audit without --about and make each entry by advbnn leaderboard entry --eps",
+            param_hint="'--about'",
+        )
 
 
 def show_audit(found: "Audit") -> None:

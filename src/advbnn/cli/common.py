@@ -93,7 +93,7 @@ def open_subject(subject: Subject, place: torch.device | str, leads: bool = True
         model = load_model(subject.model, subject.weights).to(place)
         source = Path(subject.model.rpartition(":")[0])
         label = source.stem if subject.weights is None else f"{source.stem}-{subject.weights.stem}"
-        test, validation = _held_out(subject.data, subject.size)
+        test, validation = _held_out(subject.data, subject.size, subject.root)
         return Opened(model=model, label=label, name=subject.model, test=test, validation=validation)
     run = subject.run or Path()
     trained = load_trained(run, device=place, last=subject.last)
@@ -104,7 +104,7 @@ def open_subject(subject: Subject, place: torch.device | str, leads: bool = True
         raise ArgumentError(f"{run} was trained without early stopping, to the last epoch; leave --last out")
     # records of unfinished training do not stand for the finished network
     which = " (last)" if subject.last else f" ({trained.unfinished})" if trained.unfinished else ""
-    splits = trained.load_data()
+    splits = trained.load_data(subject.root)
     return Opened(
         model=trained.model,
         label=label_of(run) + which,
@@ -115,11 +115,15 @@ def open_subject(subject: Subject, place: torch.device | str, leads: bool = True
     )
 
 
-def _held_out(data: str, size: int | None) -> tuple[ImageSet, ImageSet | None]:
+def _held_out(data: str, size: int | None, root: Path | None) -> tuple[ImageSet, ImageSet | None]:
     check_source(data, "data")
     if data not in DATA_SETS:
+        if root is not None:
+            raise ArgumentError(
+                f"--root is for data sets with a name; the folder {data} has its images, so leave it out"
+            )
         return load_held_out(data, size=size)
-    splits = load(data, size=size)
+    splits = load(data, root, size=size)
     return splits.test, splits.validation
 
 

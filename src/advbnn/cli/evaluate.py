@@ -16,7 +16,12 @@ def evaluate(
     attack: options.Attacks = None,
     eps: options.Radii = None,
     points: Annotated[
-        list[Path] | None, typer.Option(help="A safetensors file of adversarial images, scored too. May be repeated.")
+        list[Path] | None,
+        typer.Option(
+            "--points",
+            "--adversarial",  # as advbnn leaderboard rescore calls it
+            help="A safetensors file of adversarial images, scored too. May be repeated.",
+        ),
     ] = None,
     effort: AttackOptions,
     how: Measurement,

@@ -55,6 +55,7 @@ class Subject:
     weights: Annotated[Path | None, typer.Option(help=_WEIGHTS)] = None
     data: Annotated[str | None, typer.Option(help=_DATA)] = None
     size: Annotated[int | None, options.count(_SIZE)] = None
+    root: options.Root = None
     last: options.Last = False
 
     def check(self) -> None:
@@ -89,6 +90,7 @@ class Subjects:
     weights: Annotated[list[Path] | None, typer.Option(help=f"{_WEIGHTS} One for each --model, in their order.")] = None
     data: Annotated[str | None, typer.Option(help=_DATA)] = None
     size: Annotated[int | None, options.count(_SIZE)] = None
+    root: options.Root = None
 
     def each(self) -> list[Subject]:
         """The subjects, checked: runs first."""
@@ -97,11 +99,12 @@ class Subjects:
             raise typer.BadParameter(f"give one --weights for each --model, got {len(weights)} for {len(models)}")
         if not models and (self.data is not None or self.size is not None):
             raise typer.BadParameter("--data goes with --model; runs have their own, so leave it out")
+        shared: dict[str, Any] = {"data": self.data, "size": self.size, "root": self.root}
         own = [
-            Subject(model=model, weights=weights[number] if weights else None, data=self.data, size=self.size)
+            Subject(model=model, weights=weights[number] if weights else None, **shared)
             for number, model in enumerate(models)
         ]
-        subjects = [*(Subject(run=run) for run in self.runs or ()), *own]
+        subjects = [*(Subject(run=run, root=self.root) for run in self.runs or ()), *own]
         for subject in subjects:
             subject.check()
         return subjects

@@ -9,6 +9,7 @@ import typer
 
 from advbnn.cli import options
 from advbnn.cli.audit import AuditMeasurement
+from advbnn.cli.entries import Description, save_entry, write_entry, write_locked
 from advbnn.cli.groups import Subject
 from advbnn.errors import ArgumentError, one_of
 from advbnn.names import AUDIT_LEVELS, LEADERBOARD_STEPS, RULES
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from advbnn.data.imageset import Examples
     from advbnn.defenses.published import Published
     from advbnn.evaluation.records import Record, Records
-    from advbnn.leaderboard.entry import Cost, Entry
+    from advbnn.leaderboard.entry import Cost
     from advbnn.leaderboard.from_records import About
 
 FOLDER = Path("leaderboard")
@@ -52,41 +53,31 @@ def build(
     out: Annotated[
         Path, typer.Option(callback=options.folder_to_write, help="The folder for index.html and the other files.")
     ] = Path("leaderboard-page"),
+    docs: Annotated[
+        str, typer.Option(metavar="URL", help="Where the documentation is, for links to it; without it there are none.")
+    ] = "",
 ) -> None:
     """Build the page of the leaderboard, with Markdown, CSV and the figure beside it."""
     from advbnn.leaderboard.entry import load_all
     from advbnn.leaderboard.page import write_board
 
     entries = load_all(folder)
-    typer.echo(f"{write_board(entries, out)}: {len(entries)} entries")
+    typer.echo(f"{write_board(entries, out, docs)}: {len(entries)} entries")
 
 
 def entry(
     records: Annotated[Path, typer.Argument(help="The records of an audit, or a run folder with them.")],
-    about: Annotated[Path, typer.Option(help="What the records do not say, as TOML; see docs/leaderboard.md.")],
-    baseline: Annotated[
-        Path | None, typer.Option(help="Records of the audit of the baseline, on the same images at the same level.")
-    ] = None,
+    about: Annotated[Path, options.ABOUT],
+    baseline: options.Baseline = None,
     eps: Annotated[float | None, options.numeric("RADIUS", "The radius, if there are audits at several.")] = None,
     label: Annotated[str | None, typer.Option(help="The model, if the records are of several.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The folder for the entry; the current one by default.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(callback=options.folder_to_write, help="The folder for the entry; the current one by default."),
+    ] = None,
 ) -> None:
     """Make the entry of a model from the records of its audit."""
-    from advbnn.cli.report import read_records
-    from advbnn.leaderboard.from_records import audit_in, entry_of, read_about
-
-    said = read_about(about)
-    base = None
-    if baseline is not None:
-        if not said.baseline:
-            raise ArgumentError(f"{about}: baseline: expected the id of the entry of --baseline, got none; add it")
-        base = audit_in(read_records(baseline), None, eps, str(baseline))
-    elif said.baseline:
-        typer.echo(
-            f"warning: {about} names the baseline {said.baseline}; without --baseline, there is no difference to it",
-            err=True,
-        )
-    _save(entry_of(read_records(records), said, label=label, baseline=base, eps=eps), out or Path())
+    write_entry(records, Description.read(about, baseline, eps), out or Path(), label=label, eps=eps)
 
 
 def rescore(
@@ -131,7 +122,7 @@ def rescore(
                 typer.echo(f"{before}; not lower by one image, the entry stays as it is")
             else:
                 typer.echo(f"{before}; lowered")
-                _write(after, path.parent)
+                write_locked(after, path.parent)
 
 
 def measure(
@@ -158,7 +149,7 @@ def measure(
     limit: options.Limit = 1000,
     batch_size: options.BatchSize = 250,
     out: options.Out = None,
-    entries: Annotated[Path | None, typer.Option(help="The folder for the entry; RUN by default.")] = None,
+    entries: options.Entries = None,
     device: options.Device = None,
     engine: options.Engine = "auto",
     precision: options.Precision = "full",
@@ -176,7 +167,7 @@ def measure(
     one_of("name", name, PUBLISHED)
     published = PUBLISHED[name]
     post_hoc = published.network is not None and not published.trained
-    plain = Subject(run=baseline) if baseline is not None else subject if post_hoc else None
+    plain = Subject(run=baseline, root=subject.root) if baseline is not None else subject if post_hoc else None
     how = Measurement(
         samples=(passes := samples or published.samples),
         exact=passes > 1,  # a random choice of one network is another classifier than their mean
@@ -202,7 +193,7 @@ def measure(
         if leads:
             said = _about(published, subject, plain, opened, test.name)
             made = entry_of(found, said, label=shared["label"], baseline=worst, eps=threat.eps)
-            _save(made, entries or subject.run or Path())
+            save_entry(made, entries or subject.run or Path())
 
 
 def _baseline(
@@ -252,7 +243,8 @@ def _about(published: "Published", subject: Subject, plain: Subject | None, open
 
 
 def _trained(subject: Subject) -> "tuple[str, Cost | None]":
-    """The architecture of a run, and what its training took: of one with several modes, all of their trainings."""
+    """The architecture of a run, and what its training took: of several modes or particles, that of all of them."""
+    from advbnn.defenses.ig_bnn import ParticleEnsemble
     from advbnn.leaderboard.entry import Cost
     from advbnn.training.run_folder import MODES, read_facts, stored_config
 
@@ -263,8 +255,11 @@ def _trained(subject: Subject) -> "tuple[str, Cost | None]":
     epochs = [schedule.total_epochs - schedule.first_epoch for schedule in schedules]
     seconds = [_seconds(folder, count) for folder, count in zip(trainings, epochs, strict=True)]
     total = None if None in seconds else round(sum(filter(None, seconds)), 1)
-    cost = Cost(epochs=sum(epochs), seconds=total, device=str(read_facts(trainings[0]).get("device", "")))
-    return stored_config(subject.run).defense.architecture, cost
+    defense = stored_config(subject.run).defense
+    # epochs of one network: all particles are trained in each
+    particles = defense.network.count if isinstance(defense.network, ParticleEnsemble) else 1
+    cost = Cost(epochs=particles * sum(epochs), seconds=total, device=str(read_facts(trainings[0]).get("device", "")))
+    return defense.architecture, cost
 
 
 def _seconds(folder: Path, epochs: int) -> float | None:
@@ -286,25 +281,6 @@ def _defence_of(subject: Subject) -> str:
         return "none"
     folder = subject.run.resolve().name
     return folder if folder in PUBLISHED else stored_config(subject.run).defense.name
-
-
-def _save(made: "Entry", folder: Path) -> None:
-    from advbnn.machine.files import locked_file
-
-    folder.mkdir(parents=True, exist_ok=True)
-    with locked_file(folder / f"{made.id}.json"):
-        _write(made, folder)
-
-
-def _write(made: "Entry", folder: Path) -> None:
-    """Write an entry whose file this process has locked."""
-    from advbnn.leaderboard.entry import save
-
-    path = folder / f"{made.id}.json"
-    save(made, path)
-    worst = made.worst_case
-    number = "" if worst is None else f", worst case {100 * worst.accuracy:.1f} % at level {worst.level}"
-    typer.echo(f"{path}: {made.name}, {made.status}{number}")
 
 
 def _exact_radius(eps: float) -> float:

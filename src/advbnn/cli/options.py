@@ -88,11 +88,20 @@ def _file_to_write(path: Path | None, option: str, example: str) -> Path | None:
 
 def folder_to_write(path: Path | None) -> Path | None:
     """Refuses a folder that cannot be written; it need not exist."""
+    return _folder_to_write(path, "--out")
+
+
+def entries_to_write(path: Path | None) -> Path | None:
+    """As `folder_to_write`, for --entries."""
+    return _folder_to_write(path, "--entries")
+
+
+def _folder_to_write(path: Path | None, option: str) -> Path | None:
     if path is not None:
         if os.path.lexists(path) and not os.path.isdir(path):
             what = "a file" if os.path.exists(path) else "a broken link"
-            raise typer.BadParameter(f"{path} is {what}; give --out a folder, which need not exist")
-        _refuse_unwritable(path, path, "--out")
+            raise typer.BadParameter(f"{path} is {what}; give {option} a folder, which need not exist")
+        _refuse_unwritable(path, path, option)
     return path
 
 
@@ -154,6 +163,16 @@ BatchSize = Annotated[int, count("Images attacked at a time.")]
 Out = Annotated[
     Path | None, typer.Option(callback=file_to_write, help="The file of records; records.json in the run by default.")
 ]
+ABOUT = typer.Option(
+    help="What the records do not say for an entry of the leaderboard, as TOML; see docs/leaderboard.md."
+)
+Baseline = Annotated[
+    Path | None, typer.Option(help="Records of the audit of the baseline, on the same images at the same level.")
+]
+Entries = Annotated[
+    Path | None,
+    typer.Option(callback=entries_to_write, help="The folder for the entry; RUN, or the current one, by default."),
+]
 Last = Annotated[
     bool, typer.Option("--last", help="With early stopping: use the weights of the last epoch instead of the best.")
 ]
@@ -165,6 +184,10 @@ Exact = Annotated[
     ),
 ]
 Rule = Annotated[str, named(RULES, "How the outputs of the weight samples become a label: {names}.")]
+Root = Annotated[
+    Path | None,
+    typer.Option(help="The folder with the files of a named data set; that of the run, or ADVBNN_DATA, by default."),
+]
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Measure again what the file holds with other settings, and replace it.")
 ]

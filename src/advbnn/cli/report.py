@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from advbnn.cli.options import folder_to_write
+from advbnn.cli.options import Root, folder_to_write
 from advbnn.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ def report(
     images: Annotated[
         int, typer.Option(min=0, help="Test images shown under attack for each run folder; 0 for none.")
     ] = 3,
+    root: Root = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; default the first GPU, else cpu.")] = None,
 ) -> None:
     """Write a page with tables and plots of everything that was measured."""
@@ -39,7 +40,7 @@ def report(
     threat = middle_threat(records)
     labels = labels_of(records)
     runs = [source for source in sources if (source / CONFIG).is_file() and label_of(source) in labels]
-    shown = _attacked(runs, threat, images, device) if threat is not None and images else []
+    shown = _attacked(runs, threat, images, root, device) if threat is not None and images else []
     typer.echo(f"{write_report(records, out, shown, defenses=defenses)}: {len(records)} records")
 
 
@@ -108,7 +109,9 @@ def check_one_network_per_label(found: Mapping[Path, "Records"]) -> None:
             )
 
 
-def _attacked(runs: Sequence[Path], threat: "Threat", count: int, device: str | None) -> list["AttackedImage"]:
+def _attacked(
+    runs: Sequence[Path], threat: "Threat", count: int, root: Path | None, device: str | None
+) -> list["AttackedImage"]:
     """The first test images of each run, attacked with averaged gradients."""
     from advbnn.attacks import PGD
     from advbnn.cli.common import device_or_first_gpu, label_of
@@ -118,7 +121,7 @@ def _attacked(runs: Sequence[Path], threat: "Threat", count: int, device: str | 
     shown, attack = [], PGD(threat, steps=20, eot=10)
     for run in runs:
         trained = load_trained(run, device=device_or_first_gpu(device))
-        test = trained.load_data().test
+        test = trained.load_data(root).test
         rows = range(min(count, len(test)))
         shown += attacked_images(trained.model, test, attack, rows, name=_ATTACK, label=label_of(run))
     return shown

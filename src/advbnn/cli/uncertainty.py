@@ -49,7 +49,10 @@ def uncertainty(
         check_source(source, "foreign")
     with open_run(subject, how) as (opened, test, shared, leads):
         # all are loaded and made before anything is measured, as some do not fit the network
-        others = [load(source, size=None if source in DATA_SETS else test.shape[-1]).test for source in foreign or ()]
+        others = [
+            load(source, subject.root, size=None if source in DATA_SETS else test.shape[-1]).test
+            for source in foreign or ()
+        ]
         measure.check_foreign(test, others)
         chosen = []
         for radius in eps or [opened.radius(effort.norm)]:

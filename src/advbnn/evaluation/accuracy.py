@@ -9,6 +9,7 @@ import hashlib
 import json
 import shutil
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
@@ -40,6 +41,7 @@ from advbnn.evaluation.options import Options, seed_list, with_defaults
 from advbnn.evaluation.outcomes import pack
 from advbnn.evaluation.records import ELSEWHERE, Plan, Record, Records, check_same_settings
 from advbnn.fast.acceleration import computes_in_bf16, engine_of, rough_gradients
+from advbnn.fast.fallback import Fallback
 from advbnn.machine.processes import world
 from advbnn.machine.threads import few_threads
 from advbnn.modules import device_of, dtype_of, explain_input_errors
@@ -92,8 +94,11 @@ class Evaluation:
         self._label, self._command, self._overwrite = given["label"], given["command"], given["overwrite"]
         self._warned = False
         how: dict[str, Any] = {name: given[name] for name in ("engine", "precision", "gradients", "batch_size")}
+        self._fallbacks: defaultdict[nn.Module, Fallback] = defaultdict(lambda: Fallback(warn=True))
         # a source is accelerated once, not for every batch
-        self._accelerated = functools.cache(lambda network: accelerated(network, **how))
+        self._accelerated = functools.cache(
+            lambda network: accelerated(network, fallback=self._fallbacks[network], **how)
+        )
         self.fast, self.device = self._accelerated(model), device_of(model, data.device)
         self._examples = n = len(data) if self.rows is None else check_rows(self.rows, len(data))
         if n < 100:
@@ -268,7 +273,7 @@ class Evaluation:
                 outcomes=tuple(pack(of_seed.sum(1), of_seed.shape[1]) for of_seed in right.unbind(1)),
                 details={**more, "members": plan.samples} if plan.exact else dict(more),
                 seconds=seconds / len(plans),
-                versions={**versions, "engine": engine_of(self.fast)},
+                versions=versions | self._engine(),
                 command=self._command,
             )
             for plan, right, more in zip(plans, rights, further, strict=True)
@@ -279,6 +284,11 @@ class Evaluation:
             with suppress(OSError):  # other evaluations may have unfinished work there
                 store.parent.rmdir()
         return records
+
+    def _engine(self) -> dict[str, str]:
+        """The engine that ran the model, and why it was eager where a fast one was to run it."""
+        reason = self._fallbacks[self.model].reason
+        return {"engine": engine_of(self.fast)} | ({} if reason is None else {"why eager": reason})
 
     def finished(self, plans: Sequence[Plan], ensembles: int = 0) -> Records | None:
         """The records of these plans in `out`, if all are there; an error if one has other settings."""

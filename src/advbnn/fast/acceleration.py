@@ -1,6 +1,5 @@
 """Faster attacks and predictions: a model whose forward passes are compiled, or captured as CUDA graphs."""
 
-import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -13,12 +12,11 @@ from advbnn.errors import ArgumentError, unknown
 from advbnn.fast.accelerated_modes import AcceleratedModes
 from advbnn.fast.compiling import ENGINES, PRECISIONS
 from advbnn.fast.cuda_graph import GraphMemory
+from advbnn.fast.fallback import Fallback
 from advbnn.fast.fast_passes import FastPasses, wants_gradient
 from advbnn.fast.inference import eager_forward
 from advbnn.modules import device_of
 from advbnn.randomness import Resampled, draws_into_buffers, offers_resample, with_fresh_state
-
-log = logging.getLogger("advbnn")
 
 
 def accelerate(
@@ -29,6 +27,7 @@ def accelerate(
     gradients: str | None = None,
     batch_size: int | None = None,
     memory: GraphMemory | None = None,
+    fallback: Fallback | None = None,
 ) -> nn.Module:
     """The model in evaluation mode, run by `engine`; for attacks, `predict`, `Ensemble` and the like.
 
@@ -51,6 +50,7 @@ def accelerate(
         batch_size: the largest batch of an attack. Smaller ones are padded to a few sizes, where that changes nothing,
             and share their fast passes.
         memory: of CUDA graphs; given to several networks, it holds the activations of one at a time.
+        fallback: gets the reason why the model itself runs, if it does although `engine` is a fast one.
     """
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)
@@ -67,13 +67,15 @@ def accelerate(
         return model
     model = with_fresh_state(model)
     how: dict[str, Any] = {"precision": precision, "gradients": gradients, "batch_size": batch_size}
-    how["memory"] = memory or GraphMemory()
+    how |= {"memory": memory or GraphMemory(), "fallback": fallback or Fallback()}
     if engine != "eager" and isinstance(model, Resampled) and draws_into_buffers(model):
         # drawn before every pass, in place, where a fast pass reads it
         return Resampled(Accelerated(model.net, engine, **how))
     if engine != "eager" and offers_resample(model):
-        log.info("running the model as it is: its random state is resampled at every pass")
+        how["fallback"].add("its random state is resampled at every pass")
         engine = "eager"
+    if engine != "eager" and any(part._forward_hooks for part in model.modules()):
+        how["fallback"].add("its parts have forward hooks")  # as long as they do
     if engine == "eager" and precision == gradients == "full":
         return model
     if isinstance(model, Modes):
@@ -115,11 +117,13 @@ class Accelerated(HasMembers):
         gradients: str | None = None,
         batch_size: int | None = None,
         memory: GraphMemory | None = None,
+        fallback: Fallback | None = None,
     ) -> None:
         super().__init__()
         self.model, self.precision, self.gradients = model, precision, gradients or precision
         self.training = model.training
         self._requested_engine, self._batch_size, self._memory = engine, batch_size, memory or GraphMemory()
+        self._fallback = fallback or Fallback()
         self._parts: _Parts | None = None
         self._fast: tuple[tuple[int, ...], dict[str, FastPasses]] = ((), {})  # by precision, of weights at addresses
         self._members: tuple[tuple[int, ...], tuple[Member, ...]] | None = None
@@ -148,7 +152,7 @@ class Accelerated(HasMembers):
         if self._fast[0] != addresses:
             self._fast = addresses, {}
         if precision not in self._fast[1]:
-            how = self._requested_engine, precision, self._batch_size, self._memory
+            how = self._requested_engine, precision, self._batch_size, self._memory, self._fallback
             self._fast[1][precision] = FastPasses(self.model, *how)
         return self._fast[1][precision](x)
 
@@ -164,7 +168,7 @@ class Accelerated(HasMembers):
         if self._members is None or self._members[0] != addresses:
             found = members(self.model)
             how: dict[str, Any] = {"precision": self.precision, "gradients": self.gradients}
-            how |= {"batch_size": self._batch_size, "memory": self._memory}
+            how |= {"batch_size": self._batch_size, "memory": self._memory, "fallback": self._fallback}
             fast = _accelerated((member.net for member in found), self._requested_engine, how)
             pairs = zip(found, fast, strict=True)
             self._members = addresses, tuple(Member(member.weight, net) for member, net in pairs)

@@ -1,6 +1,5 @@
 """The fast passes of one network: for which batches one is compiled or captured, and checks that it is right."""
 
-import logging
 import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from advbnn.bayes.protocol import random_parts
 from advbnn.errors import first_line
 from advbnn.fast.compiling import compile_separately
 from advbnn.fast.cuda_graph import Forward, GraphedForward, GraphMemory, check_capturable
+from advbnn.fast.fallback import Fallback
 from advbnn.fast.inference import FusedForward, eager_forward
 from advbnn.modules import without_parameter_gradients
 from advbnn.randomness import seeded
@@ -29,8 +29,6 @@ than it saves captures, which take as long as a few passes."""
 
 _REPEATABLE, _EQUAL = 1e-4, {"full": 0.02, "bf16": 0.1}
 """Largest relative difference of outputs: between two runs of the model, and between a fast pass and the model."""
-
-log = logging.getLogger("advbnn")
 
 
 class FastPasses:
@@ -51,8 +49,9 @@ class FastPasses:
         precision: str,
         batch_size: int | None,
         memory: GraphMemory,
+        fallback: Fallback,
     ) -> None:
-        self.engine, self._memory = engine, memory
+        self.engine, self._memory, self._fallback = engine, memory, fallback
         self.passes: OrderedDict[tuple[Any, ...], Forward] = OrderedDict()
         self._sizes = ladder(batch_size)
         self._most, self._may_pad = max(_MAX_PASSES, 2 * len(self._sizes)), None if self._sizes else False
@@ -104,7 +103,8 @@ class FastPasses:
                 reason = _difference("the model and its fused pass", expected, found, self._tolerance)
                 if reason is None:
                     return True
-        log.info("running the model as it is: %s", reason)
+        if self.engine != "eager":
+            self._fallback.add(str(reason))
         self.engine = "eager"
         return False
 
@@ -128,7 +128,7 @@ class FastPasses:
         except RuntimeError as error:
             reason, permanent = first_line(error), not isinstance(error, torch.OutOfMemoryError)
         if reason is not None:
-            log.info("running batches of shape %s eagerly: %s", tuple(x.shape), reason)
+            self._fallback.add(reason, f"batches of shape {tuple(x.shape)}")
             self._failed.add(key)
             if not permanent:
                 self.passes.clear()  # the eager pass needs the memory

@@ -38,8 +38,8 @@ from advbnn.report.render import filled
 from advbnn.report.select import extent, radius_words
 
 TITLE = "Randomized defences, audited"
-DOCS = {"method": "../../evaluation/index.html", "rules": "../index.html"}
-"""Pages of the documentation; the page of the leaderboard is built into its site as `leaderboard/board/index.html`."""
+DOCS = {"method": "evaluation/index.html", "rules": "leaderboard/index.html"}
+"""Pages in the site of the documentation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,15 +62,22 @@ class _Figure:
         return [entry for entry in self.entries if verdict(entry) == word]
 
 
-def write_board(entries: Sequence[Entry], out: Path | str) -> Path:
-    """Writes `index.html`, `leaderboard.md`, `leaderboard.csv`, the figures and `entries/`; returns the page's path."""
+def write_board(entries: Sequence[Entry], out: Path | str, docs: str = "") -> Path:
+    """Writes `index.html`, `leaderboard.md`, `leaderboard.csv`, the figures and `entries/`; returns the page's path.
+
+    `docs` is the address of the documentation, which the page links to; relative to the page if it is in the same site.
+    """
     folder = Path(out)
     if (folder / "index.html").exists() and not (folder / "leaderboard.csv").exists():
         raise FileError(f"{folder} holds another index.html; choose another folder (--out)")
     for old in _built_before(folder) - {entry.id for entry in entries}:
         (folder / "entries" / f"{old}.json").unlink(missing_ok=True)
     texts = {f"entries/{entry.id}.json": to_json(entry) for entry in entries}
-    texts |= {"leaderboard.csv": to_csv(entries), "leaderboard.md": markdown(entries), "index.html": html(entries)}
+    texts |= {
+        "leaderboard.csv": to_csv(entries),
+        "leaderboard.md": markdown(entries),
+        "index.html": html(entries, docs),
+    }
     for name, text in texts.items():
         write_atomically(folder / name, text.encode())
     for figure in _figures(entries):
@@ -89,7 +96,7 @@ def markdown(entries: Sequence[Entry]) -> str:
     return f"# {TITLE}\n\n{table(entries).markdown()}"
 
 
-def html(entries: Sequence[Entry]) -> str:
+def html(entries: Sequence[Entry], docs: str = "") -> str:
     own, report = files("advbnn.leaderboard"), files("advbnn.report")
     script = own.joinpath("page.js").read_text("utf-8")
     by_id = {entry.id: entry for entry in entries}
@@ -102,7 +109,7 @@ def html(entries: Sequence[Entry]) -> str:
         number_columns=NUMBERS,
         caption=CAPTION,
         scope=_scope(entries),
-        docs=DOCS,
+        docs={name: f"{docs.rstrip('/')}/{page}" for name, page in DOCS.items()} if docs else {},
         figures=_figures(entries),
         worst=WORST,
         difference=DIFFERENCE,

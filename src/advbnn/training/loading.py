@@ -4,7 +4,7 @@ import copy
 import math
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -70,9 +70,13 @@ class Trained:
             else f"step {self.step}"
         )
 
-    def load_data(self) -> Splits[Any]:
-        """The data of the run, if it still has the classes that the network was trained on."""
-        splits = self.config.load_data()
+    def load_data(self, root: Path | None = None) -> Splits[Any]:
+        """The data of the run, if it still has the classes that the network was trained on.
+
+        `root` is the folder of a named dataset, if its files are elsewhere than in training.
+        """
+        config = self.config if root is None else replace(self.config, root=str(root))
+        splits = config.load_data()
         self.check_classes(splits.train)
         return splits
 

@@ -1,0 +1,74 @@
+"""Entries of the leaderboard as files, for `advbnn audit --about` and the commands of `advbnn leaderboard`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from advbnn.errors import ArgumentError
+from advbnn.names import AUDIT_LEVELS
+
+if TYPE_CHECKING:
+    from advbnn.evaluation.records import Record
+    from advbnn.leaderboard.entry import Entry
+    from advbnn.leaderboard.from_records import About
+
+IMAGES, LEVEL = 1000, "standard"
+"""What the audits of the board's own entries have at least."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """What an entry has besides the records of its audit: what its author says, and the audit of its baseline."""
+
+    about: "About"
+    baseline: "Record | None"
+    source: Path
+
+    @classmethod
+    def read(cls, about: Path, baseline: Path | None, eps: float | None) -> "Description":
+        from advbnn.cli.report import read_records
+        from advbnn.leaderboard.from_records import audit_in, read_about
+
+        said = read_about(about)
+        if baseline is not None and not said.baseline:
+            raise ArgumentError(f"{about}: baseline: expected the id of the entry of --baseline, got none; add it")
+        audited = None if baseline is None else audit_in(read_records(baseline), None, eps, str(baseline))
+        return cls(about=said, baseline=audited, source=about)
+
+
+def write_entry(records: Path, description: Description, folder: Path, *, label: str | None, eps: float | None) -> None:
+    """Make the entry of a model from the records of its audit."""
+    from advbnn.cli.report import read_records
+    from advbnn.leaderboard.from_records import entry_of
+
+    said, baseline = description.about, description.baseline
+    if said.baseline and baseline is None:
+        names = f"{description.source} names the baseline {said.baseline}"
+        typer.echo(f"warning: {names}; without --baseline, there is no difference to it", err=True)
+    save_entry(entry_of(read_records(records), said, label=label, baseline=baseline, eps=eps), folder)
+
+
+def save_entry(made: "Entry", folder: Path) -> None:
+    """Write a new entry, and say where its audit is smaller than those of the board."""
+    from advbnn.machine.files import locked_file
+
+    worst = made.worst_case
+    if worst is not None and (worst.n < IMAGES or worst.level in AUDIT_LEVELS[: AUDIT_LEVELS.index(LEVEL)]):
+        audited = f"audited on {worst.n:,} images at level {worst.level}"
+        typer.echo(f"warning: {made.id} is {audited}; the board's entries have {IMAGES:,} at {LEVEL}", err=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked_file(folder / f"{made.id}.json"):
+        write_locked(made, folder)
+
+
+def write_locked(made: "Entry", folder: Path) -> None:
+    """Write an entry whose file this process has locked."""
+    from advbnn.leaderboard.entry import save
+
+    path = folder / f"{made.id}.json"
+    save(made, path)
+    worst = made.worst_case
+    number = "" if worst is None else f", worst case {100 * worst.accuracy:.1f} % at level {worst.level}"
+    typer.echo(f"{path}: {made.name}, {made.status}{number}")
