@@ -46,6 +46,9 @@ class Row:
 ROWS = {  # the most decisive ones first
     "one": Row("one network of 200 epochs", ONE),
     "modes5": Row("five modes of 40 epochs", ()),
+    # what modes gain beyond the radius of training, a larger radius may gain too
+    "one_12": Row("one network of 200 epochs, trained at 12/255", (*ONE, "attack.threat.eps=12/255")),
+    "modes5_12": Row("five modes of 40 epochs, trained at 12/255", ("attack.threat.eps=12/255",)),
     # 5.05 times the operations and weights of VGG16, for training as for prediction: those of five modes of 40 epochs
     "wide": Row("one wide network of 40 epochs", ("modes=1", "architecture=wide_vgg16")),
     "modes10": Row("ten modes of 20 epochs", ("modes=10", "schedule.epochs=20")),

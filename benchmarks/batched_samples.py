@@ -1,0 +1,90 @@
+"""The gradient of the mean loss over weight samples: one pass for each, or one batched pass of all (torch.func.vmap).
+
+    python benchmarks/batched_samples.py --threads 1 --out benchmarks/records/batched-samples-cpu.json
+
+A Bayesian small_cnn on images of 8x8 pixels, evaluation mode, gradients of the input alone, as in an attack. On a CPU
+processor time is counted, which other programs disturb less.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+from common import Rows, best_device, median_and_spread, seconds_of
+from torch import Tensor
+from torch.func import vmap
+
+from advbnn import models
+from advbnn.bayes.mean_field import Bayesian, bayesianize
+from advbnn.modules import without_parameter_gradients
+
+
+def separate(bnn: Bayesian, x: Tensor, y: Tensor, samples: int) -> Tensor:
+    losses = [torch.nn.functional.cross_entropy(bnn(x), y) for _ in range(samples)]
+    return torch.stack(losses).mean()
+
+
+def batched(bnn: Bayesian, x: Tensor, y: Tensor, samples: int) -> Tensor:
+    drawn = [bnn.sample() for _ in range(samples)]
+    weights = {name: torch.stack([one[name] for one in drawn]) for name in drawn[0]}
+    logits = vmap(lambda sample: bnn.run(sample, x))(weights)
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), y.repeat(samples))
+
+
+def gradient(loss: Callable[..., Tensor], bnn: Bayesian, x: Tensor, y: Tensor, samples: int) -> Tensor:
+    leaf = x.clone().requires_grad_()
+    (found,) = torch.autograd.grad(loss(bnn, leaf, y, samples), leaf)
+    return found
+
+
+def main() -> None:
+    """Both ways, taking turns; first they must agree for the same weight samples."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", nargs="+", type=int, default=[50, 250])
+    parser.add_argument("--samples", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    device = best_device()
+    rows = Rows(options.out, threads=options.threads, samples=options.samples, rounds=options.rounds)
+    for images in options.images:
+        torch.manual_seed(0)
+        net = models.build("small_cnn", classes=10, image_size=8, channels=1)
+        bnn = bayesianize(net, init_std=0.02).to(device).eval()
+        x, y = torch.rand(images, 1, 8, 8, device=device), torch.randint(10, (images,), device=device)
+        times: dict[str, list[float]] = {"separate": [], "batched": []}
+        with without_parameter_gradients(bnn):
+            check(bnn, x, y, options.samples)
+            for _ in range(options.rounds):
+                for way in (separate, batched):
+                    times[way.__name__].append(clock(partial(gradient, way, bnn, x, y, options.samples), device))
+        row = {f"{way}_ms": median_and_spread(found, 1e-3)[0] for way, found in times.items()}
+        rows.add({"images": images, **row, "times": row["batched_ms"] / row["separate_ms"]})
+
+
+def clock(work: Callable[[], object], device: torch.device) -> float:
+    if device.type == "cuda":
+        return seconds_of(work)
+    started = time.process_time()
+    work()
+    return time.process_time() - started
+
+
+def check(bnn: Bayesian, x: Tensor, y: Tensor, samples: int) -> None:
+    """Refuses to time two different computations."""
+    found = []
+    for way in (separate, batched):
+        torch.manual_seed(1)
+        found.append(gradient(way, bnn, x, y, samples))
+    # a rounding error may cross a kink of ReLU or max-pooling, for a few pixels
+    if (difference := (found[0] - found[1]).abs().median() / found[0].abs().max()) > 1e-5:
+        raise SystemExit(f"the two gradients differ by {difference:.1e} of the largest entry")
+
+
+if __name__ == "__main__":
+    main()
