@@ -200,6 +200,11 @@ def test_an_audit_writes_the_entry_that_its_records_give(advbnn: Callable[..., A
     one, two = load_entry("one/step/digits-noise.json"), load_entry("two/digits-noise.json")
     assert one == two and one.difference is not None
     assert load_entry("digits-noise.json").difference is None
+    # the file may hold audits of other norms and levels: the entry is of the one that was asked for
+    advbnn(*own, "--norm", "l2", "--entries", "l2")
+    assert load_entry("l2/digits-noise.json").threat.norm == "l2"
+    other = advbnn(*own, "--norm", "l2", "--baseline", "plain.json", status=1)
+    assert "plain.json" in other and "l2" in other and "quick" in other
 
 
 def test_an_audit_that_could_not_write_its_entry_is_refused_at_once(advbnn: Callable[..., Any], empty: Path) -> None:

@@ -4,11 +4,12 @@ import warnings
 from collections.abc import Callable
 
 import pytest
-from torch import nn
+from torch import Tensor, nn
 
 from accelerated_nets import ATTACK, batch, network, results
 from advbnn.bayes.modes import Modes
 from advbnn.evaluation.accuracy import evaluate
+from advbnn.evaluation.audit.worst_case import audit
 from advbnn.fast.acceleration import accelerate
 from advbnn.fast.fallback import EagerWarning, Fallback
 from cheats import Counting
@@ -46,6 +47,23 @@ def test_an_evaluation_warns_once_and_keeps_the_reason(reason: str) -> None:
     (found,) = [one for one in caught if one.category is EagerWarning]
     assert reason in str(found.message)
     assert all(reason in record.versions["why eager"] for record in records)
+
+
+def test_a_network_that_is_also_attacked_with_other_logits_is_one_network() -> None:
+    class Small(nn.Module):
+        """Logits far below the usual size, so that an audit attacks the network with larger ones, too."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = Counting(network())
+
+        def forward(self, x: Tensor) -> Tensor:
+            return 1e-3 * self.net(x)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        audit(Small().eval(), digits(), ATTACK.threat, "quick", rows=range(20), seeds=1, engine="compile")
+    assert len([one for one in caught if one.category is EagerWarning]) == 1
 
 
 @pytest.mark.parametrize("engine", ["auto", "eager"])

@@ -52,6 +52,8 @@ def test_differences_have_their_paired_intervals(both: list[tuple[Records, list[
     assert "quick audit of 400 images" in table.caption
     assert list(paired_table([one, modes], [8 / 255]).columns) == list(table.columns[:3])
     clean = [Records(records.where(kind="clean")) for records in (one, modes)]
+    worst = [Records(records.where(kind="worst_case")) for records in (one, modes)]
+    assert paired_table(worst).caption.endswith("quick audit of 400 images.")
     assert "audit" not in (said := paired_table(clean).caption) and "worst case" not in said.lower()
 
 

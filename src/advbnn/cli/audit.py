@@ -72,8 +72,9 @@ def audit(
     how = replace(how, limit=QUICK_IMAGES if how.limit is None and level == "quick" else how.limit)
     with open_run(subject, how) as (opened, test, shared, leads):
         place, radii = device_of(opened.model, test.device), eps or [opened.radius(norm)]
-        # before the audit, which may take hours
-        description = None if about is None else Description.read(about, baseline, radii[0])
+        of = Threat(norm, radii[0]), level
+        # what can be refused is refused before the audit, which may take hours
+        description = None if about is None else Description.read(about, baseline, radii[0], of)
         found = audit_model(
             opened.model,
             test,
@@ -88,7 +89,7 @@ def audit(
             show_audit(found)
         if leads and description is not None:
             folder = entries or subject.run or Path()
-            write_entry(Path(shared["out"]), description, folder, label=opened.label, eps=radii[0])
+            write_entry(Path(shared["out"]), description, folder, label=opened.label, eps=radii[0], of=of)
 
 
 def _refuse_without_about(

@@ -10,7 +10,8 @@ from advbnn.errors import ArgumentError
 from advbnn.names import AUDIT_LEVELS
 
 if TYPE_CHECKING:
-    from advbnn.evaluation.records import Record
+    from advbnn.attacks.threat import Threat
+    from advbnn.evaluation.records import Record, Records
     from advbnn.leaderboard.entry import Entry
     from advbnn.leaderboard.from_records import About
 
@@ -27,27 +28,47 @@ class Description:
     source: Path
 
     @classmethod
-    def read(cls, about: Path, baseline: Path | None, eps: float | None) -> "Description":
-        from advbnn.cli.report import read_records
+    def read(
+        cls, about: Path, baseline: Path | None, eps: float | None, of: "tuple[Threat, str] | None" = None
+    ) -> "Description":
+        """`of` is the threat and the level of the audit that the entry is of, if there may be others."""
         from advbnn.leaderboard.from_records import audit_in, read_about
 
         said = read_about(about)
         if baseline is not None and not said.baseline:
             raise ArgumentError(f"{about}: baseline: expected the id of the entry of --baseline, got none; add it")
-        audited = None if baseline is None else audit_in(read_records(baseline), None, eps, str(baseline))
+        audited = None
+        if baseline is not None:
+            where = str(baseline) if of is None else f"{baseline}, at level {of[1]} in {of[0].norm},"
+            audited = audit_in(_records(baseline, of), None, eps, where)
         return cls(about=said, baseline=audited, source=about)
 
 
-def write_entry(records: Path, description: Description, folder: Path, *, label: str | None, eps: float | None) -> None:
-    """Make the entry of a model from the records of its audit."""
+def _records(path: Path, of: "tuple[Threat, str] | None") -> "Records":
     from advbnn.cli.report import read_records
+    from advbnn.leaderboard.from_records import with_one_audit
+
+    found = read_records(path)
+    return found if of is None else with_one_audit(found, *of)
+
+
+def write_entry(
+    records: Path,
+    description: Description,
+    folder: Path,
+    *,
+    label: str | None,
+    eps: float | None,
+    of: "tuple[Threat, str] | None" = None,
+) -> None:
+    """Make the entry of a model from the records of its audit; see `Description.read`."""
     from advbnn.leaderboard.from_records import entry_of
 
     said, baseline = description.about, description.baseline
     if said.baseline and baseline is None:
         names = f"{description.source} names the baseline {said.baseline}"
         typer.echo(f"warning: {names}; without --baseline, there is no difference to it", err=True)
-    save_entry(entry_of(read_records(records), said, label=label, baseline=baseline, eps=eps), folder)
+    save_entry(entry_of(_records(records, of), said, label=label, baseline=baseline, eps=eps), folder)
 
 
 def save_entry(made: "Entry", folder: Path) -> None:

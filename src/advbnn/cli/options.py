@@ -186,7 +186,11 @@ Exact = Annotated[
 Rule = Annotated[str, named(RULES, "How the outputs of the weight samples become a label: {names}.")]
 Root = Annotated[
     Path | None,
-    typer.Option(help="The folder with the files of a named data set; that of the run, or ADVBNN_DATA, by default."),
+    typer.Option(
+        exists=True,
+        file_okay=False,
+        help="The folder with the files of a named data set; that of the run, or ADVBNN_DATA, by default.",
+    ),
 ]
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Measure again what the file holds with other settings, and replace it.")

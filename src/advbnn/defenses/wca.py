@@ -90,7 +90,11 @@ PUBLISHED = Published(
         optimizer=AdamOptimizer(lr=0.01),
         schedule=Stages(epochs=(200, 200, 200), fresh_optimizer=False),
         drop_last=True,
-        differences=(NOT_NORMALISED, "in the source clean images also move the running statistics of BatchNorm"),
+        differences=(
+            NOT_NORMALISED,
+            "the source's training attack keeps its gradients, so that a step follows the sum of all so far",
+            "in the source clean images also move the running statistics of BatchNorm",
+        ),
     ),
     claims=(Claim("PGD", 71.4, 93.2, "ResNet-18", "without adversarial training; by Margin-SNN", quoted=True),),
     differences=(

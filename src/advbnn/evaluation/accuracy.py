@@ -31,7 +31,7 @@ from advbnn.data.augment import to_float
 from advbnn.data.imageset import Examples, row_numbers
 from advbnn.display.progress import Listener
 from advbnn.errors import ArgumentError, unknown
-from advbnn.evaluation.attackable import accelerated
+from advbnn.evaluation.attackable import accelerated, inside
 from advbnn.evaluation.batchwise import Batch, Work, batchwise, gather
 from advbnn.evaluation.checks import Perturbation, check_allowed, check_attack, check_classification, check_rows
 from advbnn.evaluation.crafting import craft
@@ -97,7 +97,7 @@ class Evaluation:
         self._fallbacks: defaultdict[nn.Module, Fallback] = defaultdict(lambda: Fallback(warn=True))
         # a source is accelerated once, not for every batch
         self._accelerated = functools.cache(
-            lambda network: accelerated(network, fallback=self._fallbacks[network], **how)
+            lambda network: accelerated(network, fallback=self._fallbacks[inside(network)], **how)
         )
         self.fast, self.device = self._accelerated(model), device_of(model, data.device)
         self._examples = n = len(data) if self.rows is None else check_rows(self.rows, len(data))
@@ -287,7 +287,7 @@ class Evaluation:
 
     def _engine(self) -> dict[str, str]:
         """The engine that ran the model, and why it was eager where a fast one was to run it."""
-        reason = self._fallbacks[self.model].reason
+        reason = self._fallbacks[inside(self.model)].reason
         return {"engine": engine_of(self.fast)} | ({} if reason is None else {"why eager": reason})
 
     def finished(self, plans: Sequence[Plan], ensembles: int = 0) -> Records | None:

@@ -103,6 +103,11 @@ def attackable(model: nn.Module, x: Tensor) -> Attackable:
     return found
 
 
+def inside(model: nn.Module) -> nn.Module:
+    """The network of an `Attackable`, of which there may be several, or the model itself."""
+    return model.model if isinstance(model, Attackable) else model
+
+
 def accelerated(model: nn.Module, engine: str = "auto", precision: str = "full", **how: Any) -> nn.Module:
     """`accelerate(model, ...)`; of an `Attackable`, the network inside, whose structure the fast engine knows."""
     if isinstance(model, Attackable):

@@ -26,8 +26,8 @@ def attacks_table(entries: Sequence[Entry]) -> Table:
         "PGD-20: in brackets the number of averaged gradients. AutoAttack rand: as its package counts, and in brackets "
         "its points on a fresh pass. It counts an image as broken once a single pass of the attack is wrong, so its "
         "count may be below the accuracy of one pass, and it returns the clean image where it finds no such pass. "
-        f"Worst case: audits ({'; '.join(levels)}). Difference: from the worst case of the same training without "
-        "randomness, with its 95 % paired interval; in bold where that excludes zero."
+        f"Worst case: audits ({'; '.join(levels)}). Difference: from the worst case of the baseline, a network "
+        "without randomness, with its 95 % paired interval; in bold where that excludes zero."
     )
     return Table(name="attacks", caption=caption, columns=COLUMNS, rows=[_row(*pair) for pair in audited])
 

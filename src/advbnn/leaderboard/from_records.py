@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import advbnn
+from advbnn.attacks.threat import Threat
 from advbnn.defenses.published import NEVER, Published
 from advbnn.errors import ArgumentError
 from advbnn.evaluation.audit.batch_audit import KNOWN_SEED
@@ -237,6 +238,11 @@ def software() -> str:
     source = package.parent.parent
     state = git_state(source) if (source / ".git").exists() else None
     return state["commit"] if state else f"advbnn {advbnn.__version__}"
+
+
+def with_one_audit(records: Records, threat: Threat, level: str) -> Records:
+    """The records without audits at other threats or levels, which one file may hold."""
+    return Records(r for r in records if r.kind != "worst_case" or (r.threat, r.name) == (threat, level))
 
 
 def audit_in(records: Records, label: str | None, eps: float | None, what: str = "records") -> Record:

@@ -160,8 +160,8 @@ def _scope(entries: Sequence[Entry]) -> str:
     if not epochs:
         return audited
     return (
-        f"{audited} Their networks were trained for {extent(epochs)} epochs. Sources often train longer, so compare a "
-        "worst case with its baseline, which was trained alike, rather than with the claim."
+        f"{audited} Training cost {extent(epochs)} epochs of one network. Sources often train longer, so compare a "
+        "worst case with its baseline, which was trained here too, rather than with the claim."
     )
 
 

@@ -29,8 +29,8 @@ NUMBERS = range(1, 8)
 """The columns of `numbers`."""
 
 CAPTION = (
-    "Accuracy in % with its 95 % interval. Worst case: all attacks of an audit. Difference: to the baseline, which is "
-    "the worst case of the same training without randomness, with a paired interval. Claimed: what the source states "
+    "Accuracy in % with its 95 % interval. Worst case: all attacks of an audit. Difference: to the worst case "
+    "of the baseline, a network without randomness, with a paired interval. Claimed: what the source states "
     "at this threat, or those who are named. Its own protocol: the source's evaluation, run on our network. A dash: "
     "not measured, or no confirmed claim."
 )

@@ -35,10 +35,11 @@ def paired_table(networks: Sequence[Records], radii: Sequence[float] = ()) -> Ta
     judged = [(column[0], one[column]) for one in found for column in columns if column in one]
     audits = sorted({f"{record.name} audit of {record.n:,} images" for what, record in judged if what == WORST})
     others = sorted({f"{what}: {record.n:,} images" for what, record in judged if what != WORST})
-    worst = [f"{WORST.capitalize()}: {', '.join(audits)}"] if audits else []
+    counts = [f"{WORST.capitalize()}: {', '.join(audits)}"] if audits else []
+    counts += [", ".join(others)] if others else []
     caption = (
         "Accuracy in %, and its difference from the first row with the 95 % paired interval over test images; in bold "
-        f"where it is above zero. {'; '.join([*worst, ', '.join(others)])}."
+        f"where it is above zero. {'; '.join(counts)}."
     )
     return Table(name="paired", caption=caption, columns=["network", *titles], rows=rows)
 
