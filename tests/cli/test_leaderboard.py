@@ -299,24 +299,21 @@ def test_what_several_modes_cost_is_the_cost_of_all(advbnn: Callable[..., Any], 
     assert cost is not None and cost.epochs == 4 and cost.seconds and cost.device == facts["device"]
 
 
-def test_branches_cost_the_epochs_that_were_trained(advbnn: Callable[..., Any], empty: Path) -> None:
-    Path("modes.toml").write_text(
-        'data = "digits"\ndefense = "none"\narchitecture = "mlp"\n\n[modes]\ncount = 2\nhow = "branches"\ntrunk = 2\n\n'
-        '[schedule]\nkind = "constant"\nepochs = 3\n'
-    )
-    advbnn("train", "modes.toml", "--out", "two", "--device", "cpu")
+@pytest.mark.parametrize(
+    ("defence", "settings", "epochs"),
+    [
+        pytest.param("none", '[modes]\ncount = 2\nhow = "branches"\ntrunk = 2\n\n', 2 + 1 + 1, id="branches"),
+        pytest.param("ig_bnn", "[network]\ncount = 2\n\n[attack]\nsteps = 1\n\n", 2 * 3, id="particles"),
+    ],
+)
+def test_training_costs_the_epochs_of_one_network(
+    defence: str, settings: str, epochs: int, advbnn: Callable[..., Any], empty: Path
+) -> None:
+    head = f'data = "digits"\ndefense = "{defence}"\narchitecture = "mlp"\n\n'
+    Path("run.toml").write_text(f'{head}{settings}[schedule]\nkind = "constant"\nepochs = 3\n')
+    advbnn("train", "run.toml", "--out", "two", "--device", "cpu")
     _, cost = _trained(Subject(run=Path("two")))
-    assert cost is not None and cost.epochs == 2 + 1 + 1
-
-
-def test_particles_cost_the_epochs_of_each_network(advbnn: Callable[..., Any], empty: Path) -> None:
-    Path("particles.toml").write_text(
-        'data = "digits"\ndefense = "ig_bnn"\narchitecture = "mlp"\n\n[network]\ncount = 2\n\n'
-        '[attack]\nsteps = 1\n\n[schedule]\nkind = "constant"\nepochs = 3\n'
-    )
-    advbnn("train", "particles.toml", "--out", "two", "--device", "cpu")
-    _, cost = _trained(Subject(run=Path("two")))
-    assert cost is not None and cost.epochs == 2 * 3
+    assert cost is not None and cost.epochs == epochs
 
 
 def test_a_baseline_that_was_not_finished_does_not_stand_for_the_finished_one(
