@@ -33,6 +33,8 @@ from advbnn.training.loop import fit_config
 
 CONFIG = Path(__file__).parents[1] / "configs" / "cifar10-modes5.toml"
 ONE = ("modes=1", "schedule.epochs=200")
+AT_12 = ("attack.threat.eps=12/255", "attack.step_size=6/255")
+AWP = ("awp=0.005", "awp_start=4")
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,11 @@ ROWS = {  # the most decisive ones first
     "one": Row("one network of 200 epochs", ONE),
     "modes5": Row("five modes of 40 epochs", ()),
     # what modes gain beyond the radius of training, a larger radius may gain too
-    "one_12": Row("one network of 200 epochs, trained at 12/255", (*ONE, "attack.threat.eps=12/255")),
-    "modes5_12": Row("five modes of 40 epochs, trained at 12/255", ("attack.threat.eps=12/255",)),
+    "one_12": Row("one network of 200 epochs, trained at 12/255", (*ONE, *AT_12)),
+    "modes5_12": Row("five modes of 40 epochs, trained at 12/255", AT_12),
+    # and so may AWP: 16 passes per update instead of 13, where an input gradient is two
+    "one_awp": Row("one network of 162 epochs with AWP", ("modes=1", "schedule.epochs=162", *AWP)),
+    "modes5_awp": Row("five modes of 32 epochs with AWP", ("schedule.epochs=32", *AWP)),
     # 5.05 times the operations and weights of VGG16, for training as for prediction: those of five modes of 40 epochs
     "wide": Row("one wide network of 40 epochs", ("modes=1", "architecture=wide_vgg16")),
     "modes10": Row("ten modes of 20 epochs", ("modes=10", "schedule.epochs=20")),
