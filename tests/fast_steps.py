@@ -72,3 +72,7 @@ class LaplacePrior(Prior):
 
     def kl(self, name: str, mu: Tensor, log_std: Tensor) -> Tensor:
         return mu.abs().sum() / 0.1 - log_std.sum()
+
+
+def close(one: nn.Module, other: nn.Module, rtol: float = 1e-4, atol: float = 3e-5) -> None:
+    torch.testing.assert_close(one.state_dict(), other.state_dict(), rtol=rtol, atol=atol)
