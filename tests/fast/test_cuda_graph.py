@@ -3,7 +3,8 @@
 import copy
 import gc
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from advbnn.bayes.prediction import Ensemble
 from advbnn.bayes.protocol import members
 from advbnn.bayes.sample_bank import SampleBank
 from advbnn.evaluation.accuracy import evaluate
+from advbnn.fast import cuda_graph
 from advbnn.fast.acceleration import accelerate
 from advbnn.randomness import seeded
 from trained_nets import bnn, digits
@@ -171,6 +173,25 @@ def test_memory_does_not_grow_with_the_number_of_members() -> None:
     one, ten = needed(1), needed(10)
     assert ten[0] < 3 * one[0]
     assert ten[1] < one[1] + activation
+
+
+def test_the_garbage_collector_waits_during_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Destroying an older graph in the middle would break the capture."""
+    seen = []
+
+    @contextmanager
+    def graph(_graph: object, **_options: object) -> Iterator[None]:
+        seen.append(gc.isenabled())
+        yield
+        seen.append(gc.isenabled())
+
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    with cuda_graph._capture(None):
+        pass
+    with pytest.raises(KeyError), cuda_graph._capture(None):
+        raise KeyError
+    assert seen == [False, False, False]
+    assert gc.isenabled()
 
 
 @needs_gpu

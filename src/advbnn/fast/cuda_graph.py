@@ -1,5 +1,6 @@
 """CUDA graphs: a forward pass with the gradient of its input, or a whole training step, captured once and replayed."""
 
+import gc
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,23 @@ _CAPTURE: dict[str, Any] = {"capture_error_mode": "thread_local"}
 """Other threads, such as those of torch.distributed, must not fail the capture."""
 
 
+@contextmanager
+def _capture(graph: torch.cuda.CUDAGraph, **options: Any) -> Iterator[None]:
+    """Capture what runs in the block.
+
+    The garbage collector waits: if it destroyed an older graph in the middle, the capture would fail, and torch's
+    generator with it, for the rest of the process.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        with torch.cuda.graph(graph, **options):
+            yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 class GraphMemory:
     """Memory that several captured passes use in turn: that of the largest, not of all together.
 
@@ -36,7 +54,7 @@ class GraphMemory:
         if device not in self._first:
             # a pool is released with its last graph, and passes come and go: this one stays
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, **_CAPTURE):
+            with _capture(graph, **_CAPTURE):
                 torch.zeros(1, device=device)  # torch warns of an empty graph
             self._first[device] = graph
         return self._first[device].pool()
@@ -85,12 +103,12 @@ class GraphedForward:
                 self._gradient = memory.fixed("gradient", x.contiguous())
                 del example
                 self._graph, pool = torch.cuda.CUDAGraph(), memory.pool(x.device)
-                with torch.cuda.graph(self._graph, pool=pool, **_CAPTURE):
+                with _capture(self._graph, pool=pool, **_CAPTURE):
                     outputs = forward(leaf)
                     self._outputs.copy_(outputs.detach())
                 if self.differentiable:
                     self._backward_graph = torch.cuda.CUDAGraph()
-                    with torch.cuda.graph(self._backward_graph, pool=pool, **_CAPTURE):
+                    with _capture(self._backward_graph, pool=pool, **_CAPTURE):
                         self._gradient.copy_(torch.autograd.grad(outputs, leaf, self._slope)[0])
         self._scratch = scratch()
 
@@ -205,7 +223,7 @@ class GraphedStep:
                     step(self.x, self.y)
             torch.cuda.current_stream(x.device).wait_stream(side)
             # high priority: a step may sample weights ahead on a stream of lower priority
-            with torch.cuda.graph(self.graph, stream=torch.cuda.Stream(x.device, priority=-1)):
+            with _capture(self.graph, stream=torch.cuda.Stream(x.device, priority=-1)):
                 self.outputs = step(self.x, self.y)
         with torch.no_grad():
             after = state()
