@@ -2,11 +2,10 @@
 
     python benchmarks/render_results.py [RESULT ...]
 
-A `paired` table of README.md has a picture too, `docs/images/RESULT/paired.png`, and what `GROWTH` lists has one of the
-worst case against the number of modes, `growth.png`.
+What `PAIRED` lists has a picture of networks and their differences, `docs/images/RESULT/paired.png`, and what `GROWTH`
+lists one of the worst case against the number of modes, `growth.png`.
 """
 
-import re
 import shutil
 import sys
 from pathlib import Path
@@ -18,7 +17,21 @@ from advbnn.report.growth import growth_png
 from advbnn.report.paired import paired_png
 
 ROOT = Path(__file__).parents[1]
-PAIRED = re.compile(r"^<!-- table: ([^/\s]+)/paired:([^@\s]+)\S* -->$", re.MULTILINE)
+PAIRED = {  # files of records by title, each compared with the first beside it; the title of the differences
+    "modes-vgg16": (
+        (
+            {
+                "one network, trained at 8/255": "one_network_120_epochs",
+                "three modes, trained at 8/255": "three_modes_of_40_epochs",
+            },
+            {
+                "one network, trained at 12/255": "one_network_90_epochs_at_12",
+                "three modes, trained at 12/255": "three_modes_of_30_epochs_at_12",
+            },
+        ),
+        "Three modes less one network",
+    )
+}
 
 GROWTH = {  # of one network, and of as many modes as cost the same: files of records by the number of modes
     "digits-modes": (
@@ -36,9 +49,10 @@ def main(names: list[str]) -> None:
             report = write_all(folder, figures=ROOT / "docs" / "images" / folder.name)
             shutil.rmtree(report.parent)  # large, and made by `advbnn reproduce` on demand
             print(folder / "results.md")
-    for result, files in PAIRED.findall((ROOT / "README.md").read_text(encoding="utf-8")):
+    for result, (pairs, differences) in PAIRED.items():
         if not names or result in names:
-            paired_png(picture(result, "paired"), [read(result, one) for one in files.split(",")])
+            found = [{title: read(result, file) for title, file in networks.items()} for networks in pairs]
+            paired_png(picture(result, "paired"), found, differences=differences)
     for result, (*both, titles) in GROWTH.items():
         if not names or result in names:
             alone, several = ({number: read(result, one) for number, one in files.items()} for files in both)

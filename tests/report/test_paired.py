@@ -77,6 +77,9 @@ def test_the_judge_from_outside_has_columns_of_its_own(both: list[tuple[Records,
 
 def test_the_picture(both: list[tuple[Records, list[torch.Tensor]]], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    paired_png(tmp_path / "x.png", [records for records, _ in both])
-    paired_png(tmp_path / "y.png", [records for records, _ in both])
+    networks = dict(zip(("one", "modes"), (records for records, _ in both), strict=True))
+    swapped = dict(reversed(networks.items()))
+    for name, pairs in {"x": [networks], "y": [networks], "z": [networks, swapped]}.items():
+        paired_png(tmp_path / f"{name}.png", pairs, differences="modes less one")
     assert (tmp_path / "x.png").read_bytes() == (tmp_path / "y.png").read_bytes()
+    assert (tmp_path / "z.png").stat().st_size > (tmp_path / "x.png").stat().st_size  # with the other direction

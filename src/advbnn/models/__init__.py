@@ -27,6 +27,7 @@ _BUILDERS: dict[str, Callable[..., nn.Sequential]] = {
     "resnet18": resnet.resnet18,
     "preact_resnet18": resnet.preact_resnet18,
     "small_cnn": plain.small_cnn,
+    "wide_small_cnn": partial(plain.small_cnn, wider=3.2),
     "mlp": plain.mlp,
 }
 NAMES = tuple(_BUILDERS)
@@ -39,7 +40,7 @@ def build(name: str, *, classes: int = 10, image_size: int = 32, channels: int =
     Args:
         name: "vgg11", "vgg13", "vgg16", "vgg19", "wide_vgg16" (2.25 times as wide, the cost of five "vgg16"), "model_a"
             (the authors' network for STL-10), "model_a_playground" (the one in the paper's footnote), "resnet18",
-            "preact_resnet18", "small_cnn" or "mlp".
+            "preact_resnet18", "small_cnn", "wide_small_cnn" (3.2 times as wide, the cost of ten "small_cnn") or "mlp".
         image_size: height and width of the images, in pixels.
     """
     one_of("name", name, _BUILDERS)

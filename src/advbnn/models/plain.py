@@ -57,13 +57,14 @@ def model_a(*, classes: int, image_size: int, channels: int, playground: bool = 
     return classify(layers, unpadded[-1], classes)
 
 
-def small_cnn(*, classes: int, image_size: int, channels: int) -> nn.Sequential:
-    """Three convolutions, and averages over the four quarters of the image."""
+def small_cnn(*, classes: int, image_size: int, channels: int, wider: float = 1.0) -> nn.Sequential:
+    """Three convolutions, and averages over the four quarters of the image; `wider` is a factor of all widths."""
     if image_size % 4:
         raise _wrong_size("a multiple of 4 for small_cnn", image_size)
-    first, second, third = conv_norm_relu(channels, 16), conv_norm_relu(16, 32), conv_norm_relu(32, 32)
+    narrow, width = round(wider * 16), round(wider * 32)
+    first, second, third = conv_norm_relu(channels, narrow), conv_norm_relu(narrow, width), conv_norm_relu(width, width)
     layers = [*first, *second, MaxPool2x2(), *third, nn.AvgPool2d(image_size // 4)]
-    return classify(layers, 32 * 2 * 2, classes)
+    return classify(layers, width * 2 * 2, classes)
 
 
 def mlp(*, classes: int, image_size: int, channels: int) -> nn.Sequential:

@@ -1,7 +1,8 @@
 """Networks and the first of them on the same images: accuracies and differences, as a table and as a picture."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from advbnn.evaluation.comparison import Comparison, comparison
@@ -44,21 +45,26 @@ def paired_table(networks: Sequence[Records], radii: Sequence[float] = ()) -> Ta
     return Table(name="paired", caption=caption, columns=["network", *titles], rows=rows)
 
 
-def paired_png(path: Path, networks: Sequence[Records]) -> None:
-    """The worst case against the radius, and beside it the difference from the first network."""
-    found = [_columns(records) for records in networks]
-    shown = looks(map(_label, networks))
+def paired_png(path: Path, pairs: Sequence[Mapping[str, Records]], *, differences: str) -> None:
+    """The worst case against the radius, and beside it the difference from the first network of each mapping.
+
+    Each of `pairs` maps titles to the records of networks that are compared; they share a colour, and the first is
+    dashed. `differences` is the title of the right side.
+    """
     left, right = [], []
-    for records, one in zip(networks, found, strict=True):
-        look = shown[_label(records)]
-        places = sorted((column for column in one if column[0] != AUTOATTACK), key=lambda column: column[1])
-        left.append(_line(look, [(column[1][1], one[column].accuracy, one[column].interval) for column in places]))
-        compared = [(column, _difference(one[column], found[0].get(column))) for column in places]
-        points = [(column[1][1], pair.difference, pair.interval) for column, pair in compared if pair is not None]
-        right.append(Line(look=look, y=[0], style="level") if one is found[0] else _line(look, points))
-    titles = ("Worst case", f"Difference from {shown[_label(networks[0])].title}")
-    sides = zip(titles, (left, right), strict=True)
-    with_differences_file(path, *(Panel(title=t, x_label="radius of the attack", lines=lines) for t, lines in sides))
+    for networks, shared in zip(pairs, looks(next(iter(networks)) for networks in pairs).values(), strict=True):
+        first = _columns(next(iter(networks.values())))
+        for title, records in networks.items():
+            one, look = _columns(records), replace(shared, title=title)
+            places = sorted((column for column in one if column[0] != AUTOATTACK), key=lambda column: column[1])
+            accuracies = [(column[1][1], one[column].accuracy, one[column].interval) for column in places]
+            compared = [(column, _difference(one[column], first.get(column))) for column in places]
+            points = [(column[1][1], pair.difference, pair.interval) for column, pair in compared if pair is not None]
+            left.append(_line(look, accuracies, "solid" if points else "dashed"))
+            if points:
+                right.append(_line(look, points))
+    panels = (("Worst case", left), (differences, right))
+    with_differences_file(path, *(Panel(title=t, x_label="radius of the attack", lines=lines) for t, lines in panels))
 
 
 def _columns(records: Records) -> dict[Column, Record]:
@@ -96,7 +102,7 @@ def _cell(record: Record | None, first: Record | None) -> Cell:
     return Cell(percent(record.accuracy), f"({100 * pair.difference:+.1f} [{low}, {high}])", strong=ahead)
 
 
-def _line(look: Look, points: Sequence[tuple[float, float, tuple[float, float]]]) -> Line:
+def _line(look: Look, points: Sequence[tuple[float, float, tuple[float, float]]], style: str = "solid") -> Line:
     ends = [[100 * interval[side] for _, _, interval in points] for side in (0, 1)]
     y = [100 * value for _, value, _ in points]
-    return Line(look=look, x=[place for place, _, _ in points], y=y, low=ends[0], high=ends[1])
+    return Line(look=look, x=[place for place, _, _ in points], y=y, low=ends[0], high=ends[1], style=style)

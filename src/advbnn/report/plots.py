@@ -111,9 +111,10 @@ def with_differences_file(path: Path, accuracies: Panel, differences: Panel) -> 
             _draw(axes, panel)
             axes.set(title=panel.title, ylabel=unit)
         left.set_ylim(0, None)
-        handles = [_plot(left, Line(look=line.look)) for line in accuracies.lines]
+        right.axhline(0, color=INK[1], linewidth=1)
+        handles = [_plot(left, Line(look=line.look, style=line.style)) for line in accuracies.lines]
         labels = [line.look.title for line in accuracies.lines]
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 3), frameon=False)
+        figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
 
 
 def panels_svg(name: str, panels: Sequence[Panel], legend: Sequence[Line]) -> str:
