@@ -3,7 +3,7 @@
     python benchmarks/render_results.py [RESULT ...]
 
 What `PAIRED` lists has a picture of networks and their differences, `docs/images/RESULT/paired.png`, and what `GROWTH`
-lists one of the worst case against the number of modes, `growth.png`.
+lists those of the worst case against the number of modes, `growth.png`, or another number.
 """
 
 import shutil
@@ -33,12 +33,19 @@ PAIRED = {  # files of records by title, each compared with the first beside it;
     )
 }
 
-GROWTH = {  # of one network, and of as many modes as cost the same: files of records by the number of modes
-    "digits-modes": (
+GROWTH = {  # by picture: files of one network and of several modes for each number, titles, the name of the number
+    ("digits-modes", "growth"): (
         {1: "mode_0", 2: "one_network_30", 3: "one_network", 5: "one_network_75", 10: "one_network_150"},
         {1: "mode_0", 2: "two_modes", 3: "three_modes", 5: "five_modes", 10: "ten_modes"},
         ("one network, trained as long as all modes together", "modes of 15 epochs each"),
-    )
+        "number of modes",
+    ),
+    ("digits-modes", "budget"): (
+        {45: "one_network_at_0.2", 150: "one_network_150_at_0.2", 450: "one_network_450_at_0.2"},
+        {45: "three_modes_at_0.2", 150: "ten_modes_at_0.2", 450: "ten_modes_45_at_0.2"},
+        ("one network", "three modes of 15 epochs, ten of 15, ten of 45"),
+        "epochs of training in all",
+    ),
 }
 
 
@@ -53,10 +60,10 @@ def main(names: list[str]) -> None:
         if not names or result in names:
             found = [{title: read(result, file) for title, file in networks.items()} for networks in pairs]
             paired_png(picture(result, "paired"), found, differences=differences)
-    for result, (*both, titles) in GROWTH.items():
+    for (result, name), (*both, titles, against) in GROWTH.items():
         if not names or result in names:
             alone, several = ({number: read(result, one) for number, one in files.items()} for files in both)
-            growth_png(picture(result, "growth"), alone, several, titles=titles)
+            growth_png(picture(result, name), alone, several, titles=titles, against=against)
 
 
 def picture(result: str, name: str) -> Path:

@@ -11,11 +11,19 @@ from advbnn.report.plots import Line, Panel, lines_file
 from advbnn.report.select import ball, radius_words
 from advbnn.report.style import Look, looks
 
+_LOG = 100
+"""The largest number that is shown on a linear axis."""
+
 
 def growth_png(
-    path: Path, alone: Mapping[int, Records], several: Mapping[int, Records], *, titles: tuple[str, str]
+    path: Path,
+    alone: Mapping[int, Records],
+    several: Mapping[int, Records],
+    *,
+    titles: tuple[str, str],
+    against: str = "number of modes",
 ) -> None:
-    """One panel per radius that all have; `alone` and `several` hold records of one network for each number of modes.
+    """One panel per radius that all have; `alone` and `several` hold records of one network for each number.
 
     The band around the second line is the paired interval of its difference from the first, added to the first: where
     the first line is outside, the interval excludes zero.
@@ -30,7 +38,7 @@ def growth_png(
         below, above = ({n: found[place] for n, found in of.items()} for of in (first, second))
         lines = [Line(look=one, x=list(below), y=_percent(below)), _with_band(other, above, below)]
         title = f"worst case at {radius_words(place[1])}"
-        panels.append(Panel(title=title, x_label="number of modes", lines=lines, ticks=list(below)))
+        panels.append(Panel(title=title, x_label=against, lines=lines, ticks=list(below), log=max(below) > _LOG))
     ends = [y for panel in panels for line in panel.lines for y in (*line.y, *(line.low or ()), *(line.high or ()))]
     span = max(0.0, min(ends) - 5), min(100.0, max(ends) + 5)
     lines_file(path, panels, [Line(look=one), Line(look=other)], span=span)
