@@ -55,6 +55,9 @@ ROWS = {  # the most decisive ones first
     # and so may AWP: 16 passes per update instead of 13, where an input gradient is two
     "one_awp": Row("one network of 162 epochs with AWP", ("modes=1", "schedule.epochs=162", *AWP)),
     "modes5_awp": Row("five modes of 32 epochs with AWP", ("schedule.epochs=32", *AWP)),
+    # where one network gains nothing from more training, modes may: on the digits they do
+    "long_12": Row("one network of 270 epochs, trained at 12/255", ("modes=1", "schedule.epochs=270", *AT_12)),
+    "long_modes3_12": Row("three modes of 90 epochs, trained at 12/255", ("modes=3", "schedule.epochs=90", *AT_12)),
     # the same question for less: 90 epochs in all
     "short": Row("one network of 90 epochs", SHORT),
     "short_modes3": Row("three modes of 30 epochs", SHORT_MODES),
