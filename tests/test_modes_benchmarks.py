@@ -120,7 +120,8 @@ def test_the_rows_have_one_recipe_and_cost_the_same(scripts: Any) -> None:
 
 def test_snapshots_begin_with_the_first_mode(scripts: Any, tmp_path: Path) -> None:
     small = ["data=digits", "profile=ours", "architecture=mlp", "batch_size=256", "attack.steps=1", "modes.count=2"]
-    settings = [*small, "schedule.epochs=2", "schedule.warmup=1", "radius_warmup=0", "early_stopping.every=1"]
+    short = ["schedule.epochs=2", "schedule.warmup=1", "radius_warmup=0", "early_stopping.every=1"]
+    settings = [*small, *short, "optimizer.lr=0.05"]
     found = []
     for runs in (tmp_path / "shared", tmp_path / "alone"):
         given = SimpleNamespace(root=None, seed=0, settings=settings, runs=runs, device="cpu")
