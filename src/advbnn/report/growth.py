@@ -17,8 +17,8 @@ _LOG = 100
 
 def growth_png(
     path: Path,
-    alone: Mapping[int, Records],
-    several: Mapping[int, Records],
+    alone: Mapping[float, Records],
+    several: Mapping[float, Records],
     *,
     titles: tuple[str, str],
     against: str = "number of modes",
@@ -44,11 +44,11 @@ def growth_png(
     lines_file(path, panels, [Line(look=one), Line(look=other)], span=span)
 
 
-def _percent(of: Mapping[int, Record]) -> list[float]:
+def _percent(of: Mapping[float, Record]) -> list[float]:
     return [100 * record.accuracy for record in of.values()]
 
 
-def _with_band(look: Look, of: Mapping[int, Record], than: Mapping[int, Record]) -> Line:
+def _with_band(look: Look, of: Mapping[float, Record], than: Mapping[float, Record]) -> Line:
     ends = [_interval(record, than[number]) for number, record in of.items()]
     low, high = ([100 * end[side] for end in ends] for side in (0, 1))
     return Line(look=look, x=list(of), y=_percent(of), low=low, high=high)
