@@ -46,6 +46,12 @@ GROWTH = {  # by picture: files of one network and of several modes for each num
         ("one network", "three modes of 15 epochs, ten of 15, ten of 45"),
         "epochs of training in all",
     ),
+    ("digits-modes", "radius"): (
+        {eps: f"one_network_450_at_{eps}" for eps in (0.2, 0.25, 0.3)},
+        {eps: f"ten_modes_45_at_{eps}" for eps in (0.2, 0.25, 0.3)},
+        ("one network of 450 epochs", "ten modes of 45 epochs"),
+        "radius of training",
+    ),
 }
 
 
