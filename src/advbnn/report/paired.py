@@ -53,15 +53,16 @@ def paired_png(path: Path, pairs: Sequence[Mapping[str, Records]], *, difference
     """
     left, right = [], []
     for networks, shared in zip(pairs, looks(next(iter(networks)) for networks in pairs).values(), strict=True):
-        first = _columns(next(iter(networks.values())))
-        for title, records in networks.items():
-            one, look = _columns(records), replace(shared, title=title)
+        found = {title: _columns(records) for title, records in networks.items()}
+        first = next(iter(found.values()))
+        for title, one in found.items():
+            look = replace(shared, title=title)
             places = sorted((column for column in one if column[0] != AUTOATTACK), key=lambda column: column[1])
             accuracies = [(column[1][1], one[column].accuracy, one[column].interval) for column in places]
             compared = [(column, _difference(one[column], first.get(column))) for column in places]
             points = [(column[1][1], pair.difference, pair.interval) for column, pair in compared if pair is not None]
-            left.append(_line(look, accuracies, "solid" if points else "dashed"))
-            if points:
+            left.append(_line(look, accuracies, "dashed" if one is first else "solid"))
+            if one is not first:
                 right.append(_line(look, points))
     panels = (("Worst case", left), (differences, right))
     with_differences_file(path, *(Panel(title=t, x_label="radius of the attack", lines=lines) for t, lines in panels))
