@@ -122,14 +122,21 @@ def test_a_captured_step_equals_the_plain_one_for_the_same_noise(
 
 @needs_gpu
 @pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")  # switched off here on purpose
-@pytest.mark.parametrize("what", ["teacher", "prior", "langevin", "mixed"])
+@pytest.mark.parametrize("what", ["teacher", "random teacher", "prior", "langevin", "preconditioned langevin", "mixed"])
 def test_every_form_is_captured_as_it_runs(what: str) -> None:
     def wrap(net: nn.Module) -> nn.Module:
-        return bayesianize(net, prior=LaplacePrior()) if what == "prior" else net
+        priors = {"prior": LaplacePrior(), "random teacher": GaussianPrior()}
+        return bayesianize(net, prior=priors[what]) if what in priors else net
 
+    teacher = {"averaging": Averaging(decay=0.9, consistency=2.0)}
     forms = {
-        "teacher": {"averaging": Averaging(decay=0.9, consistency=2.0)},
+        "teacher": teacher,
+        "random teacher": teacher,
         "langevin": {"optimizer": LangevinSampler(lr=0.05, temperature=0.0)},
+        # it stops adapting in the middle
+        "preconditioned langevin": {
+            "optimizer": LangevinSampler(lr=0.001, temperature=0.0, preconditioned=True, burn_in=4)
+        },
     }
     defense = Defense(attack=ATTACK, **forms.get(what, {}))
     # until another form, such as that with a teacher, is captured, and some more
@@ -151,14 +158,14 @@ def _gaps(
     """
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     model, twin = (net.cuda().train() for net in (model, twin))
-    prior = GaussianPrior() if what == "langevin" else None
+    prior = GaussianPrior() if "langevin" in what else None
     captured, plain = fast(model, defense, prior, captured=True, compiled=compiled), fast(twin, defense, prior)
     average = WeightAverage(twin, decay=0.9)
     gaps = defaultdict(list)
     for i, n in enumerate(sizes):
         x, y = (t.cuda() for t in batch(n))
         y = functional.one_hot(y, 10) * 0.9 + 0.01 if what == "mixed" else y
-        teacher = average if what == "teacher" and i else None
+        teacher = average if "teacher" in what and i else None
         start = [_numbers(twin.parameters()), _numbers(twin.buffers()), torch.zeros(3)]
         ends = []
         for step, net in ((captured, model), (plain, twin)):

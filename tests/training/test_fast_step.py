@@ -26,6 +26,7 @@ from advbnn.defenses.optimizers import LangevinSampler
 from advbnn.defenses.rse import add_noise
 from advbnn.training.averaging import WeightAverage
 from advbnn.training.awp import perturbed
+from advbnn.training.fast_step import _TEACHER_STREAM
 from advbnn.training.hidden_biases import hidden_biases
 from fast_steps import (
     ALPHA,
@@ -139,6 +140,7 @@ def test_is_algorithm_1_for_the_same_noise(
         ({}, "mixed"),
         ({"objective": RobustELBO(samples=2)}, "mixed"),
         ({"optimizer": LangevinSampler(lr=0.05, temperature=0.0, prior_std=0.3)}, "hard"),
+        ({"optimizer": LangevinSampler(lr=0.01, temperature=0.0, preconditioned=True)}, "hard"),
     ],
 )
 def test_equals_the_eager_step_of_a_deterministic_network(options: dict, labels: str) -> None:
@@ -216,6 +218,27 @@ def test_the_consistency_term_equals_the_eager_one(awp: float | None) -> None:
         losses.append(record.nll)
     torch.testing.assert_close(*losses, rtol=1e-3, atol=1e-4)
     close(*nets, rtol=1e-3, atol=2e-4)
+
+
+def test_the_average_of_a_bayesian_network_teaches_with_a_weight_sample_of_its_own() -> None:
+    bnn, average_of, (x, y) = bayesianize(network()), bayesianize(network(), init_std=0.2), batch()
+    average = WeightAverage(average_of)
+    before = copy.deepcopy(bnn.state_dict())
+    defense = Defense(averaging=Averaging(decay=0.9, consistency=2.0))
+    record = fast(copy.deepcopy(bnn), defense)(x, y, SEED, teacher=average)
+
+    student = bnn.run(bnn.sample(counted_noise(bnn, 0)), x)
+    teacher = average_of.run(average_of.sample(counted_noise(average_of, _TEACHER_STREAM)), x)
+    expected = functional.cross_entropy(student, y) + 2 * RobustELBO().likelihood.kl(teacher, student).mean()
+    torch.testing.assert_close(record.nll, expected.detach(), rtol=1e-4, atol=1e-5)
+    # only the update has changed the network: its statistics are those of one pass
+    step = fast(twin := copy.deepcopy(bnn), defense)
+    twin.load_state_dict(before)
+    step(x, y, SEED)
+    without = {name: buffer.clone() for name, buffer in twin.named_buffers()}
+    twin.load_state_dict(before)
+    step(x, y, SEED, teacher=average)
+    torch.testing.assert_close(dict(twin.named_buffers()), without)
 
 
 def test_a_prior_with_its_own_noise_follows_the_seed() -> None:

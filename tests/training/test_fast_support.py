@@ -7,9 +7,8 @@ from advbnn.attacks import PGD
 from advbnn.attacks.threat import Threat
 from advbnn.bayes.likelihoods import Gaussian
 from advbnn.bayes.mean_field import bayesianize
-from advbnn.defenses.defense import Averaging, Defense
+from advbnn.defenses.defense import Defense
 from advbnn.defenses.objective import RobustELBO
-from advbnn.defenses.optimizers import LangevinSampler
 from advbnn.errors import UnsupportedError
 from fast_steps import fast, network
 from inconsistent_nets import Offering
@@ -26,8 +25,6 @@ def with_history(net: nn.Module) -> nn.Module:
     [
         (bayesianize, {"objective": RobustELBO(likelihood=Gaussian())}, "Gaussian likelihood"),
         (bayesianize, {"attack": PGD(Threat(), pick="best")}, "compares candidates"),
-        (bayesianize, {"averaging": Averaging(decay=0.9, consistency=1.0)}, "average of random weights"),
-        (lambda net: net, {"optimizer": LangevinSampler(preconditioned=True)}, "preconditioner"),
         (lambda net: nn.Sequential(bayesianize(net)), {}, "several random parts"),
         (lambda net: nn.Sequential(net, nn.BatchNorm1d(10, momentum=None)), {}, "without a momentum"),
         (with_history, {}, "cannot be copied"),

@@ -106,7 +106,8 @@ class PSGLD(SGLD):
         if not 0 < eps < math.inf:
             raise ArgumentError(f"eps must be positive and finite, got {eps}; 1e-5 is usual")
         super().__init__(params, lr, data_size=data_size, temperature=temperature)
-        own = {"burn_in": burn_in, "alpha": alpha, "eps": eps}
+        # capturable: torch puts the count of updates on the device of the parameter when it loads a state
+        own = {"burn_in": burn_in, "alpha": alpha, "eps": eps, "capturable": True}
         self.defaults.update(own)
         for group in self.param_groups:
             group.update({**own, **group})
@@ -114,30 +115,27 @@ class PSGLD(SGLD):
     def _update(
         self, group: dict[str, Any], parameters: list[Tensor], grads: list[Tensor], noise_scale: float | Tensor
     ) -> None:
-        burn_in, alpha = group["burn_in"], group["alpha"]
-        adapting = []
         for parameter, gradient in zip(parameters, grads, strict=True):
-            # counted per parameter: one whose first gradient comes late still adapts
             state = self.state[parameter]
             if not state:
-                state["updates"] = 0
-                state["square_avg"] = torch.empty_like(parameter).copy_(gradient.square().mean())
-            if burn_in is None or state["updates"] < burn_in:
-                adapting.append((state["square_avg"], gradient))
-            state["updates"] += 1
-        if adapting:
-            squares, latest = zip(*adapting, strict=True)
-            torch._foreach_mul_(squares, alpha)
-            torch._foreach_addcmul_(squares, latest, latest, value=1 - alpha)
+                # counted per parameter: one whose first gradient comes late still adapts; and on the device, where a
+                # captured step goes on counting
+                state["step"] = torch.zeros((), device=parameter.device)
+                state["square_avg"] = torch.zeros_like(parameter)
+            step, average, square = state["step"], state["square_avg"], gradient.square()
+            average.copy_(torch.where(step == 0, square.mean(), average))
+            adapts = torch.ones_like(step) if group["burn_in"] is None else step < group["burn_in"]
+            average.lerp_(square, (adapts * (1 - group["alpha"])).to(average))
+            step += 1
         roots = torch._foreach_sqrt([self.state[p]["square_avg"] for p in parameters])
         torch._foreach_add_(roots, group["eps"])
-        torch._foreach_addcdiv_(parameters, grads, roots, value=-group["lr"])
+        _add_scaled(parameters, torch._foreach_div(grads, roots), -group["lr"])
         if group["temperature"] > 0:
             noise = [torch.randn_like(p) for p in parameters]
-            torch._foreach_addcdiv_(parameters, noise, torch._foreach_sqrt(roots), value=float(noise_scale))
+            _add_scaled(parameters, torch._foreach_div(noise, torch._foreach_sqrt(roots)), noise_scale)
 
 
-def _add_scaled(parameters: list[Tensor], directions: list[Tensor], scale: float | Tensor) -> None:
+def _add_scaled(parameters: list[Tensor], directions: list[Tensor] | tuple[Tensor, ...], scale: float | Tensor) -> None:
     if isinstance(scale, Tensor):  # a captured step reads the learning rate on the device
         torch._foreach_add_(parameters, torch._foreach_mul(directions, scale))
     else:

@@ -69,10 +69,6 @@ class WeightAverage:
         with self.applied(model):
             return cast(Tensor, network(x))
 
-    def by_name(self, model: nn.Module) -> dict[str, Tensor]:
-        """The averaged parameters of `model` by name, not copied."""
-        return {name: average for (name, _), average in zip(model.named_parameters(), self._average, strict=True)}
-
     def state_dict(self) -> dict[str, Any]:
         """The number of updates and the tensors, not copied."""
         return {"updates": self.updates, "average": list(self._average), "latest": list(self._latest)}

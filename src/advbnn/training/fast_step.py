@@ -35,8 +35,8 @@ from advbnn.training.fast_support import check_supported
 from advbnn.training.objective import RobustLoss
 from advbnn.training.step import StepRecord
 
-_CLEAN_STREAM = 2**30
-"""The noise stream of the clean score: beyond the streams of any attack, and within 32 bits with sign."""
+_CLEAN_STREAM, _TEACHER_STREAM = 2**30, 2**30 + 1
+"""Noise streams of the clean score and of the teacher: beyond those of any attack, and within 32 bits with sign."""
 
 _CAPTURED_AFTER = 4
 """The occurrence at which a further kind of batch is captured, since capturing takes as long as several steps."""
@@ -218,10 +218,11 @@ class FastStep:
     @torch.no_grad()
     def _outputs_of(self, teacher: WeightAverage, x: Tensor) -> Tensor:
         """The outputs of the averaged network for a batch, with the statistics of the batch."""
-        weights = teacher.by_name(self.loss.model)
-        matrices = {name: w.to(self.precision) for name, w in weights.items() if w.dim() > 1}
-        buffers = {name: b.clone() for name, b in self.buffers.items()}
-        return self.passes.updating({**weights, **matrices, **buffers}, x)
+        with teacher.applied(self.loss.model):
+            self.weights.refresh()
+            outputs = self.passes.updating({**self.weights.sample(self.seed, _TEACHER_STREAM), **self.buffers}, x)
+        self.weights.refresh()
+        return outputs
 
     def _gradients(
         self,

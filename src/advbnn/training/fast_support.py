@@ -9,7 +9,6 @@ from advbnn.bayes.likelihoods import Categorical
 from advbnn.bayes.protocol import inner_network, random_parts
 from advbnn.defenses.defense import Defense
 from advbnn.defenses.kept_draw import KeptDraw
-from advbnn.defenses.optimizers import LangevinSampler
 from advbnn.errors import UnsupportedError
 from advbnn.modules import training
 from advbnn.randomness import has_resample
@@ -21,11 +20,6 @@ def check_supported(loss: RobustLoss, defense: Defense) -> None:
     attack = defense.attack
     reasons = {
         "a Gaussian likelihood": not isinstance(loss.objective.likelihood, Categorical),
-        "Langevin dynamics with an adaptive preconditioner": isinstance(defense.optimizer, LangevinSampler)
-        and defense.optimizer.preconditioned,
-        "the consistency with an average of random weights": loss.is_bayesian
-        and defense.averaging is not None
-        and defense.averaging.consistency > 0,
         "an attack other than PGD": attack is not None and not isinstance(attack, PGD),
         "an attack that compares candidates": attack is not None and (attack.restarts > 1 or attack.pick != "last"),
         "an attack on averaged outputs": attack is not None and attack.eot > 1 and attack.average != "loss",
