@@ -14,7 +14,7 @@ from advbnn.evaluation.records import Records
 from advbnn.paper import write_all
 from advbnn.paper.experiment import FILE
 from advbnn.report.growth import growth_png
-from advbnn.report.paired import paired_png
+from advbnn.report.paired import paired_png, read_network
 
 ROOT = Path(__file__).parents[1]
 PAIRED = {  # files of records by title, each compared with the first beside it; the title of the differences
@@ -81,7 +81,7 @@ def picture(result: str, name: str) -> Path:
 
 
 def read(result: str, file: str) -> Records:
-    return Records.load(ROOT / "results" / result / f"{file}.json")
+    return read_network(ROOT / "results" / result, file)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from advbnn.evaluation.intervals import paired_interval
 from advbnn.evaluation.outcomes import pack
 from advbnn.evaluation.records import Records
 from advbnn.report.elements import NOTHING
-from advbnn.report.paired import paired_png, paired_table
+from advbnn.report.paired import over_seeds, paired_png, paired_table, read_network
 
 GENERATOR = torch.Generator().manual_seed(0)
 CHANCES = {"one": (0.8, 0.3, 0.1), "modes": (0.7, 0.5, 0.1)}  # without an attack, at 8/255, at 0.07
@@ -73,6 +73,31 @@ def test_the_judge_from_outside_has_columns_of_its_own(both: list[tuple[Records,
     assert table.columns[-1] == "AutoAttack, 8/255" and table.rows[1][-1] == NOTHING
     # what the first network lacks has nothing to be compared with
     assert "AutoAttack, 8/255" not in paired_table([both[1][0], both[0][0] + [more]]).columns
+
+
+def test_seeds_are_one_network_of_mean_accuracy(tmp_path: Path) -> None:
+    trainings = [judged("modes") for _ in range(3)]
+    one = judged("one")[0]
+    for (records, _), file in zip(trainings, ("modes", "modes-seed1", "modes-seed2"), strict=True):
+        records.save(tmp_path / f"{file}.json")
+    Records(one.where(kind="clean")).save(tmp_path / "modes_of_another_length-seed1.json")
+    pooled = read_network(tmp_path, "modes*")
+    assert len(pooled) == 3 and read_network(tmp_path, "modes-seed1") == trainings[1][0]
+    for place, record in enumerate(pooled):
+        share = torch.stack([rights[place].double() for _, rights in trainings]).mean(0)
+        torch.testing.assert_close(record.right, share)
+        assert record.accuracy == pytest.approx(share.mean().item())
+    table = paired_table([one, pooled])
+    assert table.rows[1][0].text == "modes, 3 seeds" and "mean over seeds" in table.caption
+    low, high = paired_interval(pooled[1].right, one[1].right)
+    assert f"[{100 * low:+.1f}, {100 * high:+.1f}]" in table.rows[1][2].note
+
+
+def test_seeds_have_what_all_of_them_have(both: list[tuple[Records, list[torch.Tensor]]]) -> None:
+    records = both[0][0]
+    pooled = over_seeds([records, Records(records.where(kind="clean"))])
+    assert [record.kind for record in pooled] == ["clean"]
+    assert over_seeds([records]) == records
 
 
 def test_the_picture(both: list[tuple[Records, list[torch.Tensor]]], tmp_path: Path) -> None:

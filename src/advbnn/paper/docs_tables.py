@@ -7,7 +7,7 @@ A document marks the place of a table by `<!-- table: RECORDS/NAME -->` and `<!-
 - for one reproduction also `table1` and `claims`;
 - for one or several `verdicts`, and `summary:0.035,0.07`: every defence at these radii;
 - for a folder `paired:one,modes5@8/255,0.035`: these files of it, each of one network, and their differences from the
-  first, at these radii or, without `@`, at all.
+  first, at these radii or, without `@`, at all; `one*` is the mean over `one` and its other seeds, `one-seed1`, ....
 
 RECORDS may also name tables that the caller makes.
 """
@@ -27,7 +27,7 @@ from advbnn.paper.experiment import FILE as REPRODUCTION
 from advbnn.paper.tables import claims_table, summary_table, table1, verdicts_table
 from advbnn.report.compose import compose
 from advbnn.report.elements import Table
-from advbnn.report.paired import paired_table
+from advbnn.report.paired import paired_table, read_network
 from advbnn.report.style import defenses_in
 
 PAIRED = "paired"
@@ -108,7 +108,7 @@ def _tables(results: Path, name: str, radii: str) -> dict[str, Table]:
 
 def _paired(folder: Path, chosen: str) -> dict[str, Table]:
     files, _, radii = chosen.partition("@")
-    return {PAIRED: paired_table([Records.load(folder / f"{file}.json") for file in files.split(",")], _numbers(radii))}
+    return {PAIRED: paired_table([read_network(folder, file) for file in files.split(",")], _numbers(radii))}
 
 
 def _numbers(radii: str) -> list[float]:

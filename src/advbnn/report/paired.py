@@ -18,11 +18,37 @@ CLEAN, WORST, AUTOATTACK = "no attack", "worst case", "AutoAttack"
 Column = tuple[str, tuple[str, float]]  # what was measured; norm and radius
 
 
+def read_network(folder: Path, name: str) -> Records:
+    """The records of one network, in `name.json`; for `name*` those of `name-seed1.json`, ... too, as one network."""
+    file = folder / f"{name.removesuffix('*')}.json"
+    others = sorted(folder.glob(f"{file.stem}-seed*.json")) if name.endswith("*") else []
+    return over_seeds([Records.load(each) for each in (file, *others)])
+
+
+def over_seeds(trainings: Sequence[Records]) -> Records:
+    """Trainings with several seeds as one network, of what was measured of all: each image by the share that is right."""
+    first, *others = ({record.key[1:]: record for record in records} for records in trainings)
+    if not others:
+        return trainings[0]
+    alike = [[record, *(one[key] for one in others)] for key, record in first.items() if all(key in o for o in others)]
+    return Records(
+        replace(
+            same[0],
+            model=replace(same[0].model, label=f"{same[0].model.label}, {len(same)} seeds"),
+            seeds=tuple(range(len(same) * len(same[0].seeds))),
+            correct=tuple(count for record in same for count in record.correct),
+            outcomes=tuple(text for record in same for text in record.outcomes),
+        )
+        for same in alike
+    )
+
+
 def paired_table(networks: Sequence[Records], radii: Sequence[float] = ()) -> Table:
     """One row per network: without an attack, in the worst case of its most thorough audit, and under AutoAttack.
 
     The columns are what was measured of the first network. Beside each other number is its difference from that, with
-    the paired interval. It is in bold where the interval is above zero. `radii` chooses some; all if there are none.
+    the paired interval, of several seeds that of `paired_interval`. It is in bold where the interval is above zero.
+    `radii` chooses some; all if there are none.
     """
     found = [_columns(records) for records in networks]
     shown = [0.0, *radii]
@@ -38,9 +64,10 @@ def paired_table(networks: Sequence[Records], radii: Sequence[float] = ()) -> Ta
     others = sorted({f"{what}: {record.n:,} images" for what, record in judged if what != WORST})
     counts = [f"{WORST.capitalize()}: {', '.join(audits)}"] if audits else []
     counts += [", ".join(others)] if others else []
+    means = ", the mean over seeds where there are several" if any(len(r.seeds) > 1 for _, r in judged) else ""
     caption = (
-        "Accuracy in %, and its difference from the first row with the 95 % paired interval over test images; in bold "
-        f"where it is above zero. {'; '.join(counts)}."
+        f"Accuracy in %{means}, and its difference from the first row with the 95 % paired interval over test images; "
+        f"in bold where it is above zero. {'; '.join(counts)}."
     )
     return Table(name="paired", caption=caption, columns=["network", *titles], rows=rows)
 
