@@ -26,7 +26,7 @@ def read_network(folder: Path, name: str) -> Records:
 
 
 def over_seeds(trainings: Sequence[Records]) -> Records:
-    """Trainings with several seeds as one network, of what was measured of all: each image by the share that is right."""
+    """Trainings with several seeds as one network, of what was measured of all: an image by the share that is right."""
     first, *others = ({record.key[1:]: record for record in records} for records in trainings)
     if not others:
         return trainings[0]
