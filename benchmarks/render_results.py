@@ -33,22 +33,23 @@ PAIRED = {  # files of records by title, each compared with the first beside it;
     )
 }
 
+RADII = (0.2, 0.25, 0.3, 0.35, 0.4)
 GROWTH = {  # by picture: files of one network and of several modes for each number, titles, the name of the number
     ("digits-modes", "growth"): (
-        {1: "mode_0", 2: "one_network_30", 3: "one_network", 5: "one_network_75", 10: "one_network_150"},
-        {1: "mode_0", 2: "two_modes", 3: "three_modes", 5: "five_modes", 10: "ten_modes"},
+        {1: "mode_0*", 2: "one_network_30*", 3: "one_network*", 5: "one_network_75*", 10: "one_network_150*"},
+        {1: "mode_0*", 2: "two_modes*", 3: "three_modes*", 5: "five_modes*", 10: "ten_modes*"},
         ("one network, trained as long as all modes together", "modes of 15 epochs each"),
         "number of modes",
     ),
     ("digits-modes", "budget"): (
-        {45: "one_network_at_0.2", 150: "one_network_150_at_0.2", 450: "one_network_450_at_0.2"},
-        {45: "three_modes_at_0.2", 150: "ten_modes_at_0.2", 450: "ten_modes_45_at_0.2"},
+        {45: "one_network_at_0.2*", 150: "one_network_150_at_0.2*", 450: "one_network_450_at_0.2*"},
+        {45: "three_modes_at_0.2*", 150: "ten_modes_at_0.2*", 450: "ten_modes_45_at_0.2*"},
         ("one network", "three modes of 15 epochs, ten of 15, ten of 45"),
         "epochs of training in all",
     ),
     ("digits-modes", "radius"): (
-        {eps: f"one_network_450_at_{eps}" for eps in (0.2, 0.25, 0.3)},
-        {eps: f"ten_modes_45_at_{eps}" for eps in (0.2, 0.25, 0.3)},
+        {eps: f"one_network_450_at_{eps}*" for eps in RADII},
+        {eps: f"ten_modes_45_at_{eps}*" for eps in RADII},
         ("one network of 450 epochs", "ten modes of 45 epochs"),
         "radius of training",
     ),
