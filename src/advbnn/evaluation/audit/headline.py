@@ -18,7 +18,7 @@ RANGE = (
 )
 """How reports show such an audit."""
 
-TAKEN_OFF = {"quick": 3.7}
+TAKEN_OFF = {"quick": 3.7, "standard": 2.2}
 """How many points the next level takes off at most, by the records of `results/levels` and `results/digits-modes`."""
 
 
