@@ -211,7 +211,7 @@ def test_regression_targets_are_finite_and_real():
 
 
 def test_other_errors_are_not_mistaken_for_a_lack_of_memory():
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+    with pytest.raises(RuntimeError, match="shapes .*multiplied"):
         attacks.FGSM(LINF)(small_net((9,)), *images())
 
 
@@ -220,7 +220,7 @@ def test_missing_and_zero_gradients_are_reported(name):
     with pytest.raises(ValueError, match="gradient.*black-box"):
         ATTACKS[name](LINF)(Changed(torch.Tensor.detach), X, predicted(NET))
     flat, steep = Changed(torch.round), Changed(lambda z: z.round() + z)
-    with pytest.warns(attacks.GradientMaskingWarning, match="6 of 6 examples: gradient masking"):
+    with pytest.warns(attacks.GradientMaskingWarning, match="6 of 6 .*gradient masking"):
         ATTACKS[name](LINF)(flat, X, predicted(flat))
     ATTACKS[name](LINF)(steep, X, predicted(steep))  # warnings are errors here
 

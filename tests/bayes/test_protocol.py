@@ -176,5 +176,5 @@ def test_activation_checkpointing_is_refused_inside_and_right_around() -> None:
 def test_inputs_that_do_not_fit_are_explained_at_the_call() -> None:
     with pytest.raises(InputError, match=r"input.*torch.float32.*torch.float64"):
         bayesianize(conv_net())(images().double())
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):  # no explanation fits
+    with pytest.raises(RuntimeError, match="shapes .*multiplied"):  # no explanation fits
         bayesianize(nn.Sequential(nn.Embedding(5, 3), nn.Linear(4, 2)))(torch.zeros(1, 1, dtype=torch.long))

@@ -80,7 +80,7 @@ def test_only_the_published_checksums_make_it_cifar10(
 ) -> None:
     with pytest.raises(DataError, match=r"data_batch_1\.bin: .*SHA1 .*aadd24"):
         load("cifar10", cifar_binary)
-    with pytest.raises(DataError, match=r"data_batch_1: its MD5 is .*verify=False"):
+    with pytest.raises(DataError, match=r"data_batch_1: .*MD5 .*verify=False"):
         load("cifar10", cifar_pickled(2))
     sums = {file.name: f"sha1:{digest(file, 'sha1')}" for file in cifar_binary.iterdir()}
     monkeypatch.setattr(cifar10, "BINARIES", {name: sums[name] for name in cifar10.BINARIES})
@@ -106,7 +106,7 @@ def test_a_damaged_file(cifar_binary: Path) -> None:
     with pytest.raises(DataError, match=r"data_batch_2\.bin: "):
         load_cifar10(cifar_binary, verify=False)
     file.write_bytes(content[:3073] + b"\x0a" + content[3074:])
-    with pytest.raises(ValueError, match="label 10 of example 4"):
+    with pytest.raises(ValueError, match="label 10 .*example 4"):
         load_cifar10(cifar_binary, verify=False)
 
 

@@ -96,7 +96,7 @@ def test_a_wrong_checksum_leaves_nothing_and_an_existing_file_is_verified_and_ke
     get(site, to)
     assert len(site.asked) == 2
     to.write_bytes(b"something of the user's")
-    with pytest.raises(DataError, match=r"set\.tar\.gz: its SHA256 is .*; remove it"):
+    with pytest.raises(DataError, match=r"set\.tar\.gz: .*SHA256 .*remove"):
         get(site, to)
     assert to.read_bytes() == b"something of the user's"
 
@@ -125,7 +125,7 @@ def test_the_file_is_right_whatever_part_was_kept(site: Site, to: Path, kept: by
 
 def test_gives_up_on_a_dead_connection_and_keeps_what_arrived(site: Site, to: Path) -> None:
     site.drops = [1000, 0, 0, 0]
-    with pytest.raises(DataError, match=r"1000 of 3072000 bytes \(3 attempts\).*try again"):
+    with pytest.raises(DataError, match=r"1000 of 3072000 .*3 attempts.*again"):
         get(site, to, retries=2)
     site.drops = []
     get(site, to)
@@ -146,7 +146,7 @@ def test_retries_an_overloaded_server_but_not_a_refusal(site: Site, to: Path) ->
 def test_fetch_takes_the_published_archive(site: Site, to: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("advbnn.data.download.PUBLISHED", {"cifar10": (site.url, CHECKSUM)})
     assert fetch("cifar10", to.parent) == to and to.read_bytes() == CONTENT
-    with pytest.raises(ValueError, match="did you mean 'cifar10'"):
+    with pytest.raises(ValueError, match="'cifar10'"):
         fetch("cifar", to)
 
 

@@ -23,7 +23,7 @@ def test_grey_palette_transparent_and_cmyk_images_become_rgb(tmp_path: Path) -> 
 @pytest.mark.parametrize(("mode", "kind"), [("I;16", np.uint16), ("I", np.int32), ("F", np.float32)])
 def test_refuses_pixels_that_would_be_clipped_to_white(tmp_path: Path, mode: str, kind: type) -> None:
     save(tmp_path / "deep.tif", np.full((4, 4), 300, kind))
-    with pytest.raises(DataError, match=rf"deep\.tif: .* more than 8 bits \(mode {mode}\).*; save it"):
+    with pytest.raises(DataError, match=rf"deep\.tif: .*8 bits .*{mode}.*save"):
         decode(tmp_path / "deep.tif")
 
 

@@ -35,7 +35,7 @@ def test_the_official_numbers_must_have_the_official_checksums(
 ) -> None:
     folder = stl_folder[0]
     monkeypatch.setattr(stl10, "OFFICIAL_SIZES", (4, 2))
-    with pytest.raises(DataError, match=r"train_X\.bin: its MD5 is .* is 918c2871"):
+    with pytest.raises(DataError, match=r"train_X\.bin: .*MD5 .*918c2871"):
         load_stl10(folder)
     assert load_stl10(folder, verify=False).test.name == "stl10-unverified"
     monkeypatch.setattr(stl10, "FILES", {f: f"md5:{digest(folder / f, 'md5')}" for f in stl10.FILES})
@@ -45,7 +45,7 @@ def test_the_official_numbers_must_have_the_official_checksums(
 def test_damaged_files(stl_folder: Folder) -> None:
     folder = stl_folder[0]
     (folder / "test_y.bin").write_bytes(bytes([1, 0]))
-    with pytest.raises(ValueError, match="label -1 of example 1"):
+    with pytest.raises(ValueError, match="label -1 .*example 1"):
         load_stl10(folder)
     (folder / "train_y.bin").write_bytes(bytes([1, 2, 3]))
     with pytest.raises(DataError, match=r"train_X\.bin: .* 3 labels"):

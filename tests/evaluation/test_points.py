@@ -90,7 +90,7 @@ def test_rounding_is_forgiven_and_more_is_not() -> None:
             assert THREAT.distance(found, X).max() <= THREAT.eps
     outside = X.clone()
     outside[row] = -0.05
-    with pytest.raises(ValueError, match=r"leaves the box \[0, 1\].*row 17 by 0.05"):
+    with pytest.raises(ValueError, match=r"\[0, 1\].*row 17 by 0.05"):
         Points(sets={"mine": outside}, rows=torch.arange(120)).on(digits(), Threat("linf", 2.0))
     for value in (torch.nan, torch.inf):
         points = Points(sets={"mine": X.index_fill(0, torch.tensor(row), value)}, rows=torch.arange(120), name="file")
@@ -143,5 +143,5 @@ def test_refuses_what_is_no_file_of_points(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="--save-points"):
         Points.load(tmp_path / "nothing")
     (tmp_path / "text").write_text("no tensors here, but enough text for a header")
-    with pytest.raises(ValueError, match="not a safetensors file"):
+    with pytest.raises(ValueError, match="safetensors"):
         Points.load(tmp_path / "text")

@@ -150,7 +150,7 @@ def test_a_difference_is_that_of_the_two_worst_cases() -> None:
     lower = replace(base.worst_case, accuracy=base.worst_case.accuracy - 0.01, interval=(0.0, 1.0))
     made = entry("cifar10-x", baseline=base.id, difference=Difference(difference=0.0, interval=(-0.1, 0.1), n=1000))
     check_baselines([made, base], "board")
-    with pytest.raises(ValueError, match=r"cifar10-x: difference: expected \+0.01.*again"):
+    with pytest.raises(ValueError, match=r"cifar10-x: difference: .*\+0.01.*again"):
         check_baselines([made, replace(base, worst_case=lower)], "board")
     with pytest.raises(ValueError, match="difference.*level.*again"):
         check_baselines([made, replace(base, worst_case=replace(base.worst_case, level="quick"))], "board")

@@ -38,7 +38,7 @@ def test_names_that_do_not_fit_are_listed_and_nothing_is_loaded() -> None:
     here = net(seed=2)
     state, before = net(seed=1).state_dict(), here.get_parameter("features.0.weight").clone()
     wrong = {"stem.weight" if name == "features.0.weight" else name: value for name, value in state.items()}
-    with pytest.raises(ArgumentError, match=r"lacks features\.0\.weight; it has stem\.weight"):
+    with pytest.raises(ArgumentError, match=r"features\.0\.weight.*stem\.weight"):
         load_initial(here, wrong)
     with pytest.raises(ArgumentError, match=r"prefix 'module\.'"):
         load_initial(here, {f"module.{name}": value for name, value in state.items()})

@@ -73,7 +73,7 @@ def test_a_closed_pipe_ends_a_run_with_a_checkpoint(
     whole, out = train(digits, quick("bnn")), tmp_path / "run"
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stderr", Closed())
-        with pytest.raises(Interrupted, match="after step 1 of 10") as stop:
+        with pytest.raises(Interrupted, match="step 1 of 10") as stop:
             train(digits, quick("bnn"), out=out, progress=True)
     assert stop.value.signal == getattr(signal, "SIGPIPE", None)
     found = checkpoint.latest(out / "checkpoints")
