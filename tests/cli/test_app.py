@@ -88,6 +88,8 @@ def test_a_bug_shows_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
         (["evaluate"], "run folder"),
         (["evaluate", "RUN", "--stesp", "3"], "--steps"),
         (["evaluate", "RUN", "--eps", "8/0"], "'--eps'"),
+        (["audit", "RUN", "--eps", "0.1", "0.2"], "repeat --eps"),
+        (["audit", "RUN", "OTHER"], "(OTHER) (see"),
         (["predict", 5000 * "x", "image.png"], "'run'"),
     ],
 )

@@ -44,9 +44,18 @@ class Group(Flags, TyperGroup):
                 sys.exit(2)
             message = " ".join(error.format_message().split()).rstrip(".")
             path = error.ctx.command_path if error.ctx is not None else "advbnn"
-            typer.echo(f"error: {message} (see {path} --help)", err=True)
+            typer.echo(f"error: {message}{_repeat(error)} (see {path} --help)", err=True)
             sys.exit(2)
         sys.exit(status if isinstance(status, int) else 0)
+
+
+def _repeat(error: Any) -> str:
+    """The remedy for `--eps 0.1 0.2`: an option takes one value, and Click calls the second an extra argument."""
+    if error.ctx is None or "extra argument" not in error.format_message():
+        return ""
+    several = [one for one in error.ctx.command.params if getattr(one, "multiple", False)]
+    given = [one.opts[0] for one in several if error.ctx.params.get(one.name)]
+    return f"; repeat {' and '.join(given)} for every value" if given else ""
 
 
 class Command(Flags, TyperCommand):

@@ -61,7 +61,7 @@ class Subject:
     def check(self) -> None:
         """Refuses what names no subject, or two."""
         if (self.run is None) == (self.model is None):
-            came = "neither" if self.run is None else "both"
+            came = "neither" if self.run is None else f"both, the folder {str(self.run)!r}"
             raise typer.BadParameter(f"give a run folder, or --model FILE.py:FUNCTION with --data; got {came}")
         if self.model is not None and self.data is None:
             raise typer.BadParameter("--model needs --data: the name of a data set or an image folder")
