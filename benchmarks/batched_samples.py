@@ -3,7 +3,8 @@
     python benchmarks/batched_samples.py --threads 1 --out benchmarks/records/batched-samples-cpu.json
 
 A Bayesian small_cnn on images of 8x8 pixels, evaluation mode, gradients of the input alone, as in an attack. On a CPU
-processor time is counted, which other programs disturb less.
+processor time is counted, which other programs disturb less. On a GPU both ways are also captured as CUDA graphs, each
+with all its samples.
 """
 
 import argparse
@@ -57,14 +58,33 @@ def main() -> None:
         net = models.build("small_cnn", classes=10, image_size=8, channels=1)
         bnn = bayesianize(net, init_std=0.02).to(device).eval()
         x, y = torch.rand(images, 1, 8, 8, device=device), torch.randint(10, (images,), device=device)
-        times: dict[str, list[float]] = {"separate": [], "batched": []}
         with without_parameter_gradients(bnn):
             check(bnn, x, y, options.samples)
+            ways: dict[str, Callable[[], object]] = {
+                way.__name__: partial(gradient, way, bnn, x, y, options.samples) for way in (separate, batched)
+            }
+            if device.type == "cuda":
+                ways |= {f"{name}_captured": captured(work) for name, work in ways.items()}
+            times: dict[str, list[float]] = {name: [] for name in ways}
             for _ in range(options.rounds):
-                for way in (separate, batched):
-                    times[way.__name__].append(clock(partial(gradient, way, bnn, x, y, options.samples), device))
-        row = {f"{way}_ms": median_and_spread(found, 1e-3)[0] for way, found in times.items()}
+                for name, work in ways.items():
+                    times[name].append(clock(work, device))
+        row = {f"{name}_ms": median_and_spread(found, 1e-3)[0] for name, found in times.items()}
         rows.add({"images": images, **row, "times": row["batched_ms"] / row["separate_ms"]})
+
+
+def captured(work: Callable[[], object]) -> Callable[[], object]:
+    """The work as a CUDA graph, to be replayed."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            work()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return graph.replay
 
 
 def clock(work: Callable[[], object], device: torch.device) -> float:
