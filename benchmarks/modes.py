@@ -35,6 +35,7 @@ CONFIG = Path(__file__).parents[1] / "configs" / "cifar10-modes5.toml"
 ONE = ("modes=1", "schedule.epochs=200")
 SHORT, SHORT_MODES = ("modes=1", "schedule.epochs=90"), ("modes=3", "schedule.epochs=30")
 AT_12 = ("attack.threat.eps=12/255", "attack.step_size=6/255")
+AT_16 = ("attack.threat.eps=16/255", "attack.step_size=8/255")
 AWP = ("awp=0.005", "awp_start=4")
 
 
@@ -68,6 +69,8 @@ ROWS = {  # the most decisive ones first
     "short_modes3": Row("three modes of 30 epochs", SHORT_MODES),
     "short_12": Row("one network of 90 epochs, trained at 12/255", (*SHORT, *AT_12)),
     "short_modes3_12": Row("three modes of 30 epochs, trained at 12/255", (*SHORT_MODES, *AT_12)),
+    "short_16": Row("one network of 90 epochs, trained at 16/255", (*SHORT, *AT_16)),
+    "short_modes3_16": Row("three modes of 30 epochs, trained at 16/255", (*SHORT_MODES, *AT_16)),
     # 5.05 times the operations and weights of VGG16, for training as for prediction: those of five modes of 40 epochs
     "wide": Row("one wide network of 40 epochs", ("modes=1", "architecture=wide_vgg16")),
     "modes10": Row("ten modes of 20 epochs", ("modes=10", "schedule.epochs=20")),
