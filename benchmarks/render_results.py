@@ -17,7 +17,7 @@ from advbnn.report.growth import growth_png
 from advbnn.report.paired import paired_png, read_network
 
 ROOT = Path(__file__).parents[1]
-PAIRED = {  # files of records by title, each compared with the first beside it; the title of the differences
+PAIRED = {  # files of records by title, compared with the first beside it; title of differences; radii of training
     "modes-vgg16": (
         (
             {
@@ -30,6 +30,7 @@ PAIRED = {  # files of records by title, each compared with the first beside it;
             },
         ),
         "Three modes less one network",
+        {"8/255": 8 / 255, "12/255": 12 / 255},
     )
 }
 
@@ -63,10 +64,10 @@ def main(names: list[str]) -> None:
             report = write_all(folder, figures=ROOT / "docs" / "images" / folder.name)
             shutil.rmtree(report.parent)  # large, and made by `advbnn reproduce` on demand
             print(folder / "results.md")
-    for result, (pairs, differences) in PAIRED.items():
+    for result, (pairs, differences, trained_at) in PAIRED.items():
         if not names or result in names:
             found = [{title: read(result, file) for title, file in networks.items()} for networks in pairs]
-            paired_png(picture(result, "paired"), found, differences=differences)
+            paired_png(picture(result, "paired"), found, differences=differences, trained_at=trained_at)
     for (result, name), (*both, titles, against) in GROWTH.items():
         if not names or result in names:
             alone, several = ({number: read(result, one) for number, one in files.items()} for files in both)

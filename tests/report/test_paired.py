@@ -106,5 +106,7 @@ def test_the_picture(both: list[tuple[Records, list[torch.Tensor]]], tmp_path: P
     swapped = dict(reversed(networks.items()))
     for name, pairs in {"x": [networks], "y": [networks], "z": [networks, swapped]}.items():
         paired_png(tmp_path / f"{name}.png", pairs, differences="modes less one")
+    paired_png(tmp_path / "marked.png", [networks], differences="modes less one", trained_at={"8/255": 8 / 255})
     assert (tmp_path / "x.png").read_bytes() == (tmp_path / "y.png").read_bytes()
     assert (tmp_path / "z.png").stat().st_size > (tmp_path / "x.png").stat().st_size  # with the other direction
+    assert (tmp_path / "marked.png").stat().st_size > (tmp_path / "x.png").stat().st_size

@@ -51,7 +51,9 @@ def _table1(evidence: Evidence) -> Draw | None:
             averaged = {eps: evidence.averaged(name, eps) for eps in radii}
             lines += _line(name, averaged, style="dotted", band=False)
         worst = {eps: evidence.worst(name, eps) for eps in evidence.radii}
-        lines += _line(name, worst, style="stars", band=False, light=INK[1])
+        stars = _line(name, worst, style="stars", band=False, light=INK[1])
+        most = [one.mean for eps in worst if (one := evidence.worst_at_most(name, eps)) is not None]
+        lines += [replace(line, low=line.y, high=most) for line in stars]
         panels.append(Panel(title=_LOOKS[name].title, x_label=_RADIUS, lines=lines))
     drawn = {line.style for panel in panels for line in panel.lines}
     ranges = any(evidence.worst(name, eps) != evidence.worst_at_most(name, eps) for name in shown for eps in radii)
@@ -59,7 +61,7 @@ def _table1(evidence: Evidence) -> Draw | None:
         "outlined": "the paper, its attack",
         "solid": "its attack, here" if "outlined" in drawn else "the paper's attack",
         "dotted": "averaged gradients",
-        "stars": "worst case, its certain part" if ranges else "worst case",
+        "stars": "worst case, with its range" if ranges else "worst case",
     }
     legend = [_key(title, style) for style, title in titles.items() if style in drawn or style == "solid"]
     return partial(lines_file, panels=panels, legend=legend)

@@ -127,7 +127,7 @@ def _label(axes: "Axes", rows: Sequence[Dumbbell], narrow: bool) -> None:
         weight = "bold" if row.clear else "normal"
         axes.text(100 if narrow else 103, place - above, row.difference, weight=weight, **words, **side)
     if any(row.difference for row in rows) and not narrow:
-        axes.text(103, -0.7, "difference", va="bottom", fontsize=11)
+        axes.text(103, -0.7, "less baseline,\nin points", va="bottom", fontsize=11)
 
 
 def _mark(look: Look, **more: Any) -> dict[str, Any]:

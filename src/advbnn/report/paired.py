@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from advbnn.evaluation.comparison import Comparison, comparison
 from advbnn.evaluation.records import Record, Records
@@ -72,14 +73,22 @@ def paired_table(networks: Sequence[Records], radii: Sequence[float] = ()) -> Ta
     return Table(name="paired", caption=caption, columns=["network", *titles], rows=rows)
 
 
-def paired_png(path: Path, pairs: Sequence[Mapping[str, Records]], *, differences: str) -> None:
+def paired_png(
+    path: Path,
+    pairs: Sequence[Mapping[str, Records]],
+    *,
+    differences: str,
+    trained_at: Mapping[str, float] = MappingProxyType({}),
+) -> None:
     """The worst case against the radius, and beside it the difference from the first network of each mapping.
 
     Each of `pairs` maps titles to the records of networks that are compared; they share a colour, and the first is
-    dashed. `differences` is the title of the right side.
+    dashed. `differences` is the title of the right side. `trained_at` marks the radius of training of
+    each, by its title.
     """
+    of_pairs = list(looks(next(iter(networks)) for networks in pairs).values())
     left, right = [], []
-    for networks, shared in zip(pairs, looks(next(iter(networks)) for networks in pairs).values(), strict=True):
+    for networks, shared in zip(pairs, of_pairs, strict=True):
         found = {title: _columns(records) for title, records in networks.items()}
         first = next(iter(found.values()))
         for title, one in found.items():
@@ -91,8 +100,11 @@ def paired_png(path: Path, pairs: Sequence[Mapping[str, Records]], *, difference
             left.append(_line(look, accuracies, "dashed" if one is first else "solid"))
             if one is not first:
                 right.append(_line(look, points))
-    panels = (("Worst case", left), (differences, right))
-    with_differences_file(path, *(Panel(title=t, x_label="radius of the attack", lines=lines) for t, lines in panels))
+    radii = zip(of_pairs, trained_at.items(), strict=False)
+    marks = [Line(look=replace(look, title=title), x=[eps], style="place") for look, (title, eps) in radii]
+    panels = (("Worst case; dotted: radius of training" if marks else "Worst case", left), (differences, right))
+    shown = (Panel(title=title, x_label="radius of the attack", lines=[*lines, *marks]) for title, lines in panels)
+    with_differences_file(path, *shown)
 
 
 def _columns(records: Records) -> dict[Column, Record]:

@@ -27,12 +27,16 @@ _STYLES: dict[str, dict[str, Any]] = {
     "stars": {"linestyle": "", "marker": "*", "markersize": 11},
     "level": {"linewidth": 1.4, "marker": ""},
     "dashed level": {"linestyle": (0, (4, 2)), "linewidth": 1.2, "marker": ""},
+    "place": {"linestyle": ":", "linewidth": 1.4},
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A line of a plot in one of `_STYLES`; a level has one value `y`, and a band is drawn between `low` and `high`."""
+    """A line of a plot in one of `_STYLES`, with a band between `low` and `high`, or a bar for each of its points.
+
+    A level has one value `y`, and a place one value `x`, with the title above it.
+    """
 
     look: Look
     x: Sequence[float] = ()
@@ -109,11 +113,13 @@ def with_differences_file(path: Path, accuracies: Panel, differences: Panel) -> 
     with file_canvas(path, columns=2, width=5.0, height=4.6) as (figure, (left, right)):
         for axes, panel, unit in ((left, accuracies, "accuracy, %"), (right, differences, "points")):
             _draw(axes, panel)
-            axes.set(title=panel.title, ylabel=unit)
+            axes.set_title(panel.title, pad=18)
+            axes.set_ylabel(unit)
         left.set_ylim(0, None)
         right.axhline(0, color=INK[1], linewidth=1)
-        handles = [_plot(left, Line(look=line.look, style=line.style)) for line in accuracies.lines]
-        labels = [line.look.title for line in accuracies.lines]
+        named = [line for line in accuracies.lines if line.style != "place"]
+        handles = [_plot(left, Line(look=line.look, style=line.style)) for line in named]
+        labels = [line.look.title for line in named]
         figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
 
 
@@ -217,7 +223,12 @@ def _draw(axes: "Axes", panel: Panel) -> None:
         if "level" in line.style:
             axes.axhline(line.y[0], color=line.look.light, **_STYLES[line.style])
             continue
-        if line.low is not None and line.high is not None and line.style == "points":
+        if line.style == "place":
+            axes.axvline(line.x[0], color=line.look.light, zorder=0, **_STYLES[line.style])
+            words: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "bottom"}
+            axes.text(line.x[0], 1, line.look.title, color=line.look.light, fontsize=10, **words)
+            continue
+        if line.low is not None and line.high is not None and line.style in ("points", "stars"):
             axes.vlines(line.x, line.low, line.high, color=line.look.light, linewidth=1.4)
         elif line.low is not None and line.high is not None:
             axes.fill_between(line.x, line.low, line.high, color=line.look.light, alpha=0.12, linewidth=0)
