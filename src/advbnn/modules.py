@@ -109,6 +109,16 @@ def explain_input_errors(
         raise InputError(f"{argument} must {reason}") from (error.__cause__ or error)
 
 
+@contextmanager
+def input_unchanged(x: Tensor) -> Iterator[None]:
+    """Refuse a network that changes its inputs in place: the next pass would get others."""
+    before = None if x.is_inference() else x._version
+    yield
+    if before is not None and x._version != before:
+        remedy = "compute new ones, such as (x - mean) / std instead of x.sub_(mean).div_(std)"
+        raise ArgumentError(f"model changes its inputs in place, so that its next pass gets others; {remedy}")
+
+
 def all_finite(x: Tensor) -> Tensor:
     """Whether all inputs are finite, one bool; sparse tensors and 8-bit floats cannot be checked, and pass."""
     can_be_checked = x.layout == torch.strided and x.is_floating_point() and x.dtype.itemsize > 1

@@ -24,6 +24,9 @@ from advbnn.errors import ArgumentError, ArgumentTypeError, whole
 _PASSES = 32
 """Passes that are compared to see whether a network is random."""
 
+LOOKS = 3
+"""As many, where every prediction looks."""
+
 _COPIES, _ROUNDING = 8, 1e-5
 """Copies of an image in one pass, and the largest difference between their outputs, relative to the largest output."""
 

@@ -2,8 +2,10 @@
 
 import copy
 import math
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_model, save_model
@@ -15,8 +17,9 @@ from advbnn.bayes.layers import Linear
 from advbnn.bayes.mean_field import bayesianize
 from advbnn.bayes.modes import Modes
 from advbnn.bayes.prediction import Ensemble, predict
-from advbnn.bayes.protocol import members, posterior_mean
+from advbnn.bayes.protocol import finite_support, members, posterior_mean
 from advbnn.errors import AdvbnnError, ArgumentError
+from advbnn.evaluation.attackable import attackable
 from advbnn.evaluation.identity import ModelIdentity
 from advbnn.evaluation.regression import regress
 from advbnn.fast.acceleration import accelerate
@@ -230,3 +233,50 @@ def test_files_make_room_and_keep_the_weights(tmp_path: Path) -> None:
 def test_bad_arguments_are_refused(call, message: str) -> None:
     with pytest.raises(AdvbnnError, match=message):
         call()
+
+
+class Noisy(nn.Module):
+    """Adds random numbers that torch's default generator does not make."""
+
+    def __init__(self, draw: Callable[[torch.Size], torch.Tensor]) -> None:
+        super().__init__()
+        self.net, self.draw = dense_net(), draw
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(x) + self.draw(x[:, :3].shape)
+
+
+GENERATOR = torch.Generator().manual_seed(0)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [lambda shape: torch.from_numpy(np.random.randn(*shape)).float(), lambda s: torch.randn(s, generator=GENERATOR)],
+    ids=["numpy", "own generator"],
+)
+def test_members_that_are_random_without_torch_are_sampled(draw: Callable[[torch.Size], torch.Tensor]) -> None:
+    noisy = Modes([Noisy(draw), dense_net()]).eval()
+    found = predict(noisy, X, samples=40)
+    assert not found.exact and found.samples == 40 and found.mutual_information.max() > 0.01
+    assert finite_support(noisy, X) == ()
+    ensemble = Ensemble(noisy, samples=3)
+    assert not torch.equal(ensemble(X), ensemble(X))
+    with pytest.raises(ArgumentError, match="samples"):
+        Ensemble(noisy, samples=None)(X)
+    assert predict(Modes([dense_net().eval()]), X).exact
+
+
+def test_a_member_that_returns_probabilities_is_refused_wherever_it_stands() -> None:
+    plain, softened = dense_net().eval(), nn.Sequential(dense_net(), nn.Softmax(1)).eval()
+    for nets in ([plain, softened], [softened, plain]):
+        with pytest.raises(ArgumentError, match="probabilities"):
+            predict(Modes(nets), X)
+        with pytest.raises(ArgumentError, match="probabilities"):
+            Ensemble(Modes(nets))(X)
+        with pytest.raises(ArgumentError, match="probabilities"):
+            attackable(Modes(nets), X)
+
+
+def test_networks_that_do_not_fit_together() -> None:
+    with pytest.raises(ArgumentError, match=r"float32 and torch.float64.*net.float\(\)"):
+        Modes([dense_net(), dense_net().double()])

@@ -9,6 +9,7 @@ from torch import nn
 
 from advbnn.bayes.mean_field import bayesianize
 from advbnn.bayes.prediction import Ensemble, predict
+from advbnn.errors import ArgumentError, ArgumentTypeError
 
 
 class Scripted(nn.Module):
@@ -171,3 +172,20 @@ def test_dropout_in_training_mode_inside_an_evaluated_network_is_randomness() ->
     net[3].train()
     assert predict(net, x, samples=5, seed=0).mutual_information.min() > 1e-6
     assert [part.training for part in net] == [False, False, False, True, False]
+
+
+def test_a_network_that_changes_its_inputs_is_refused() -> None:
+    class Normalised(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.sub_(0.3).div_(0.3)
+
+    model = nn.Sequential(Normalised(), nn.Linear(4, 3))
+    with pytest.raises(ArgumentError, match="in place"):
+        predict(model, X.clone())
+    with torch.inference_mode():
+        predict(nn.Linear(4, 3), X.clone())  # its changes are not counted
+
+
+def test_a_function_is_no_model() -> None:
+    with pytest.raises(ArgumentTypeError, match=r"model must be a torch.nn.Module"):
+        predict(lambda x: x, X)  # type: ignore[arg-type]

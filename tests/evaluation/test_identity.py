@@ -1,6 +1,7 @@
 import copy
 import hashlib
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -50,6 +51,18 @@ def test_every_change_makes_another_model() -> None:
     temperatures = (1.0, 2.0, 1 + 1e-15, True, "1.0", (1.0, 2.0), (1.0, (2.0, 3.0)), [1.0, 2.0], torch.float16)
     models += [nn.Sequential(Tempered(value)) for value in temperatures]
     assert len({digest(model) for model in models}) == len(models)
+
+
+def test_parts_in_training_mode_hooks_and_further_attributes_belong_to_the_model() -> None:
+    part, hooked, other = (small().eval() for _ in range(3))
+    part[1].train()
+    hooked[0].register_forward_pre_hook(lambda module, inputs: (inputs[0] * 2,))
+    other[0].register_forward_pre_hook(lambda module, inputs: (inputs[0] * 3,))
+    values = (np.zeros(2), np.ones(2), {"scale": 1.0}, {"scale": 2.0}, nn.functional.relu, nn.functional.gelu)
+    lambdas = (lambda x: x + 1, lambda x: x + 2)
+    models = [small(), part, hooked, other, *(Tempered(value) for value in (*values, *lambdas))]
+    assert len({digest(model) for model in models}) == len(models)
+    assert digest(part.train()) == digest(small())  # evaluated in evaluation mode, as a whole
 
 
 def test_attributes_of_a_layer_that_does_not_print_them_belong_to_the_model() -> None:

@@ -37,6 +37,7 @@ DOUBLE = few(torch.rand(20, 12).double(), torch.arange(20) % 4)
         (nn.Sequential(nn.Linear(12, 4), nn.Softmax(1)), FLAT, ValueError, "probabilities"),
         (nn.Linear(12, 1), REAL, ValueError, r"objective.likelihood to Gaussian\(\)"),
         (nn.Flatten(0), FLAT, ValueError, "net must have parameters"),
+        (nn.Linear(12, 4).requires_grad_(False), FLAT, ValueError, "net must have parameters.*requires_grad_"),
         (Modes([nn.Linear(12, 4), nn.Linear(12, 4)]), FLAT, ValueError, "net is a mixture.*modes="),
         (lambda x: x, FLAT, TypeError, "net must be a torch.nn.Module.*function"),
         (nn.Linear(12, 4), FLAT.train, TypeError, r"data must be Splits.*TensorSet.*from_tensors"),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 from advbnn.bayes.modes import Modes
@@ -123,6 +124,48 @@ def test_a_run_may_get_more_modes(digits: Splits[ImageSet], tmp_path: Path, how:
     with pytest.raises(RunError, match="other settings"):
         train(digits, quick("adv", batch_size=33), modes=4, out=out, resume=True)
     assert load_trained(out).finished
+
+
+def test_a_run_keeps_the_weights_that_it_began_with(digits: Splits[ImageSet], tmp_path: Path) -> None:
+    value, shape = quick("adv"), digits.train.shape
+    one, two, three = (value.build(classes=10, shape=shape, seed=seed).state_dict() for seed in range(3))
+    # a change of weights would otherwise give the results of others
+    train(digits, value, init=one, out=tmp_path / "single")
+    with pytest.raises(RunError, match="init"):
+        train(digits, value, init=two, out=tmp_path / "single", resume=True)
+    out = tmp_path / "modes"
+    train(digits, value, modes=2, init=[one, two], out=out)
+    for other in ([two, one], [one, three]):
+        with pytest.raises(RunError, match="init"):
+            train(digits, value, modes=2, init=other, out=out, resume=True)
+    more = train(digits, value, modes=3, init=[one, two, three], out=out, resume=True).model
+    assert same(more, train(digits, value, modes=3, init=[one, two, three]).model)
+    with pytest.raises(RunError, match="init"):
+        train(digits, value, modes=3, init=[one, two, two], out=out, resume=True)
+
+
+def test_further_modes_may_start_from_further_files(digits: Splits[ImageSet], tmp_path: Path) -> None:
+    value, files = quick("none"), [str(tmp_path / f"{number}.safetensors") for number in range(3)]
+    for seed, file in enumerate(files):
+        save_file(value.build(classes=10, shape=digits.train.shape, seed=seed).state_dict(), file)
+    out = tmp_path / "run"
+    train(digits, value, modes=2, init=files[:2], out=out)
+    with pytest.raises(RunError, match="seed"):  # not the number of modes, which may grow
+        train(digits, value, modes=3, init=files, seed=5, out=out, resume=True)
+    assert len(train(digits, value, modes=3, init=files, out=out, resume=True).model) == 3
+    Path(files[1]).write_bytes(Path(files[2]).read_bytes())
+    with pytest.raises(RunError, match="init"):
+        train(digits, value, modes=3, init=files, out=out, resume=True)
+
+
+@pytest.mark.parametrize("how", ["independent", "boosted"])
+def test_a_damaged_mode_is_written_again(digits: Splits[ImageSet], tmp_path: Path, how: str) -> None:
+    value, out, plan = quick("adv"), tmp_path / "run", ModePlan(count=2, how=how)
+    whole = train(digits, value, modes=plan, out=out).model
+    file = out / "modes" / "1" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-2] + b"no")
+    (out / "model.safetensors").unlink()
+    assert same(train(digits, value, modes=plan, out=out, resume=True).model, whole)
 
 
 def test_a_damaged_mixture_is_written_again_from_its_modes(digits: Splits[ImageSet], tmp_path: Path) -> None:

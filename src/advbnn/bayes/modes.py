@@ -23,6 +23,7 @@ from advbnn.bayes.functional import parameter_paths, saved_tensors
 from advbnn.bayes.protocol import Member, RandomNetwork, Weights, check_plain, random_parts
 from advbnn.display import notebook
 from advbnn.errors import ArgumentError, ArgumentTypeError, shown, whole
+from advbnn.modules import dtype_of
 
 
 class Modes(RandomNetwork):
@@ -56,6 +57,12 @@ class Modes(RandomNetwork):
             if not isinstance(component, nn.Module):
                 came = type(component).__name__
                 raise ArgumentTypeError(f"networks must hold modules, got a {came} at {number}; load checkpoints first")
+        dtypes = {dtype_of(component) for component in components}
+        if len(dtypes) > 1:
+            found = " and ".join(sorted(map(str, dtypes)))
+            raise ArgumentError(
+                f"networks must have weights of one type, got {found}; convert some, such as net.float()"
+            )
         training = {component.training for component in components}
         super().__init__(nn.ModuleList(components))
         self.training = self.net.training = training == {True}

@@ -6,26 +6,30 @@ import torch
 from torch import Tensor, nn
 
 from advbnn.bayes.activations import outputs_of
-from advbnn.bayes.protocol import EXACT_UP_TO, RandomNetwork, members
+from advbnn.bayes.protocol import EXACT_UP_TO, RandomNetwork, finite_support, members
 from advbnn.errors import ArgumentError, ArgumentTypeError, whole
-from advbnn.modules import evaluating, explain_input_errors
-from advbnn.randomness import Resampled, is_random, random_state, seeded, with_fresh_state
-
-_LOOKS = 3  # passes that show whether a network is random
+from advbnn.modules import evaluating, explain_input_errors, input_unchanged
+from advbnn.randomness import LOOKS, Resampled, is_random, random_state, seeded, with_fresh_state
 
 
 def sampled_outputs(
-    model: nn.Module, x: Tensor, samples: int, seed: int | None, exact_up_to: int = EXACT_UP_TO
+    model: nn.Module, x: Tensor, samples: int, seed: int | None, exact_up_to: int = EXACT_UP_TO, looks: bool = True
 ) -> tuple[list[Any], list[float] | None]:
     """As `outputs_and_weights`, in evaluation mode and with a fresh random state for every pass.
 
-    A network that is not random is passed once, and its output repeated.
+    A network that is not random is passed once, and its output repeated. Members whose passes differ are sampled;
+    without `looks` only the random numbers of torch show that they do.
     """
+    if not isinstance(model, nn.Module):
+        raise ArgumentTypeError(f"model must be a torch.nn.Module, got {type(model).__name__}; make a function one")
     if not isinstance(x, Tensor):
         raise ArgumentTypeError(f"x must be a tensor, got {type(x).__name__}; torch.as_tensor makes one of an array")
-    with evaluating(model), seeded(seed, x.device), explain_input_errors(model, "x", x.shape, x.dtype, x.device):
+    explained = explain_input_errors(model, "x", x.shape, x.dtype, x.device)
+    with evaluating(model), seeded(seed, x.device), input_unchanged(x), explained:
         fresh = with_fresh_state(model)
         passes = passes_needed(fresh, x, samples)
+        if looks and has_random_members(fresh, x, exact_up_to):
+            exact_up_to = 0
         outputs, weights = outputs_and_weights(fresh, x, passes, exact_up_to)
     return outputs * (samples // passes if weights is None else 1), weights
 
@@ -33,17 +37,32 @@ def sampled_outputs(
 def passes_needed(model: nn.Module, x: Tensor, samples: int) -> int:
     """How many passes give the outputs of `samples` weight samples: 1 for a network that is not random.
 
-    `_LOOKS` passes on two inputs decide, unless the network is known to be random, or takes no such batch. A state that
+    `LOOKS` passes on two inputs decide, unless the network is known to be random, or takes no such batch. A state that
     is kept for longer, without `resample(seed)`, is not seen: `samples` passes would see few of its states, too.
     """
     known = any(isinstance(part, RandomNetwork | Resampled) for part in model.modules())
-    if known or samples <= _LOOKS or x.dim() == 0 or not len(x) or x.layout != torch.strided:
+    if known or samples <= LOOKS or not _has_rows(x):
         return samples
     try:
         # another seed than that of attacks, as nothing that scores shares random numbers with them
-        return samples if is_random(model, x[:2], _LOOKS, seed=1) else 1
+        return samples if is_random(model, x[:2], LOOKS, seed=1) else 1
     except Exception:  # a network may require one size of batches; real errors come again
         return samples
+
+
+def _has_rows(x: Tensor) -> bool:
+    return x.dim() > 0 and len(x) > 0 and x.layout == torch.strided
+
+
+def has_random_members(model: nn.Module, x: Tensor, exact_up_to: int) -> bool:
+    """Whether a member of a network with finite support is random itself, as passes on two inputs show."""
+    at_most = whole("exact_up_to", exact_up_to, 0)
+    if not _has_rows(x) or not members(model, at_most):
+        return False
+    try:
+        return not finite_support(model, x[:2], at_most)
+    except Exception:  # a network may require one size of batches; real errors come again
+        return False
 
 
 def outputs_and_weights(
@@ -51,7 +70,7 @@ def outputs_and_weights(
 ) -> tuple[list[Any], list[float] | None]:
     """The outputs of all members with their weights, if there are few enough; else of weight samples, without weights.
 
-    Members that use random numbers of their own, such as noise, are sampled too.
+    Members that use random numbers of torch, such as noise, are sampled too.
     """
     parts = members(model, at_most=whole("exact_up_to", exact_up_to, 0))
     if parts:
@@ -64,9 +83,17 @@ def outputs_and_weights(
 
 def are_probabilities(outputs: Tensor) -> Tensor:
     """Whether all rows are non-negative and sum to 1, as after a softmax and hardly ever for logits; one bool."""
-    off = (outputs.sum(-1) - 1).abs().amax() if outputs.numel() else torch.ones((), device=outputs.device)
+    return some_are_probabilities(outputs[None])
+
+
+def some_are_probabilities(outputs: Tensor) -> Tensor:
+    """Whether those of one of several networks are, [networks, ..., classes]; one bool."""
+    if not outputs.numel():
+        return torch.zeros((), dtype=torch.bool, device=outputs.device)
+    off = (outputs.sum(-1) - 1).abs().reshape(len(outputs), -1).amax(1)
+    positive = (outputs >= 0).reshape(len(outputs), -1).all(1)
     # a sum in bfloat16 has a larger error than one in float32
-    return (off <= max(1e-3, torch.finfo(outputs.dtype).eps)) & (outputs >= 0).all()
+    return ((off <= max(1e-3, torch.finfo(outputs.dtype).eps)) & positive).any()
 
 
 def check_same_outputs(*shapes: torch.Size) -> None:

@@ -11,7 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from advbnn.bayes.outputs import are_probabilities, check_same_outputs, outputs_and_weights, sampled_outputs
+from advbnn.bayes.outputs import (
+    check_same_outputs,
+    has_random_members,
+    outputs_and_weights,
+    sampled_outputs,
+    some_are_probabilities,
+)
 from advbnn.bayes.protocol import EXACT_UP_TO, members
 from advbnn.display import notebook
 from advbnn.errors import ArgumentError, one_of, positive_whole
@@ -107,6 +113,13 @@ def predict(
 
 
 @torch.no_grad()
+def exact_prediction(model: nn.Module, x: Tensor, seed: int, rule: str) -> Prediction:
+    """As `predict`, of a network whose mean over its members is known to be exact: nothing is looked at again."""
+    log_probs, weights = _log_probs(model, x, 1, seed, EXACT_UP_TO, looks=False)
+    return prediction_of(log_probs, rule, weights)
+
+
+@torch.no_grad()
 def sampled_log_probs(model: nn.Module, x: Tensor, samples: int, seed: int | None = None) -> Tensor:
     """log p(c | x, w_k) for each class c and each of `samples` weight samples w_k, [samples, n, classes].
 
@@ -116,14 +129,15 @@ def sampled_log_probs(model: nn.Module, x: Tensor, samples: int, seed: int | Non
 
 
 def _log_probs(
-    model: nn.Module, x: Tensor, samples: int, seed: int | None, exact_up_to: int
+    model: nn.Module, x: Tensor, samples: int, seed: int | None, exact_up_to: int, looks: bool = True
 ) -> tuple[Tensor, Tensor | None]:
     """The log probabilities of weight samples, or of all members with their weights."""
     positive_whole("samples", samples)
-    outputs, weights = _checked_logits(*sampled_outputs(model, x, samples, seed, exact_up_to))
-    log_probs = torch.stack(outputs).log_softmax(-1)
+    outputs, weights = _checked_logits(*sampled_outputs(model, x, samples, seed, exact_up_to, looks))
+    logits = torch.stack(outputs)
+    log_probs = logits.log_softmax(-1)
     # checked after all passes are queued, and together, to wait for the device once
-    checks = (all_finite(x), are_probabilities(outputs[0]), ~log_probs.isnan().any(), look_like_bytes(x))
+    checks = (all_finite(x), some_are_probabilities(logits), ~log_probs.isnan().any(), look_like_bytes(x))
     finite, probabilities, defined, bytes_found = torch.stack([check.to(log_probs.device) for check in checks]).tolist()
     if not finite:
         raise not_finite_error(x)
@@ -205,14 +219,20 @@ class Ensemble(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """log (1/m) sum_k p(y | x, w_k), [n, classes]."""
+        # only once: a check waits for the device, and a compiler cannot trace it
+        checks = not self._checked and not torch.compiler.is_compiling()
+        if checks and has_random_members(self.model, x, self.exact_up_to):
+            if self.samples is None:
+                raise ArgumentError("samples=None needs members that are not random themselves; give a number")
+            self.exact_up_to = 0
         with seeded(self.seed, x.device):
             found = outputs_and_weights(self.model, x, self.samples or 1, self.exact_up_to)
         outputs, weights = _checked_logits(*found)
-        # only once: a check waits for the device, and a compiler cannot trace it
-        if not self._checked and not torch.compiler.is_compiling():
-            _refuse_probabilities(bool(are_probabilities(outputs[0])))
+        logits = torch.stack(outputs)
+        if checks:
+            _refuse_probabilities(bool(some_are_probabilities(logits)))
             self._checked = True
-        return _log_mean(torch.stack(outputs).log_softmax(-1), weights)
+        return _log_mean(logits.log_softmax(-1), weights)
 
     def extra_repr(self) -> str:
         return f"samples={self.samples}, seed={self.seed}, exact_up_to={self.exact_up_to}"

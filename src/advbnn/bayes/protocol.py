@@ -14,7 +14,7 @@ from advbnn.bayes.functional import parameter_paths
 from advbnn.bayes.priors import Prior
 from advbnn.errors import ArgumentError, ArgumentTypeError
 from advbnn.modules import device_of, evaluating, explain_input_errors
-from advbnn.randomness import draws, seeded
+from advbnn.randomness import LOOKS, is_random, seeded
 
 Weights = dict[str, Tensor]  # one weight sample, by the names that the tensors have in `net`
 Choice = Callable[[str, nn.Parameter], bool]  # chooses parameters by name and value
@@ -172,14 +172,14 @@ def members(model: nn.Module, at_most: int | None = None) -> tuple[Member, ...]:
 
 
 def finite_support(model: nn.Module, x: Tensor, at_most: int | None = None) -> tuple[Member, ...]:
-    """The `members` of a network; none if one of them is random itself, as a pass on a few inputs `x` shows.
+    """The `members` of a network; none if one of them is random itself, as passes on a few inputs `x` show.
 
     A single pass of each would then be no exact mean.
     """
     found = members(model, at_most)
     for one in found:
         with evaluating(one.net):
-            if draws(one.net, x):
+            if is_random(one.net, x, LOOKS):
                 return ()
     return found
 

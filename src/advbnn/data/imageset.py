@@ -46,7 +46,14 @@ class Examples(ABC):
             return
         if targets.dtype != torch.int64 or targets.ndim != 1:
             got = f"{targets.dtype} of shape {list(targets.shape)}"
-            raise ArgumentTypeError(f"{name}: class labels must be int64 of shape [N], got {got}; use labels.long()")
+            remedy = (
+                "labels.long()"
+                if targets.ndim == 1
+                else "labels.squeeze(1)"
+                if targets.shape[1] == 1
+                else "labels.argmax(1)"
+            )
+            raise ArgumentTypeError(f"{name}: class labels must be int64 of shape [N], got {got}; use {remedy}")
         outside = ((targets < 0) | (targets >= count)).nonzero()
         if len(outside):
             label, row = int(targets[outside[0]]), int(outside[0])

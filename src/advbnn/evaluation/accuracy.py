@@ -25,7 +25,7 @@ from advbnn.attacks.bpda import BPDA
 from advbnn.attacks.fixed_randomness import FixedRandomness
 from advbnn.attacks.identity import settings_of
 from advbnn.attacks.transfer import Transfer
-from advbnn.bayes.prediction import Prediction, predict, prediction_of, sampled_log_probs
+from advbnn.bayes.prediction import Prediction, exact_prediction, predict, prediction_of, sampled_log_probs
 from advbnn.bayes.protocol import EXACT_UP_TO, finite_support, members
 from advbnn.data.augment import to_float
 from advbnn.data.imageset import Examples, row_numbers
@@ -199,7 +199,7 @@ class Evaluation:
         """The prediction of the ensemble of an evaluation seed, or of all members of a finite support."""
         if not self.exact:
             return prediction_of(self.log_probs(x, seed), self.rule)
-        prediction = predict(self.fast, x, 1, scoring_seed(seed), self.rule)
+        prediction = exact_prediction(self.fast, x, scoring_seed(seed), self.rule)
         self._check_classes(prediction.probs)
         return prediction
 

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from advbnn.bayes.outputs import are_probabilities
-from advbnn.bayes.protocol import HasMembers, Member, members, posterior_mean
+from advbnn.bayes.protocol import EXACT_UP_TO, HasMembers, Member, members, posterior_mean
+from advbnn.errors import ArgumentError
 from advbnn.fast.acceleration import accelerate
-from advbnn.modules import evaluating
+from advbnn.modules import evaluating, input_unchanged
 from advbnn.randomness import seeded, with_fresh_state
 
 _USUAL = 0.5, 50.0
@@ -93,9 +94,16 @@ def attackable(model: nn.Module, x: Tensor) -> Attackable:
     If it keeps its random state between passes and offers `resample(seed)`, every pass draws a fresh state.
     """
     model = with_fresh_state(model)
-    with evaluating(model), seeded(0, x.device):
-        outputs: Any = model(x)
-    found = Attackable(model, isinstance(outputs, Tensor) and bool(are_probabilities(outputs)))
+    nets = [one.net for one in members(model, EXACT_UP_TO)] or [model]
+    with evaluating(model), seeded(0, x.device), input_unchanged(x):
+        of_nets: list[Any] = [net(x) for net in nets]
+    outputs = of_nets[0]
+    scores = [isinstance(one, Tensor) and one.ndim == 2 and bool(are_probabilities(one)) for one in of_nets]
+    if any(scores) and not all(scores):
+        raise ArgumentError(
+            "model has networks that return probabilities and others that return logits; take logits of all"
+        )
+    found = Attackable(model, all(scores))
     if isinstance(outputs, Tensor) and outputs.ndim == 2 and outputs.shape[1] > 1:
         logits = outputs.log() if found.returns_probabilities else outputs
         first, second = logits.double().topk(2).values.unbind(1)

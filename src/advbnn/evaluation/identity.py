@@ -5,9 +5,11 @@ import platform
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from inspect import isroutine
 from numbers import Number
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -30,8 +32,10 @@ class ModelIdentity:
     Attributes:
         label: its name in tables and plots.
         kind: its class, and the class of the network inside.
-        sha256: over its structure, all parameters and buffers, the numbers and strings among the attributes of its
-            modules, and the weight sample of an enclosing `frozen` block.
+        sha256: over its structure, all parameters and buffers, the numbers, strings, arrays and functions among the
+            attributes of its modules, hooks and parts in training mode by their names, and the weight sample of an
+            enclosing `frozen` block. Tensors that are plain attributes are left out, as a pass may leave activations
+            there: make constants buffers.
         source: the function and the SHA-256 of the files that it was made from; empty unless `load_model` made it.
     """
 
@@ -148,14 +152,43 @@ def _unsaved(model: nn.Module) -> dict[str, Any]:
         for name, buffer in module.named_buffers(recurse=False):
             if name in module._non_persistent_buffers_set:
                 found[f"unsaved {path}.{name}"] = buffer
+        attributes = {name: value for name, value in vars(module).items() if name not in _OF_EVERY_MODULE}
         # the repr, which is hashed already, of layers of torch and advbnn names all attributes
-        known = type(module).__module__.partition(".")[0] in ("torch", "advbnn")
-        if not known or type(module).extra_repr is nn.Module.extra_repr:
-            attributes = {name: value for name, value in vars(module).items() if name not in _OF_EVERY_MODULE}
+        if not _ours(module) or type(module).extra_repr is nn.Module.extra_repr:
             found |= {f"attribute {path}.{name}": value for name, value in attributes.items() if _is_plain(value)}
+        if not _ours(module):
+            described = {name: _described(value) for name, value in attributes.items()}
+            found |= {f"attribute {path}.{name}": text for name, text in described.items() if text}
+        hooks = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
+        found |= {f"hook {path} {number}": _named(hook) for number, hook in enumerate(hooks) if not _ours(hook)}
+        if module.training and not model.training:  # else all are evaluated in evaluation mode
+            found[f"training {path}"] = True
     for path, part in random_parts(model):
         found |= {f"frozen {path}.{name}": weight for name, weight in (part.frozen_sample or {}).items()}
     return found
+
+
+def _ours(thing: object) -> bool:
+    """Whether a module or a function is torch's or this library's."""
+    return getattr(thing, "__module__", "").partition(".")[0] in ("torch", "advbnn")
+
+
+def _described(value: object) -> str:
+    """An attribute that is no number or string, in words; empty for what is not told apart."""
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
+    if isinstance(value, dict) and all(map(_is_plain, value.items())):
+        return repr(value)
+    return _named(value) if isroutine(value) else ""
+
+
+def _named(function: Any) -> str:
+    """A function by its module and name; one without a name of its own also by the names and numbers that it uses."""
+    name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__qualname__)}"
+    code = getattr(function, "__code__", None)
+    if code is None or "<" not in name:
+        return name
+    return f"{name} {code.co_names} {[value for value in code.co_consts if _is_plain(value)]}"
 
 
 def _is_plain(value: object) -> bool:

@@ -1,5 +1,6 @@
 """Weights of a checkpoint from elsewhere as the start of a training."""
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -8,7 +9,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from advbnn.errors import ArgumentError, ArgumentTypeError, FileError, first_few, one_of, shown
-from advbnn.machine.files import explain_file_errors
+from advbnn.machine.files import explain_file_errors, file_digest
+from advbnn.modules import tensor_bytes
 
 InitialWeights = Path | str | Mapping[str, Tensor]
 """A safetensors file, or a state dict."""
@@ -16,6 +18,17 @@ InitialWeights = Path | str | Mapping[str, Tensor]
 CLASSIFIERS = ("kept", "fresh")
 _PREFIXES = ("module.", "_orig_mod.", "net.", "model.", "backbone.")
 """What wrappers put before the names of a network's tensors."""
+
+
+def weights_digest(weights: InitialWeights) -> str:
+    """The SHA-256 of a file, or of the names and values of a state dict."""
+    if isinstance(weights, str | Path):
+        return file_digest(Path(weights))
+    digest = hashlib.sha256()
+    for name, value in weights.items():
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(tensor_bytes(value))
+    return digest.hexdigest()
 
 
 def load_initial(net: nn.Module, weights: InitialWeights, classifier: str = "kept") -> None:

@@ -82,6 +82,8 @@ def check_arguments(net: object, defense: object) -> None:
         raise ArgumentError(f"net is a mixture of {len(net)} modes, which are trained one by one; {remedy}")
     if next(net.parameters(), None) is None:
         raise ArgumentError(f"net must have parameters to train, and this {type(net).__name__} has none")
+    if not any(parameter.requires_grad for parameter in net.parameters()):
+        raise ArgumentError("net must have parameters to train, and all are frozen; call requires_grad_() on some")
     if not isinstance(defense, Defense):
         remedy = "make one with advbnn.defense('adv_bnn', 'cifar10')"
         raise ArgumentTypeError(f"defense must be a Defense, got {defense!r}; {remedy}")

@@ -144,7 +144,7 @@ def fit(
     training = TrainingState(model, data.to(device), defense, seed, engine, processes, precision, augment)
     with (
         few_threads(training.model, train.shape, defense.batch_size),
-        _opened(training, settings, out, resume) as run,
+        _opened(training, settings, given or settings.init, out, resume) as run,
         ProgressBar("training" if progress and processes.leads else None) as bar,
         RunLogger(
             run,
@@ -204,7 +204,7 @@ def _train(training: TrainingState, logger: RunLogger, interrupts: Interrupts, o
 
 @contextmanager
 def _opened(
-    training: TrainingState, config: Config, out: Path | str | None, resume: bool
+    training: TrainingState, config: Config, init: Sequence[InitialWeights], out: Path | str | None, resume: bool
 ) -> Iterator[RunFolder | None]:
     """The run folder, locked, in the process that leads."""
     if out is None or not training.world.leads:
@@ -212,7 +212,7 @@ def _opened(
         return
     with locked_folder(Path(out)):
         processes = training.world.size
-        facts = run_facts(training.model, training.data.train, training.seed, processes, config.init)
+        facts = run_facts(training.model, training.data.train, training.seed, processes, init)
         yield RunFolder(out, config, facts, resume=resume)
 
 

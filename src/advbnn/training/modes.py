@@ -100,6 +100,7 @@ def _train_all(run: ModesRun, out: Path, resume: bool, device: torch.device) -> 
         _say(run, None, f"{out} is finished: {plan.count} modes; nothing to do")
         return
     if opened is not None:
+        _drop_damaged(run, opened)
         begun = f"; {_state(out, plan)}" if any(map(run.finished, plan.names)) else ""
         _say(run, opened, f"{plan.count} modes, {plan.how}, of {run.defense.name} in {out / MODES}{begun}")
     try:
@@ -111,6 +112,14 @@ def _train_all(run: ModesRun, out: Path, resume: bool, device: torch.device) -> 
         notes = _write_all(run, out)
         _say(run, opened, f"finished: {plan.count} modes in {out}{notes}")
     processes.any(False)  # until the file is there
+
+
+def _drop_damaged(run: ModesRun, opened: RunFolder) -> None:
+    """Files of modes that are not as they were written go; the training of each writes its own again."""
+    for file in (opened.path / MODES / name / MODEL for name in run.plan.trainings):
+        if file.exists() and not is_sound(file.parent, MODEL):
+            file.unlink()
+            _say(run, opened, f"{file} is damaged, and is written again")
 
 
 def _train_missing(run: ModesRun, out: Path, opened: RunFolder | None, device: torch.device) -> None:
@@ -155,7 +164,7 @@ def _opened(run: ModesRun, out: Path, resume: bool) -> RunFolder:
     model = run.defense.wrap(copy.deepcopy(run.net))
     device = next(model.parameters()).device
     training = TrainingState(model, run.data.to(device), run.defense, run.seed, "eager", ALONE)
-    facts = run_facts(model, training.data.train, run.seed, world().size, run.config.init)
+    facts = run_facts(model, training.data.train, run.seed, world().size, run.init)
     with locked_folder(out, wait=True):  # another process opens or finishes the run, which takes a moment
         opened = _ModesFolder(out, run.config, facts, resume=resume)
     for note in opened.notes:
@@ -179,12 +188,24 @@ class _ModesFolder(RunFolder):
         """A run may get more modes: those that it has do not depend on their number."""
         before = stored_config(self.path)
         more = replace(before, modes=replace(before.modes, count=config.modes.count))
-        if 1 < before.modes.count < config.modes.count and not more.difference(config):
+        if len(before.init) == before.modes.count and config.init[: len(before.init)] == before.init:
+            more = replace(more, init=config.init)  # a file for each of the further modes
+        if 1 < before.modes.count < config.modes.count:
+            if difference := more.difference(config):
+                raise RunError(f"{self.path} holds a run with other settings: {difference}; choose another folder")
             if not resume:
                 raise RunError(f"{self.path} holds {before.modes.count} modes; add some with --resume or resume=True")
             (self.path / MODEL).unlink(missing_ok=True)
             write_atomically(self.path / CONFIG, config.to_toml().encode())
+        now = self.facts["init"]
         super()._reopen(config, resume)
+        if len(now) > len(self.facts.get("init", now)):
+            self.facts["init"] = now
+            self._write_facts()
+
+    def _check_start(self, before: object, now: Sequence[Sequence[str]]) -> None:
+        """Further modes may have weights of their own."""
+        super()._check_start(before, now[: len(before)] if isinstance(before, list) and len(before) > 1 else now)
 
 
 def _train_in_parallel(run: ModesRun, out: Path, devices: list[str]) -> None:

@@ -3,7 +3,7 @@
 import platform
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import nn
 
 from advbnn.data import Examples
 from advbnn.defenses.defense import structure_of
-from advbnn.machine.files import file_digest
+from advbnn.models.initial_weights import InitialWeights, weights_digest
 
 
 def provenance(seed: int, device: torch.device, **further: Any) -> dict[str, Any]:
@@ -40,15 +40,16 @@ def provenance(seed: int, device: torch.device, **further: Any) -> dict[str, Any
     }
 
 
-def run_facts(model: nn.Module, train: Examples, seed: int, processes: int, init: Sequence[str] = ()) -> dict[str, Any]:
-    """The contents of run.json: the provenance of a run, its data, its network and the files that it starts from."""
+def run_facts(
+    model: nn.Module, train: Examples, seed: int, processes: int, init: Sequence[InitialWeights] = ()
+) -> dict[str, Any]:
+    """The contents of run.json: the provenance of a run, its data, its network and the weights that it starts from."""
     data = {"name": train.name, "examples": len(train), "classes": len(train.classes), "shape": list(train.shape)}
     data |= {"class_names": list(train.classes), "sha256": train.fingerprint()}
     size = sum(p.numel() for p in model.parameters())
     network = {"kind": type(model).__name__, "parameters": size, "structure": structure_of(model)}
-    more: dict[str, Any] = {"data": data, "model": network, "processes": processes}
-    if init:
-        more["init"] = {file: file_digest(Path(file)) for file in init}
+    start = [["" if isinstance(one, Mapping) else str(one), weights_digest(one)] for one in init]
+    more: dict[str, Any] = {"data": data, "model": network, "processes": processes, "init": start}
     return provenance(seed, train.device, **more)
 
 

@@ -14,7 +14,7 @@ SHA256SUMS          of the two, for `load_trained` and for `sha256sum --check`
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -115,6 +115,7 @@ class RunFolder:
         if old != new:
             there, now = next(pair for pair in zip_longest(old, new, fillvalue="nothing") if pair[0] != pair[1])
             raise RunError(f"{self.path} holds a run of another network: {there.strip()} there, {now.strip()} now")
+        self._check_start(before.get("init"), facts["init"])
         if not self.finished and before["processes"] != facts["processes"]:
             raise RunError(
                 f"{self.path} holds a run with {before['processes']} processes, now there are {facts['processes']}; "
@@ -127,6 +128,11 @@ class RunFolder:
             self.notes.append(note)
         self.facts = before
         self._repair_metrics(step)
+
+    def _check_start(self, before: object, now: Sequence[Sequence[str]]) -> None:
+        """Refuse other initial weights; files may have moved. Older versions kept no list of them."""
+        if isinstance(before, list) and [digest for _, digest in before] != [digest for _, digest in now]:
+            raise RunError(f"{self.path} holds a run with other initial weights, init; choose another folder")
 
     def _stored_config(self, now: Config) -> Config:
         """The settings in config.toml; if they are not as they were, the copy in the checkpoint is written again."""

@@ -161,4 +161,6 @@ def test_a_network_of_known_layers_gets_fewer_passes() -> None:
     of_user = nn.TransformerEncoderLayer(64, 1, activation=lambda x: x)
     for model in (Wrapped(net()), Offering(net()), hooked(), patched(), of_user):
         assert not transparent(model)
+    with pytest.warns(DeprecationWarning):
+        assert not transparent(torch.jit.trace(net().eval(), X))
     assert history(Wrapped(net())).passes > 1000

@@ -127,6 +127,8 @@ def transparent(model: nn.Module) -> bool:
 
 
 def _unchanged(part: nn.Module) -> bool:
+    if isinstance(part, torch.jit.ScriptModule):  # its code is not Python's
+        return False
     kind = type(part)
     named = getattr(sys.modules.get(kind.__module__), kind.__name__, None)
     hooks = (part._forward_hooks, part._forward_pre_hooks)
