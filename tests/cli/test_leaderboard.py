@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -23,7 +24,9 @@ from advbnn.evaluation.identity import ModelIdentity
 from advbnn.evaluation.records import Records
 from advbnn.leaderboard.entry import load as load_entry
 from advbnn.models.from_file import load_model
+from evaluation_workers import measure_for_the_board
 from made_up_entries import entry as made_up_entry
+from workers import run_all
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::advbnn.evaluation.accuracy.SmallSampleWarning"),
@@ -271,6 +274,15 @@ def test_a_run_is_measured_with_its_baseline_and_resumes(advbnn: Callable[..., A
     advbnn("leaderboard", "measure", *given)  # from its records
     assert (runs / "robust" / "records.json").read_bytes() == before
     assert load_entry(runs / "digits-adv_bnn.json") == entry
+
+
+def test_processes_wait_for_the_records_that_the_first_of_them_writes(empty: Path) -> None:
+    (empty / "net.py").write_text(MODEL)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    run_all(measure_for_the_board, 2, port, empty)
+    difference = load_entry(empty / "digits-mc_dropout.json").difference
+    assert difference is not None and difference.n == 8
 
 
 def test_a_classifier_of_one_pass_is_not_the_mean_over_its_networks(

@@ -162,6 +162,7 @@ def measure(
     from advbnn.defenses.registry import PUBLISHED
     from advbnn.leaderboard.from_records import entry_of
     from advbnn.leaderboard.measure import measure as measure_defence
+    from advbnn.machine.processes import world
     from advbnn.report.audited import worst_cases
 
     one_of("name", name, PUBLISHED)
@@ -185,9 +186,11 @@ def measure(
         shared["label"] = f"{name} on {shared['label']}" if post_hoc else shared["label"]
         parts = only or LEADERBOARD_STEPS
         measure_defence(published, opened.model, test, threat, level=level, steps=steps, only=parts, **shared)
+        world().any(False)  # until the first process has written the records
         found = _records_in(shared["out"])
         if not worst_cases(found.where(label=shared["label"])):
-            typer.echo(f"{shared['out']}: kept; the entry is written once the audit is done")
+            if leads:
+                typer.echo(f"{shared['out']}: kept; the entry is written once the audit is done")
             return
         worst = None if plain is None else _baseline(plain, opened, test, threat, level, shared)
         if leads:
