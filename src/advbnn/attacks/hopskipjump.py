@@ -77,8 +77,7 @@ class _Walk:
         self._wide = torch.promote_types(x.dtype, torch.float32)
         self.distance = torch.full((len(x),), torch.inf, dtype=torch.float64, device=x.device)
         self._left = torch.full((len(x),), attack.queries, device=x.device)
-        self._everyone = torch.arange(len(x), device=x.device)
-        self._active = self._everyone
+        self._active = torch.arange(len(x), device=x.device)
 
     def start(self) -> None:
         """Misclassified points: x itself, its inverse, or noise between dark and light."""
@@ -91,7 +90,6 @@ class _Walk:
             rows = (self.distance.isinf() & (self._left > 0)).nonzero().squeeze(1)
             if len(rows):
                 self._move(rows[self._wrong(point[rows], rows)], point)
-        self._active = (self.distance.isfinite() & (self.distance > 0)).nonzero().squeeze(1)
 
     def affords(self, cost: int) -> bool:
         """Whether any example still walks and can afford `cost` queries, and one for the `result`."""
