@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from advbnn.bayes.modes import Modes
 from advbnn.bayes.protocol import EXACT_UP_TO, HasMembers, Member, RandomNetwork, members
-from advbnn.errors import ArgumentError, unknown
+from advbnn.errors import ArgumentError, one_of
 from advbnn.fast.accelerated_modes import AcceleratedModes
 from advbnn.fast.compiling import ENGINES, PRECISIONS
 from advbnn.fast.cuda_graph import GraphMemory
@@ -52,12 +52,10 @@ def accelerate(
         memory: of CUDA graphs; given to several networks, it holds the activations of one at a time.
         fallback: gets the reason why the model itself runs, if it does although `engine` is a fast one.
     """
-    if engine not in ENGINES:
-        raise unknown("engine", engine, ENGINES)
+    one_of("engine", engine, ENGINES)
+    one_of("precision", precision, PRECISIONS)
     gradients = precision if gradients is None else gradients
-    for name, value in (("precision", precision), ("gradients", gradients)):
-        if value not in PRECISIONS:
-            raise unknown(name, value, PRECISIONS)
+    one_of("gradients", gradients, PRECISIONS)
     on_gpu = device_of(model, torch.device("cpu")).type == "cuda"
     if engine == "graph" and not on_gpu:
         raise ArgumentError("engine='graph' captures CUDA graphs, and the model is on the CPU; use 'compile' or 'auto'")
