@@ -33,7 +33,7 @@ from advbnn.data.imageset import Examples, row_numbers
 from advbnn.errors import ArgumentError, FileError
 from advbnn.evaluation.checks import check_rows
 from advbnn.evaluation.identity import DataIdentity, ModelIdentity
-from advbnn.machine.files import explain_file_errors, write_atomically
+from advbnn.machine.files import explain_file_errors, file_digest, write_atomically
 from advbnn.modules import tensor_bytes
 
 FORMAT = "advbnn-points-1"
@@ -125,7 +125,7 @@ class Points:
         if not sets or len(set(sizes.values())) != 1:
             expected = "sets of points, [n, ...], and rows and labels of the same n"
             raise ArgumentError(f"{path} must hold {expected}, but has {sizes or 'nothing'}")
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        digest = file_digest(path)
         rows = tensors.get("rows", torch.arange(next(iter(sizes.values()))))
         threat = _threat(notes, path)
         labels = tensors.get("labels")
