@@ -4,6 +4,7 @@ import html
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
@@ -134,15 +135,14 @@ def points_file(path: Path | str, threat: Threat, threats: Sequence[Threat]) -> 
 
 def _stored_points(points: Points, data: Examples, threats: Sequence[Threat]) -> dict[str, StoredPoints]:
     """The points as attacks at the smallest radius that contains them; larger balls contain them too."""
-    for number, threat in enumerate(threats):
-        try:
-            found = points.on(data, threat)
-        except ArgumentError:
-            if number == len(threats) - 1:
-                raise
-        else:
-            return {f"{Path(points.name).stem}: {name}": one for name, one in found.items()}
-    return {}
+
+    def at(threat: Threat) -> dict[str, StoredPoints]:
+        return {f"{Path(points.name).stem}: {name}": one for name, one in points.on(data, threat).items()}
+
+    for threat in threats[:-1]:
+        with suppress(ArgumentError):
+            return at(threat)
+    return at(threats[-1])
 
 
 @dataclass(frozen=True, repr=False)
