@@ -101,12 +101,13 @@ class QuantisedConv2d(nn.Module):
         self.register_buffer("span", torch.zeros((), **like))
 
     def forward(self, x: Tensor) -> Tensor:
+        low, span = self.low, self.span
         if self.training:
+            low, span = x.amin(), x.amax() - x.amin()
             with torch.no_grad():
-                for running, new in ((self.low, x.amin()), (self.span, x.amax() - x.amin())):
+                for running, new in ((self.low, low), (self.span, span)):
                     # before the first batch there is nothing to average with
                     running.copy_(torch.where(self.span == 0, new, 0.1 * running + 0.9 * new))
-        low, span = (x.amin(), x.amax() - x.amin()) if self.training else (self.low, self.span)
         flat = self.conv.weight.flatten(1)
         shape = (-1, *[1] * (self.conv.weight.dim() - 1))
         least, most = flat.amin(1).view(shape), flat.amax(1).view(shape)
