@@ -105,7 +105,7 @@ class Published:
         redrawn: when it is drawn anew: `EVERY_PASS`, or `BETWEEN` for a draw that is kept until `resample`.
         shared: whether all images of a batch share one draw.
         trained: whether it is trained against an attack; if not, it is put onto a trained network.
-        samples: forward passes that the deployed classifier averages, by the `rule` of `predict`.
+        samples: forward passes that the deployed classifier averages.
         differences: where the source's code and its paper differ, or our common recipe and the source's.
         training: how the source trains it, the profile `"authors_code"`; None if it is not trained against an attack,
             no code of its training was found, or it is one of this library's own.
@@ -130,7 +130,6 @@ class Published:
     differences: tuple[str, ...] = ()
     venue: str = ""
     samples: int = 1
-    rule: str = "probability"
     recipe: str = ""
     training: AuthorsTraining | None = None
     attack_mode: str = "eval"
