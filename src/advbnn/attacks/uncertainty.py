@@ -14,9 +14,9 @@ DIRECTIONS = ("lower", "raise")
 
 
 def entropy(outputs: Tensor) -> Tensor:
-    """-sum_c p_c log p_c of logits, in nats, [n]; a class with a logit of -inf adds nothing."""
-    log_p = outputs.log_softmax(1)
-    return -(log_p.exp() * log_p.masked_fill(log_p == -torch.inf, 0)).sum(1)
+    """-sum_c p_c log p_c of logits [..., classes], in nats, [...]; a class with a logit of -inf adds nothing."""
+    log_p = outputs.log_softmax(-1)
+    return -(log_p.exp() * log_p.masked_fill(log_p == -torch.inf, 0)).sum(-1)
 
 
 @dataclass(frozen=True, kw_only=True)

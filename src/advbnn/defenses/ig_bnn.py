@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from advbnn.attacks.uncertainty import entropy
 from advbnn.defenses.authors_training import AuthorsTraining
 from advbnn.defenses.objective import RobustELBO
 from advbnn.defenses.optimizers import AdamOptimizer
@@ -55,12 +56,7 @@ def information_gain(logits: Tensor) -> Tensor:
 
     The loss of the source is mean_k CE(z_k(x_adv), y) + 5 |IG(x_adv) - IG(x)|: see `data_terms`.
     """
-    return _entropy(logits.mean(1)) - _entropy(logits).mean(1)
-
-
-def _entropy(logits: Tensor) -> Tensor:
-    log_probs = logits.log_softmax(-1)
-    return -(log_probs.exp() * log_probs).sum(-1)
+    return entropy(logits.mean(1)) - entropy(logits).mean(1)
 
 
 IN_TRAINING = (
