@@ -81,7 +81,7 @@ class FastStep:
         self.loss, self.optimizer, self.defense, self.processes = loss, optimizer, defense, processes
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self._not_learned = [p for p in loss.parameters() if not p.requires_grad]
-        self.captured, self.precision = captured, precision
+        self.captured = captured
         model = loss.model
         net = inner_network(model)
         device = next(model.parameters()).device
