@@ -86,6 +86,12 @@ def test_points_of_a_curve_replace_missing_single_records() -> None:
         assert cell(report, "headline", "BNN", "PGD-20, step 0.007", column) == shown(curve.only(label="bnn", at=at))
 
 
+def test_an_attack_that_was_measured_at_radius_0_alone_is_not_the_answer() -> None:
+    start = made_up.attacked("adv", 0.0, name="APGD", attack={"name": "APGD"}, curve="radius", at=0.0)
+    section = compose(Records([made_up.attacked("adv", 0.03), start])).sections[0]
+    assert section.name == "headline" and "at linf 0.03" in section.words[0]
+
+
 def test_the_most_thorough_audit_counts() -> None:
     quick = made_up.audits().where(label="adv", eps=0.035)
     standard = [made_up.with_share(replace(record, name="standard"), 0.25) for record in quick]

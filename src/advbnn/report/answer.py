@@ -15,9 +15,10 @@ from advbnn.report.style import Look
 
 def answer(series: Sequence[Series], clean: Mapping[str, Record], looks: Mapping[str, Look]) -> list[str]:
     """The sentences at the middle radius, about the worst case if there is one."""
-    if not series or not any(one.balls for one in series):
+    attacked = [one for one in series if one.balls]
+    if not attacked:
         return []
-    shown = series[-1]  # the worst case comes last
+    shown = attacked[-1]  # the worst case comes last
     threat = middle(shown.balls)
     at = [r for (_, place), r in shown.records.items() if place == threat]
     ranked = sorted(at, key=lambda r: -r.accuracy)
