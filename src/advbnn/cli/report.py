@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from advbnn.cli.options import Root, folder_to_write
+from advbnn.cli.options import Device, Root, folder_to_write
 from advbnn.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def report(
         int, typer.Option(min=0, help="Test images shown under attack for each run folder; 0 for none.")
     ] = 3,
     root: Root = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; default the first GPU, else cpu.")] = None,
+    device: Device = None,
 ) -> None:
     """Write a page with tables and plots of everything that was measured."""
     from advbnn.cli.common import label_of
