@@ -166,7 +166,7 @@ def shown(value: object) -> str:
     try:
         text = repr(value)
     except ValueError:  # an int of more digits than Python converts
-        text = f"a number of more than {4300:,} digits"
+        text = "a number of more than 4,300 digits"
     return text if len(text) <= 100 else f"{text[:90]}... ({len(text):,} characters)"
 
 
