@@ -4,6 +4,7 @@ from torch import nn
 
 from advbnn import models
 from advbnn.defenses.rna import RandomNorm2d, RandomNorms
+from advbnn.errors import ArgumentError
 from advbnn.randomness import resample
 
 
@@ -39,6 +40,12 @@ def test_running_statistics_move_only_where_batchnorm_is_chosen() -> None:
     assert torch.equal(layer.batch.running_mean, torch.zeros(4))
     with_choice(layer, True)(x)
     torch.testing.assert_close(layer.batch.running_mean, 0.1 * x.mean((0, 2, 3)))
+
+
+def test_a_batchnorm_without_a_momentum_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="momentum.*set it"):  # its running statistics would never move
+        RandomNorms().wrap(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2, momentum=None)))
+    RandomNorm2d(nn.BatchNorm2d(2, momentum=None, track_running_stats=False))
 
 
 def test_each_norm_is_chosen_half_of_the_time() -> None:

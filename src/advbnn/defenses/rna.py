@@ -10,6 +10,7 @@ from advbnn.defenses.authors_training import MOVED_STATISTICS, RESNET18_200
 from advbnn.defenses.kept_draw import KeptDraw
 from advbnn.defenses.published import BETWEEN, PGD_20, AuthorsProtocol, Published
 from advbnn.defenses.surgery import CIFAR10, Normalised, has_layer, replaced
+from advbnn.errors import ArgumentError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +37,8 @@ class RandomNorm2d(KeptDraw):
 
     def __init__(self, norm: nn.BatchNorm2d) -> None:
         super().__init__()
+        if norm.momentum is None and norm.running_mean is not None:
+            raise ArgumentError(f"net's BatchNorm must have a momentum, such as 0.1, got {norm}; set it")
         self.batch, self.group = norm, nn.GroupNorm(norm.num_features, norm.num_features, eps=norm.eps)
         if norm.running_mean is not None:
             self.group.to(norm.running_mean)
