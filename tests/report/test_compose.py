@@ -92,6 +92,11 @@ def test_an_attack_that_was_measured_at_radius_0_alone_is_not_the_answer() -> No
     assert section.name == "headline" and "at linf 0.03" in section.words[0]
 
 
+def test_transferred_attacks_alone_are_listed_without_a_headline_table() -> None:
+    found = section(compose(made_up.transfers().where(kind="transfer")), "headline")
+    assert not found.tables and [table.name for table in found.folded] == ["accuracies"]
+
+
 def test_the_most_thorough_audit_counts() -> None:
     quick = made_up.audits().where(label="adv", eps=0.035)
     standard = [made_up.with_share(replace(record, name="standard"), 0.25) for record in quick]

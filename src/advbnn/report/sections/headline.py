@@ -58,7 +58,7 @@ def headline_section(
         title="Robust accuracy",
         words=answer(series, clean, looks),
         figures=[picture.figure() for picture in drawn],
-        tables=[table or headline_table(records, worst, series, clean, looks)],
+        tables=[table or headline_table(records, worst, series, clean, looks)] if table or series or clean else [],
         folded=[_everything(measured, looks, titles)] if measured else [],
         after=[" ".join(words[:2]), *words[2:], _INTERVALS],
     )
