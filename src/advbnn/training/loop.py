@@ -247,6 +247,6 @@ def _last_checkpoint(run: RunFolder | None, out: Path | str | None, processes: W
     processes.any(False)  # wait until the leading process has checked the folder
     found = checkpoint.latest(Path(out) / CHECKPOINTS) if run is None else run.checkpoint
     step = found.step if found is not None else 0
-    if processes.any(step != round(float(processes.sum(torch.tensor(float(step)))) / processes.size)):
+    if processes.any(step != round(float(processes.sum(torch.tensor(step, dtype=torch.float64))) / processes.size)):
         raise RunError(f"the processes see different checkpoints in {out}; use a folder that all can read and write")
     return found
