@@ -357,8 +357,8 @@ def check_same_settings(old: Plan | None, new: Plan, place: str, remedy: str = E
     if "data.n" in differing and "data.sha256" not in differing:
         what += " (--limit, rows=)"
     if differing == ["model.sha256"]:
-        what = f"{place} holds a finished record {new.title} with other weights ({listed}): the network was trained "
-        what += "further, or again, since then"
+        what = f"{place} holds a finished record {new.title} of another network ({listed}): its weights have changed "
+        what += "since then, or modes, hooks or attributes of its parts"
     raise ArgumentError(f"{what}. {remedy}")
 
 
