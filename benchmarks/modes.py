@@ -59,6 +59,7 @@ ROWS = {  # the most decisive ones first
     # where one network gains nothing from more training, modes may: on the digits they do
     "long_12": Row("one network of 270 epochs, trained at 12/255", ("modes=1", "schedule.epochs=270", *AT_12)),
     "long_modes3_12": Row("three modes of 90 epochs, trained at 12/255", ("modes=3", "schedule.epochs=90", *AT_12)),
+    "long_16": Row("one network of 270 epochs, trained at 16/255", ("modes=1", "schedule.epochs=270", *AT_16)),
     # 2.25 times as wide: the operations of five networks of 54 epochs
     "long_wide_12": Row(
         "one wide network of 54 epochs, trained at 12/255",
