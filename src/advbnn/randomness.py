@@ -228,6 +228,19 @@ def draws(network: nn.Module, x: Tensor) -> bool:
         return not torch.equal(before, random_state(x.device))
 
 
+def draws_for_some(network: nn.Module, x: Tensor) -> bool:
+    """Whether a pass uses random numbers of torch for some of the inputs, of which every second is off its grid.
+
+    A network may be random for some images only, or for images that no camera makes.
+    """
+    known: object = getattr(network, "known_random", None)
+    if isinstance(known, bool) or not x.is_floating_point():
+        return known is True
+    mixed = x.clone()
+    mixed[1::2] *= 0.999
+    return draws(network, mixed)
+
+
 @torch.no_grad()
 def shares_draws(model: nn.Module, x: Tensor) -> bool:
     """Whether the images of a batch share their random numbers, as with random weights; `x` holds a few inputs.

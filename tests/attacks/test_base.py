@@ -239,6 +239,21 @@ def test_a_gradient_of_nan_is_refused_with_its_step(step):
         attacks.PGD(LINF, steps=4)(NaNFrom(None), *images())
 
 
+@pytest.mark.parametrize("name", ["Square", "APGD", "PGD"])
+def test_outputs_of_nan_within_the_ball_are_refused(name):
+    clean = {image.numpy().tobytes() for image in X.float()}
+
+    class NaNElsewhere(Changed):
+        def forward(self, x):
+            moved = torch.tensor([image.numpy().tobytes() not in clean for image in x.detach().float()])
+            return self.net(x).masked_fill(moved[:, None], torch.nan)
+
+    options = {"pick": "best", "random_start": False} if name == "PGD" else {}
+    model = NaNElsewhere(None)
+    with pytest.raises(ValueError, match="model returned NaN"):
+        getattr(attacks, name)(LINF, **options)(model, X, predicted(model))
+
+
 @pytest.mark.parametrize("option", ["eot", "selection_samples", "batch_size"])
 def test_counts_are_positive_whole_numbers(option):
     for value in (0, 2.5, True):

@@ -92,6 +92,14 @@ def test_attacks_of_ones_own() -> None:
         threat = THREAT
 
     assert settings_of(Described()) == {"name": settings_of(Described())["name"], "threat": BALL, "steps": 3}
+
+    def made(steps: int) -> object:
+        def attack() -> int:
+            return steps
+
+        return attack
+
+    assert settings_of(made(1)) == settings_of(made(1)) != settings_of(made(30))
     halves = functools.partial(function, 0.5), functools.partial(function, 0.25)
     assert settings_of(halves[0]) == settings_of(functools.partial(function, 0.5)) != settings_of(halves[1])
     assert memory_address(settings_of(halves[0])) is None

@@ -40,6 +40,19 @@ def test_whether_images_share_their_random_numbers(kind, first):
     assert target.shares_draws is (kind in SHARED)
 
 
+@pytest.mark.parametrize(
+    "noisy",
+    [lambda x: (x.sum(1) > 4).any(), lambda x: bool(((255 * x) % 1 > 1e-3).any())],
+    ids=["bright images", "images off the grid of 8 bits"],
+)
+def test_a_network_that_is_random_for_some_inputs_only_is_random(noisy):
+    target = Noisy(lambda y, x: y + torch.randn(y.shape) if noisy(x) else y)
+    x = torch.randint(64, (6, 6)) / 255
+    if not noisy(x):
+        assert Target(target, torch.cat([x, torch.ones(2, 6)])).is_random
+    assert not Target(Noisy(lambda y, x: y), x).is_random
+
+
 def test_the_images_of_a_batch_share_random_weights(bnn, digits):
     state = torch.get_rng_state()
     assert Target(bnn, digits[0]).shares_draws

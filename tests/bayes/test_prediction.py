@@ -189,3 +189,38 @@ def test_a_network_that_changes_its_inputs_is_refused() -> None:
 def test_a_function_is_no_model() -> None:
     with pytest.raises(ArgumentTypeError, match=r"model must be a torch.nn.Module"):
         predict(lambda x: x, X)  # type: ignore[arg-type]
+
+
+class Suspicious(nn.Module):
+    """Adds noise to inputs whose mean is positive."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        chosen = x.mean(1) > 0
+        return self.net(torch.where(chosen[:, None], x + torch.randn_like(x), x) if chosen.any() else x)
+
+
+def test_a_network_that_is_random_for_some_inputs_is_sampled_for_all() -> None:
+    model = Suspicious()
+    found = predict(model, X, samples=5, seed=0)  # the first inputs are negative
+    assert found.samples == 5 and found.mutual_information[-1] > 0 and found.mutual_information[0] == 0
+    flipped = predict(model, X.flip(0), samples=5, seed=0)
+    assert flipped.samples == 5 and flipped.mutual_information[0] > 0
+
+
+def test_small_logits_are_told_apart_and_half_precision_sums_to_one() -> None:
+    torch.manual_seed(0)
+    net = nn.Linear(4, 3)
+    expected = net(X).argmax(1)
+    with torch.no_grad():
+        net.weight *= 1e-8
+        net.bias *= 1e-8
+    assert torch.equal(predict(net, X, samples=20).label, expected)
+    for rule in ("loss", "vote"):
+        assert torch.equal(predict(net, X, rule=rule).label, expected)
+    half = predict(bnn().bfloat16(), X.bfloat16(), samples=50)
+    assert half.probs.dtype == torch.float32
+    torch.testing.assert_close(half.probs.sum(1), torch.ones(len(X)))

@@ -1,5 +1,7 @@
 """A classifier that picks one of several networks at random: scores by their probabilities."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -47,6 +49,17 @@ def test_a_share_that_is_no_whole_number_is_rounded(count):
     found = [Member(weight, nn.Identity()) for weight in (0.7, 0.2, 0.1)]
     numbers = picked(found, count, seed=0).bincount(minlength=3)
     assert ((numbers - count * torch.tensor([0.7, 0.2, 0.1])).abs() < 1).all()
+
+
+@pytest.mark.parametrize(("members", "count"), [(400, 200), (1000, 200), (300, 7)])
+def test_all_of_many_members_are_picked_under_some_seed(members, count):
+    found, times = [Member(1.0, nn.Identity())] * members, torch.zeros(members)
+    for seed in range(200):
+        times += picked(found, count, seed).bincount(minlength=members)
+    # every second member, as of two chains that are stored in turn, is picked as often as the others
+    assert abs(times[::2].sum() / times.sum() - 0.5) < 4 / math.sqrt(200 * count)
+    expected = 200 * count / members
+    assert (times - expected).abs().max() < 5 * math.sqrt(expected)
 
 
 def test_several_picks_form_an_ensemble():

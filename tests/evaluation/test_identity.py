@@ -1,5 +1,7 @@
 import copy
 import hashlib
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -63,6 +65,27 @@ def test_parts_in_training_mode_hooks_and_further_attributes_belong_to_the_model
     models = [small(), part, hooked, other, *(Tempered(value) for value in (*values, *lambdas))]
     assert len({digest(model) for model in models}) == len(models)
     assert digest(part.train()) == digest(small())  # evaluated in evaluation mode, as a whole
+
+
+def test_what_functions_hold_belongs_to_the_model() -> None:
+    def closed(noise: float) -> nn.Module:
+        model = small()
+        model.register_forward_pre_hook(lambda module, inputs: (inputs[0] + noise,))
+        return model
+
+    def default(x: torch.Tensor, noise: float = 0.1) -> torch.Tensor:
+        return x + noise
+
+    nested = [{"noise": {"sigma": sigma}, "mask": None} for sigma in (0.1, 0.2)]
+    values = (*nested, [0.1, None], {0.1}, SimpleNamespace(sigma=0.1), SimpleNamespace(sigma=0.2))
+    functions = (default, partial(default, noise=0.2), partial(default, noise=0.3), lambda x, noise=0.2: x + noise)
+    models = [closed(0.1), closed(0.2), *(Tempered(value) for value in (*values, *functions))]
+    assert len({digest(model) for model in models}) == len(models)
+    assert digest(closed(0.1)) == digest(closed(0.1))
+    kept = Tempered({})
+    before = digest(kept)
+    kept.temperature["activations"] = torch.rand(3)  # which a pass may leave there
+    assert digest(kept) == before
 
 
 def test_attributes_of_a_layer_that_does_not_print_them_belong_to_the_model() -> None:

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from advbnn.attacks import PGD
 from advbnn.attacks.identity import settings_of
 from advbnn.attacks.threat import Threat
-from advbnn.data import to_float
+from advbnn.data import from_tensors, to_float
 from advbnn.evaluation.accuracy import evaluate
 from advbnn.evaluation.checks import check_attack
 from advbnn.evaluation.identity import ModelIdentity
@@ -62,6 +62,14 @@ def test_the_accuracy_on_stored_points_is_that_of_the_attack_that_made_them() ->
     record = evaluate(bnn(), digits(), stored, samples=4, seeds=1)[0]
     exact = evaluate(bnn(), digits(), Stored(x_adv), samples=4, seeds=1)[0]
     assert record.right.tolist() == exact.right.tolist()
+
+
+def test_equal_images_with_other_labels_have_points_of_their_own() -> None:
+    x, y = X[:20].repeat(2, 1, 1, 1), torch.cat([Y[:20], (Y[:20] + 1) % 10])
+    x_adv = THREAT.project(x + torch.linspace(-0.1, 0.1, 40).view(-1, 1, 1, 1), x)
+    data = from_tensors(x, y, classes=10)
+    (stored,) = Points(sets={"all": x_adv}, rows=torch.arange(40)).on(data, THREAT).values()
+    assert torch.equal(stored(net(), x, y), x_adv)
 
 
 class Stored:

@@ -42,10 +42,14 @@ def settings_of(attack: object, identify: Identify = lambda network: None) -> di
 
 
 def _public(attack: object) -> dict[str, Any]:
-    """Its attributes that are not private, and those of its classes that are values."""
+    """Its attributes that are not private, and those of its classes, and what it closes over, that are values."""
     of_classes = [vars(kind) for kind in reversed(type(attack).__mro__)]
     values = (bool, int, float, str, tuple, list, dict, Threat)
     found = {name: value for one in of_classes for name, value in one.items() if isinstance(value, values)}
+    code, cells = getattr(attack, "__code__", None), getattr(attack, "__closure__", None) or ()
+    if code is not None:  # a function made by another one
+        closed = zip(code.co_freevars, (getattr(cell, "cell_contents", None) for cell in cells), strict=True)
+        found |= {name: value for name, value in closed if isinstance(value, (*values, Tensor, nn.Module))}
     found |= getattr(attack, "__dict__", {})
     return {name: value for name, value in found.items() if not name.startswith("_")}
 

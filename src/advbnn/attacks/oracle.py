@@ -63,6 +63,7 @@ class Oracle:
         self._output_shape: torch.Size | None = None  # of one example
         self.queries = torch.zeros(rows.stop - rows.start, dtype=torch.int64, device=self._whole_x.device)
         self._largest_entries: list[Tensor] = []
+        self._nan = torch.zeros((), dtype=torch.bool, device=self._whole_x.device)
 
     @property
     def random(self) -> bool:
@@ -242,10 +243,14 @@ class Oracle:
         self._report((begin + (end - begin) * done / total) / len(self._whole_x))
 
     def zero_gradients(self) -> int:
-        """The number of examples whose gradients were all zero; NaN and infinite gradients are an error.
+        """The number of examples whose gradients were all zero; NaN outputs, NaN and infinite gradients are an error.
 
         Called once when the attack is over: a check at every step would synchronise with the device.
         """
+        if self._nan.item():
+            raise ArgumentError(
+                "model returned NaN during the attack; look for a division by zero, log or sqrt of 0 in it"
+            )
         if not self._largest_entries:
             return 0
         largest = torch.stack(self._largest_entries)
@@ -298,4 +303,5 @@ class Oracle:
             check_outputs(outputs, x, self._whole_y, self._objective.classifies)
             self._output_shape = outputs.shape[1:]
         check_same_outputs(self._output_shape, outputs.shape[1:])
+        self._nan |= outputs.detach().isnan().any()
         return outputs

@@ -5,20 +5,20 @@ import functools
 from torch import Tensor, nn
 
 from advbnn.bayes.protocol import Member, finite_support
-from advbnn.randomness import is_random, shares_draws
+from advbnn.randomness import draws_for_some, is_random, shares_draws
 
 
 class Target:
     """A model that is attacked on a batch `x`."""
 
     def __init__(self, model: nn.Module, x: Tensor) -> None:
-        self.model, self._few = model, x[:2]
+        self.model, self._x, self._few = model, x, x[:2]
         self._support: dict[int, tuple[Member, ...]] = {}
 
     @functools.cached_property
     def is_random(self) -> bool:
         """Whether two passes may differ."""
-        return is_random(self.model, self._few)
+        return is_random(self.model, self._few) or draws_for_some(self.model, self._x)
 
     @functools.cached_property
     def shares_draws(self) -> bool:

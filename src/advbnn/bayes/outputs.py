@@ -30,7 +30,12 @@ def sampled_outputs(
         passes = passes_needed(fresh, x, samples)
         if looks and has_random_members(fresh, x, exact_up_to):
             exact_up_to = 0
+        before = random_state(x.device)
         outputs, weights = outputs_and_weights(fresh, x, passes, exact_up_to)
+        if weights is None and passes < samples and not torch.equal(before, random_state(x.device)):
+            # only some inputs are given random numbers, and not the first
+            outputs += [fresh(x) for _ in range(samples - passes)]
+            passes = samples
     return outputs * (samples // passes if weights is None else 1), weights
 
 

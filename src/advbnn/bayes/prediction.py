@@ -5,7 +5,7 @@ A posterior with few enough members is not sampled: the mean over all of them, w
 
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from advbnn.bayes.outputs import (
 from advbnn.bayes.protocol import EXACT_UP_TO, members
 from advbnn.display import notebook
 from advbnn.errors import ArgumentError, one_of, positive_whole
-from advbnn.modules import all_finite, not_finite_error
+from advbnn.modules import all_finite, dtype_of, not_finite_error
 from advbnn.names import RULES
 from advbnn.randomness import seeded, with_fresh_state
 
@@ -109,13 +109,19 @@ def predict(
     """
     one_of("rule", rule, RULES)
     log_probs, weights = _log_probs(model, x, samples, seed, exact_up_to)
-    return prediction_of(log_probs, rule, weights)
+    found = prediction_of(log_probs, rule, weights)
+    dtype = torch.promote_types(dtype_of(model), torch.float32)
+    numbers = ("probs", "entropy", "expected_entropy", "mutual_information")
+    return replace(found, **{name: getattr(found, name).to(dtype) for name in numbers})
 
 
 @torch.no_grad()
 def exact_prediction(model: nn.Module, x: Tensor, seed: int, rule: str) -> Prediction:
     """As `predict`, of a network whose mean over its members is known to be exact: nothing is looked at again."""
     log_probs, weights = _log_probs(model, x, 1, seed, EXACT_UP_TO, looks=False)
+    if weights is None:
+        remedy = "let every pass draw a number, torch.rand(()), or evaluate with exact=False"
+        raise ArgumentError(f"model has networks that use random numbers for some inputs only; {remedy}")
     return prediction_of(log_probs, rule, weights)
 
 
@@ -123,7 +129,7 @@ def exact_prediction(model: nn.Module, x: Tensor, seed: int, rule: str) -> Predi
 def sampled_log_probs(model: nn.Module, x: Tensor, samples: int, seed: int | None = None) -> Tensor:
     """log p(c | x, w_k) for each class c and each of `samples` weight samples w_k, [samples, n, classes].
 
-    For a seed, the first m samples are those of `samples=m`. Arguments as for `predict`.
+    For a seed, the first m samples are those of `samples=m`. In double precision. Arguments as for `predict`.
     """
     return _log_probs(model, x, samples, seed, exact_up_to=0)[0]
 
@@ -135,7 +141,8 @@ def _log_probs(
     positive_whole("samples", samples)
     outputs, weights = _checked_logits(*sampled_outputs(model, x, samples, seed, exact_up_to, looks))
     logits = torch.stack(outputs)
-    log_probs = logits.log_softmax(-1)
+    # in float32 small logits would become ties, and in bfloat16 means would not sum to 1
+    log_probs = logits.to(torch.float32 if logits.device.type == "mps" else torch.float64).log_softmax(-1)
     # checked after all passes are queued, and together, to wait for the device once
     checks = (all_finite(x), some_are_probabilities(logits), ~log_probs.isnan().any(), look_like_bytes(x))
     finite, probabilities, defined, bytes_found = torch.stack([check.to(log_probs.device) for check in checks]).tolist()

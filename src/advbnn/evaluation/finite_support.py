@@ -10,14 +10,18 @@ from advbnn.bayes.protocol import Member
 
 
 def picked(found: Sequence[Member], count: int, seed: int) -> Tensor:
-    """`count` of the members, each as often as its probability says, rounded, in random order: their numbers.
+    """`count` of the members, each as often as its probability says, rounded up or down by chance: their numbers.
 
-    Independent picks of a rare member are seldom as many as expected, and all images would share the error.
+    Independent picks of a rare member are seldom as many as expected, and all images would share the error. The picks
+    are at equal distances, from a random one on, of members in random order: of more members than picks, other ones are
+    picked under other seeds, however they are stored.
     """
-    shares = torch.tensor([one.weight for one in found], dtype=torch.float64).cumsum(0)
-    places = (torch.arange(count, dtype=torch.float64) + 0.5) / count
-    picks = torch.searchsorted(shares / shares[-1], places)
-    return picks[torch.randperm(count, generator=torch.Generator().manual_seed(seed))]
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(found), generator=generator)
+    shares = torch.tensor([one.weight for one in found], dtype=torch.float64)[order].cumsum(0)
+    places = (torch.arange(count) + torch.rand((), dtype=torch.float64, generator=generator)) / count
+    picks = order[torch.searchsorted(shares / shares[-1], places).clamp_max(len(found) - 1)]
+    return picks[torch.randperm(count, generator=generator)]
 
 
 @torch.no_grad()

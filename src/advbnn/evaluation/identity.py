@@ -4,9 +4,11 @@ import hashlib
 import platform
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
+from functools import partial
 from inspect import isroutine
 from numbers import Number
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,10 +34,10 @@ class ModelIdentity:
     Attributes:
         label: its name in tables and plots.
         kind: its class, and the class of the network inside.
-        sha256: over its structure, all parameters and buffers, the numbers, strings, arrays and functions among the
-            attributes of its modules, hooks and parts in training mode by their names, and the weight sample of an
-            enclosing `frozen` block. Tensors that are plain attributes are left out, as a pass may leave activations
-            there: make constants buffers.
+        sha256: over its structure, all parameters and buffers, the numbers, strings, arrays, functions and their
+            collections among the attributes of its modules, hooks with what they close over, parts in training mode,
+            and the weight sample of an enclosing `frozen` block. Tensors that are plain attributes, and objects, are
+            left out, as a pass may leave activations there: make constants buffers.
         source: the function and the SHA-256 of the files that it was made from; empty unless `load_model` made it.
     """
 
@@ -157,7 +159,8 @@ def _unsaved(model: nn.Module) -> dict[str, Any]:
         if not _ours(module) or type(module).extra_repr is nn.Module.extra_repr:
             found |= {f"attribute {path}.{name}": value for name, value in attributes.items() if _is_plain(value)}
         if not _ours(module):
-            described = {name: _described(value) for name, value in attributes.items()}
+            others = {name: value for name, value in attributes.items() if not _is_plain(value) and value is not None}
+            described = {name: _described(value) for name, value in others.items()}
             found |= {f"attribute {path}.{name}": text for name, text in described.items() if text}
         hooks = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
         found |= {f"hook {path} {number}": _named(hook) for number, hook in enumerate(hooks) if not _ours(hook)}
@@ -173,22 +176,52 @@ def _ours(thing: object) -> bool:
     return getattr(thing, "__module__", "").partition(".")[0] in ("torch", "advbnn")
 
 
-def _described(value: object) -> str:
-    """An attribute that is no number or string, in words; empty for what is not told apart."""
+def _described(value: object, depth: int = 5) -> str:
+    """An attribute that is no number or string, in words, with what it holds; empty for what is not told apart.
+
+    Tensors are left out, as a pass may leave activations there, and objects that may change from pass to pass, too.
+    """
+    if depth == 0 or isinstance(value, Tensor | nn.Module):
+        return ""
+    if _is_plain(value) or value is None:
+        return repr(value)
     if isinstance(value, np.ndarray):
         return f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
-    if isinstance(value, dict) and all(map(_is_plain, value.items())):
-        return repr(value)
-    return _named(value) if isroutine(value) else ""
+    if isinstance(value, set | frozenset):
+        return " ".join(sorted(_described(one, depth - 1) for one in value))
+    if isinstance(value, tuple | list):
+        return " ".join(filter(None, (_described(one, depth - 1) for one in value)))
+    if isinstance(value, dict):
+        found = {name: _described(one, depth - 1) for name, one in value.items()}
+        return " ".join(f"{name!r}: {text}" for name, text in found.items() if text)
+    if isinstance(value, partial):
+        return _described([value.func, value.args, value.keywords], depth)
+    if isroutine(value):
+        return _named(value, depth)
+    if isinstance(value, SimpleNamespace) or (is_dataclass(value) and not isinstance(value, type)):
+        return f"{type(value).__qualname__} {_described(vars(value), depth - 1)}"
+    return ""
 
 
-def _named(function: Any) -> str:
-    """A function by its module and name; one without a name of its own also by the names and numbers that it uses."""
+def _named(function: Any, depth: int = 5) -> str:
+    """A function by its module and name, its defaults and what it closes over; a lambda also by what it uses."""
     name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__qualname__)}"
     code = getattr(function, "__code__", None)
-    if code is None or "<" not in name:
+    if code is None:
+        return name if isroutine(function) else f"{name} {_described(getattr(function, '__dict__', {}), depth)}"
+    if _ours(function):
         return name
-    return f"{name} {code.co_names} {[value for value in code.co_consts if _is_plain(value)]}"
+    cells = [_content(cell) for cell in function.__closure__ or ()]
+    held = [function.__defaults__ or (), function.__kwdefaults__ or {}, dict(zip(code.co_freevars, cells, strict=True))]
+    used = f" {code.co_names} {[one for one in code.co_consts if _is_plain(one)]}" if "<" in name else ""
+    return f"{name}{used} {_described(held, depth - 1)}".rstrip()
+
+
+def _content(cell: Any) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet
+        return None
 
 
 def _is_plain(value: object) -> bool:

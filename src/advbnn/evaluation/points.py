@@ -153,7 +153,7 @@ class Points:
         clean = to_float(stored).cpu()
         worst = {name: points for name, points in self.sets.items() if name.startswith(WORST)}
         return {
-            name: StoredPoints(threat, self.sha256, name, clean, self._inside(name, points, clean, threat))
+            name: StoredPoints(threat, self.sha256, name, clean, labels, self._inside(name, points, clean, threat))
             for name, points in (worst or self.sets).items()
         }
 
@@ -182,21 +182,22 @@ class Points:
 
 @dataclass(frozen=True)
 class StoredPoints:
-    """An attack that returns stored points, found again by the image they belong to; other images stay as they are."""
+    """An attack that returns stored points, found again by image and label; other images stay as they are."""
 
     threat: Threat
     sha256: str
     name: str
     clean: Tensor = field(repr=False, compare=False)
+    labels: Tensor = field(repr=False, compare=False)
     points: Tensor = field(repr=False, compare=False)
     _places: dict[torch.dtype, dict[bytes, int]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, seed: int | None = None) -> Tensor:
         """The stored points of these images; the model is not queried."""
         if x.dtype not in self._places:
-            keys = _keys(self.clean.to(x.dtype))
+            keys = _keys(self.clean.to(x.dtype), self.labels)
             self._places[x.dtype] = {key: number for number, key in enumerate(keys)}
-        found = [self._places[x.dtype].get(key, -1) for key in _keys(x)]
+        found = [self._places[x.dtype].get(key, -1) for key in _keys(x, y)]
         known = torch.tensor([number >= 0 for number in found], device=x.device)
         x_adv = x.clone()
         if known.any():
@@ -223,9 +224,10 @@ def _more(images: Sequence[int]) -> str:
     return f", and {len(images) - 1} more images" if len(images) > 1 else ""
 
 
-def _keys(x: Tensor) -> Iterator[bytes]:
-    for row in x.detach().cpu().flatten(1).contiguous().view(torch.uint8):
-        yield hashlib.blake2b(row.numpy().data, digest_size=16).digest()
+def _keys(x: Tensor, y: Tensor) -> Iterator[bytes]:
+    rows = x.detach().cpu().flatten(1).contiguous().view(torch.uint8)
+    for row, label in zip(rows, y.tolist(), strict=True):
+        yield hashlib.blake2b(row.numpy().data, digest_size=16).digest() + str(label).encode()
 
 
 def _threat(notes: dict[str, Any], path: Path) -> Threat | None:

@@ -29,7 +29,8 @@ def test_is_the_exact_sign_test(wins: int, losses: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "n", "counts"), [(5, 100, False), (13, 100, False), (20, 100, True), (7, 10, True), (700, 10_000, True)]
+    ("count", "n", "counts"),
+    [(5, 100, False), (13, 100, False), (20, 100, True), (7, 10, True), (700, 10_000, True), (0, 0, False)],
 )
 def test_a_share_counts_if_it_is_significant(count: int, n: int, counts: bool) -> None:
     assert more_than(0.05, torch.arange(n) < count) == counts

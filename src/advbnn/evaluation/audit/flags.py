@@ -129,7 +129,7 @@ def below(lower: Tensor, upper: Tensor) -> bool:
 
 def more_than(least: float, images: Tensor) -> bool:
     """Whether the share of True among the `images` is significantly larger than `least`."""
-    return clopper_pearson(int(images.sum()), len(images), 1 - 2 * CHANCE)[0] > least
+    return len(images) > 0 and clopper_pearson(int(images.sum()), len(images), 1 - 2 * CHANCE)[0] > least
 
 
 def share(right: Tensor) -> float:

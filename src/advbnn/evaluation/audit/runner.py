@@ -41,7 +41,7 @@ from advbnn.evaluation.points import WORST
 from advbnn.evaluation.records import Plan, Records
 from advbnn.machine.processes import world
 from advbnn.modules import evaluating
-from advbnn.randomness import derive_seed, is_random
+from advbnn.randomness import derive_seed, draws_for_some, is_random
 
 _MOST_ENSEMBLES = 200
 """Ensembles that score a point at most; a record holds the accuracy of each."""
@@ -73,7 +73,8 @@ class AuditRunner:
             model = attackable(evaluation.model, x)
         # the first process decides, so that all run the same suite
         self.history = gather(look_back(model, x[:2], derive_seed(evaluation.seed_list[0], "history")))[0]
-        model.known_random = random = self.history.random
+        some = draws_for_some(model, evaluation.first(evaluation.batch_size)[0])
+        model.known_random = random = self.history.random or gather(some)[0]
         if model.mean is not None:
             with evaluating(model.mean):
                 model.mean.known_random = is_random(model.mean, x[:2])
