@@ -42,3 +42,21 @@ def test_refusals(runs: Path, advbnn: Command, tmp_path: Path) -> None:
     file = runs / "plain" / "records.json"
     assert "cannot be measured again" in advbnn("compare", file, runs / "robust", status=1)
     assert "give --eps" in advbnn("compare", runs / "plain", runs / "robust", "--norm", "l2", *FEW, status=1)
+
+
+def test_options_that_measure_need_an_attack_where_records_are_stored(runs: Path, advbnn: Command) -> None:
+    both = (runs / "plain", runs / "robust")
+    advbnn("compare", *both, *FEW, "--attack", "clean", "--attack", "fgsm", "--eps", 0.1)
+    shown = advbnn("compare", *both, "--eps", 0.3, "--limit", 5, "--norm", "l2", status=2)
+    assert "--eps, --norm, --limit" in shown and "--attack" in shown
+    assert "fgsm" in advbnn("compare", *both, "--device", "cpu")
+
+
+def test_other_classifiers_and_runs_of_one_name_are_told_apart(runs: Path, advbnn: Command, tmp_path: Path) -> None:
+    files = tmp_path / "vote.json", tmp_path / "mean.json"
+    for file, how in zip(files, (["--rule", "vote", "--samples", 3], ["--samples", 4]), strict=True):
+        options = ["--attack", "clean", "--limit", 110, "--seeds", 1, "--out", file, "--device", "cpu"]
+        advbnn("evaluate", runs / "plain", *options, *how)
+    shown = " ".join(advbnn("compare", *files).split())
+    assert "3 weight samples, rule vote, float32" in shown and "4 weight samples, rule probability" in shown
+    assert "vote.json" in shown and "mean.json" in shown

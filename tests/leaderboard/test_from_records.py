@@ -71,6 +71,35 @@ def test_numbers_of_another_radius_are_left_out() -> None:
     assert entry.mean_weights is not None and entry.mean_weights.accuracy == 0.55
 
 
+def test_records_of_another_classifier_or_of_fewer_images_are_left_out() -> None:
+    audit = worst("rpf", 0.4)
+
+    def other(name: str, right: int, **how: object) -> Record:
+        return replace(audit, name=name, details={}, correct=(right,), outcomes=(), **how)
+
+    few = replace(audit.data, n=5, rows="0-4")
+    for clean in (other("clean", 99, samples=20), other("clean", 4, data=few)):
+        entry = entry_of(Records([audit, replace(clean, kind="clean", threat=None)]), ABOUT)
+        assert entry.clean is not None and entry.clean.accuracy == 0.9  # that of the audit
+    points = [("PGD-20", 1, 60, {}), ("PGD-20", 10, 50, {}), ("PGD-20", 20, 50, {})]
+    points += [
+        ("PGD-40", 1, 30, {}),
+        ("PGD-40", 10, 30, {}),
+        ("pgd", 1, 2, {"data": few}),
+        ("x", 5, 70, {"samples": 7}),
+    ]
+    curves = [
+        other(name, right, kind="attack", attack={"eot": eot}, curve="eot", at=float(eot), **how)
+        for name, eot, right, how in points
+    ]
+    single = other("fgsm", 3, kind="attack", attack={"name": "FGSM"}, data=few)
+    entry = entry_of(Records([audit, *curves, single]), ABOUT)
+    assert [(point.eot, point.accuracy) for point in entry.plateau] == [(1, 0.6), (10, 0.5), (20, 0.5)]
+    assert [attack.name for attack in entry.attacks] == ["PGD-20"]
+    with pytest.raises(ValueError, match="plateau"):
+        replace(entry, plateau=(*entry.plateau, entry.plateau[0]))
+
+
 def test_a_baseline_at_another_level_and_several_audits_are_refused() -> None:
     audit = worst("rpf", 0.4)
     with pytest.raises(ValueError, match="level 'quick'"):
@@ -112,6 +141,8 @@ def test_points_only_lower() -> None:
     after = lowered(entry, scored(0.3))
     assert after.worst_case is not None and after.worst_case.accuracy == 0.3
     assert after.difference is None and "abababab" in after.notes[-1]
+    with pytest.raises(ValueError, match="bfloat16.*precision"):
+        lowered(entry, replace(scored(0.3), precision="float32, autocast bfloat16"))
     with pytest.raises(ValueError, match="1 passes.* 3.*exact"):
         lowered(replace(entry, samples=3), scored(0.3))
     with pytest.raises(ValueError, match="digits.*give"):

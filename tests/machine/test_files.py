@@ -30,6 +30,14 @@ def test_replaces_the_file_and_makes_its_folder(tmp_path: Path) -> None:
     assert os.listdir(path.parent) == ["file.json"]
 
 
+def test_a_link_stays_one(tmp_path: Path) -> None:
+    target, link = tmp_path / "there" / "file", tmp_path / "link"
+    link.symlink_to(target)
+    for content in (b"one", b"two"):
+        write_atomically(link, content)
+        assert link.is_symlink() and target.read_bytes() == content
+
+
 def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file.json"
     write_atomically(path, b"old")

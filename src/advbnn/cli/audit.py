@@ -61,7 +61,7 @@ def audit(
     audit resumes. With --about it also writes an entry of the leaderboard.
     """
     from advbnn.attacks.threat import Threat
-    from advbnn.cli.common import label_of, open_run
+    from advbnn.cli.common import first_rows, label_of, open_run
     from advbnn.cli.entries import Description, write_entry
     from advbnn.evaluation.audit.worst_case import audit as audit_model
     from advbnn.modules import device_of
@@ -74,7 +74,8 @@ def audit(
         place, radii = device_of(opened.model, test.device), eps or [opened.radius(norm)]
         of = Threat(norm, radii[0]), level
         # what can be refused is refused before the audit, which may take hours
-        description = None if about is None else Description.read(about, baseline, radii[0], of)
+        images = len(first_rows(test, how.limit) or test)
+        description = None if about is None else Description.read(about, baseline, radii[0], of, images)
         found = audit_model(
             opened.model,
             test,

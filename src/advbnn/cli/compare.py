@@ -44,16 +44,19 @@ def compare(
     from advbnn.cli.common import evaluation_processes
     from advbnn.evaluation.comparison import compare as compare_records
 
-    sides = _sides(subjects)
+    sides, measuring = _sides(subjects), _measuring(eps, effort, how)
     names, effort = (attack, effort) if attack else (["clean", "pgd"], averaging(effort))
     refuse_impossible(names, effort, eps or ())
     with evaluation_processes(how.device) as (world, place):
         found = [] if attack else compare_records(*(_stored(side, how) for side in sides))
+        if found and measuring:
+            what = "without --attack stored records are compared as they are"
+            raise typer.BadParameter(f"{', '.join(measuring)}: {what}; name an --attack to measure, or leave these out")
         if not found:
             first, second = _measured(sides, names, eps, effort, how, place, world.leads)
             found = compare_records(first, second)
         if world.leads:
-            _show(found, format)
+            _show([_told_apart(one, sides) for one in found], format)
 
 
 def _sides(subjects: Subjects) -> list[Path | Subject]:
@@ -65,6 +68,22 @@ def _sides(subjects: Subjects) -> list[Path | Subject]:
     if len(sides) != 2:
         raise typer.BadParameter(f"give two models: run folders, files of records or --model; got {len(sides)}")
     return sides
+
+
+def _measuring(eps: list[float] | None, effort: AttackOptions, how: Measurement) -> list[str]:
+    """The options that only a measurement uses."""
+    given, usual = ({**vars(one), **vars(other)} for one, other in ((effort, how), (AttackOptions(), Measurement())))
+    of_any = ("out", "device", "batch_size", "engine")
+    names = [name for name in given if given[name] != usual[name] and name not in of_any]
+    return [f"--{name.replace('_', '-')}" for name in (["eps"] if eps else []) + names]
+
+
+def _told_apart(one: "Comparison", sides: Sequence[Path | Subject]) -> "Comparison":
+    """Two runs or files of one name are called by their paths."""
+    if one.labels[0] != one.labels[1]:
+        return one
+    first, second = (str(side if isinstance(side, Path) else side.run or side.model) for side in sides)
+    return replace(one, labels=(first, second))
 
 
 def _stored(side: Path | Subject, how: Measurement) -> "Records":

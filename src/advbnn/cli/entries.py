@@ -29,9 +29,14 @@ class Description:
 
     @classmethod
     def read(
-        cls, about: Path, baseline: Path | None, eps: float | None, of: "tuple[Threat, str] | None" = None
+        cls,
+        about: Path,
+        baseline: Path | None,
+        eps: float | None,
+        of: "tuple[Threat, str] | None" = None,
+        n: int | None = None,
     ) -> "Description":
-        """`of` is the threat and the level of the audit that the entry is of, if there may be others."""
+        """`of` is the threat and the level of the audit of the entry, if there may be others, and `n` its images."""
         from advbnn.leaderboard.from_records import audit_in, read_about
 
         said = read_about(about)
@@ -41,6 +46,9 @@ class Description:
         if baseline is not None:
             where = str(baseline) if of is None else f"{baseline}, at level {of[1]} in {of[0].norm},"
             audited = audit_in(_records(baseline, of), None, eps, where)
+            if n not in (None, audited.n):
+                images = f"{audited.n:,} images, and this audit is on {n:,}"
+                raise ArgumentError(f"--baseline {baseline} was audited on {images}; audit both on as many (--limit)")
         return cls(about=said, baseline=audited, source=about)
 
 

@@ -22,6 +22,8 @@ class Comparison:
     interval: tuple[float, float]
     n: int
     data: str
+    classifiers: tuple[str, str] = ("", "")
+    """How each was scored, where that differs: another rule, precision or number of weight samples."""
 
     @property
     def difference(self) -> float:
@@ -41,13 +43,18 @@ class Comparison:
         if not self.significant:
             return (
                 f"{self.what}: {first} and {second} cannot be told apart on the same {self.n:,} images of {self.data}: "
-                f"{numbers}, difference {100 * self.difference:+.1f} points, {range_}."
+                f"{numbers}, difference {100 * self.difference:+.1f} points, {range_}.{self._other}"
             )
         more = "more" if self.difference > 0 else "less"
         return (
             f"{self.what}: {first} has {abs(100 * self.difference):.1f} points {more} than {second} on the same "
-            f"{self.n:,} images of {self.data}: {numbers}, {range_}."
+            f"{self.n:,} images of {self.data}: {numbers}, {range_}.{self._other}"
         )
+
+    @property
+    def _other(self) -> str:
+        first, second = self.classifiers
+        return f" The classifiers differ in more than the network: {first}, and {second}." if first != second else ""
 
 
 def compare(first: Iterable[Record], second: Iterable[Record]) -> list[Comparison]:
@@ -69,6 +76,9 @@ def comparison(first: Record, second: Record) -> Comparison | None:
     common = [row for row in rows[0] if row in places[1]]
     if not common:
         return None
+    # an exact mean is compared with samples, and an audit has one pass of a network that is not random
+    single = first.kind == "worst_case" and 1 in (first.samples, second.samples)
+    counted = not (first.exact or second.exact or single)
     pairs = zip((first, second), places, strict=True)
     ours, theirs = (record.right[[of[row] for row in common]] for record, of in pairs)
     return Comparison(
@@ -78,7 +88,14 @@ def comparison(first: Record, second: Record) -> Comparison | None:
         interval=paired_interval(ours, theirs),
         n=len(common),
         data=first.data.name,
+        classifiers=(_classifier(first, counted), _classifier(second, counted)),
     )
+
+
+def _classifier(record: Record, counted: bool) -> str:
+    precision = record.precision.partition(", gradients")[0].partition(", TF32")[0]
+    count = f"{record.samples} weight samples, " if counted else ""
+    return f"{count}rule {record.rule}, {precision}"
 
 
 def _by_measurement(records: Iterable[Record]) -> dict[str, Record]:

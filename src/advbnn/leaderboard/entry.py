@@ -247,6 +247,9 @@ class Entry(Checked):
             self._check_not_above("worst_case", self.worst_case, title, attack)
         if self.known_seed is not None:
             self._check_not_above("known_seed", self.known_seed, "clean accuracy", self.clean)
+        eots = [point.eot for point in self.plateau]
+        if eots != sorted(set(eots)):
+            raise ArgumentError(f"plateau: expected each number of EOT samples once, in ascending order, got {eots}")
         if self.difference is None:
             return
         if not self.baseline:

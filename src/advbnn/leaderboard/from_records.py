@@ -3,6 +3,7 @@
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -125,10 +126,10 @@ def entry_of(
     assert worst.threat is not None
     own = records.where(label=worst.model.label)
     at_radius = Records(record for record in own if record.threat == worst.threat)
-    clean = next(iter(own.where(kind="clean")), None) or clean_in(worst)
+    clean = next((one for one in own.where(kind="clean") if _comparable(one, worst)), None) or clean_in(worst)
     if clean is None:
         raise ArgumentError("records hold no clean accuracy; run advbnn evaluate, or the audit again")
-    given, plateau = _plateau(at_radius)
+    given, plateau = _plateau(at_radius, worst)
     fixed = next(iter(at_radius.where(name=FIXED)), None)
     mean = next((r for r in records.where(label=f"{worst.model.label}{MEAN}") if r.threat == worst.threat), None)
     protocol = next(iter(at_radius.where(kind=PROTOCOL)), None)
@@ -194,6 +195,8 @@ def lowered(entry: board.Entry, record: Record) -> board.Entry:
             f"{entry.id}: the points were scored by {record.samples} passes, the entry by {entry.samples}; state in "
             "the entry whether its classifier is exact"
         )
+    if "bfloat16" in record.precision.partition(", gradients")[0]:
+        raise ArgumentError(f"{entry.id}: the points were scored in bfloat16; score them without --precision bf16")
     if record.n < entry.worst_case.n:
         images = f"{record.n:,} images, the entry on {entry.worst_case.n:,}"
         raise ArgumentError(f"{entry.id}: the points were scored on {images}; score them on as many (--limit)")
@@ -255,12 +258,27 @@ def audit_in(records: Records, label: str | None, eps: float | None, what: str =
     return found[0]
 
 
-def _plateau(records: Iterable[Record]) -> tuple[list[Record], tuple[board.Eot, ...]]:
-    """Single attacks, and the curve over EOT samples."""
+def _comparable(record: Record, worst: Record) -> bool:
+    """Whether a record is of the audited classifier, on the images of the audit or more of them."""
+    # passes of a network that is not random are all the same
+    same = record.samples == worst.samples or worst.details.get("random") is False
+    images = record.data.sha256 == worst.data.sha256 and record.n >= worst.n
+    return same and images and (record.rule, record.exact) == (worst.rule, worst.exact)
+
+
+def _plateau(records: Iterable[Record], worst: Record) -> tuple[list[Record], tuple[board.Eot, ...]]:
+    """Single attacks, and the curve over EOT samples: of several, as of other steps, the last one with most points."""
     attacks = [record for record in records if record.kind == "attack" and record.name != FIXED]
-    curve = sorted((r for r in attacks if r.curve == EOT and r.at is not None), key=lambda r: r.at or 0)
+    curves: dict[str, list[Record]] = {}
+    for record in attacks:
+        if record.curve == EOT and record.at is not None and _comparable(record, worst):
+            other = {name: value for name, value in (record.attack or {}).items() if name != "eot"}
+            curves.setdefault(f"{record.name} {record.data} {other}", []).append(record)
+    longest = max(map(len, curves.values()), default=0)
+    last = [curve for curve in curves.values() if len(curve) == longest][-1:]
+    curve = sorted(chain.from_iterable(last), key=lambda record: record.at or 0)
     points = tuple(board.Eot(**_numbers(record), eot=int(record.at or 0)) for record in curve)
-    return [record for record in attacks if not record.curve], points
+    return [record for record in attacks if not record.curve and record.n >= worst.n], points
 
 
 def _suite(worst: Record) -> list[board.Attacked]:
