@@ -37,6 +37,8 @@ def test_numbers_are_decimal_or_fractions() -> None:
         (["evaluate", "RUN", "--attack", "paper", "--eot", "20"], "use --attack pgd"),
         (["evaluate", "RUN", "--attack", "square", "--steps", "5"], "'--steps': 5 would change nothing: square"),
         (["evaluate", "RUN", "--eps", "8"], "8/255"),
+        (["evaluate", "RUN", "--attack", "clean", "--eps", "0.1"], "'--eps': .*'clean'.*--attack"),
+        (["curve", "RUN", "radius", "--eps", "0.1"], "'--eps': .*--at"),
         (["curve", "RUN", "radius", "--at", "8"], "'--at': .*8/255"),
         (["transfer", "A", "B", "--out", "x.json", "--eps", "1", "--attack", "clean"], "'--attack': .*'clean' is"),
         (["transfer", "A", "B", "--out", "x.json", "--eps", "1", "--attack", "mean"], "use advbnn evaluate RUN"),

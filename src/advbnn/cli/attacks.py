@@ -35,10 +35,13 @@ def make_attack(name: str, model: nn.Module, effort: AttackOptions, radius: floa
 def refuse_impossible(names: Sequence[str], effort: AttackOptions, radii: Sequence[float] = ()) -> None:
     """Refuses attacks and radii that fit no network, and options that no attack takes, before a run is loaded."""
     refuse_larger_than_images(effort.norm, radii)
-    names = [name for name in names if name != CLEAN]
+    only_clean, names = {*names} == {CLEAN}, [name for name in names if name != CLEAN]
+    if only_clean and radii:
+        raise typer.BadParameter("'clean' has no radius; add an --attack, or leave it out", param_hint="'--eps'")
     for option, value in _given(effort).items():
         if names and not any(option in registry.ATTACKS[name].options for name in names):
-            problem = f"{value} would change nothing: {' and '.join(names)} take no --{option}; use --attack pgd"
+            takes = "takes" if len(names) == 1 else "take"
+            problem = f"{value} would change nothing: {' and '.join(names)} {takes} no --{option}; use --attack pgd"
             raise typer.BadParameter(problem, param_hint=f"'--{option}'")
     for name in names:
         for_any_network = "pgd" if registry.ATTACKS[name].on_mean else name

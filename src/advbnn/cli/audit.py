@@ -71,7 +71,7 @@ def audit(
     _refuse_without_about(about, baseline, entries, eps or ())
     how = replace(how, limit=QUICK_IMAGES if how.limit is None and level == "quick" else how.limit)
     with open_run(subject, how) as (opened, test, shared, leads):
-        place, radii = device_of(opened.model, test.device), eps or [opened.radius(norm)]
+        place, radii = device_of(opened.model, test.device), list(dict.fromkeys(eps or [opened.radius(norm)]))
         of = Threat(norm, radii[0]), level
         # what can be refused is refused before the audit, which may take hours
         images = len(first_rows(test, how.limit) or test)

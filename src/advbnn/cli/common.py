@@ -186,7 +186,7 @@ def console() -> "Console":
     """For tables: as wide as the terminal. Files and pipes, such as the log of a job, get whole lines."""
     from rich.console import Console
 
-    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 1000
+    width = None if (sys.stdout is not None and sys.stdout.isatty()) or "COLUMNS" in os.environ else 1000
     return Console(width=width, markup=False)  # names of runs may have brackets
 
 

@@ -42,6 +42,8 @@ def curve(
         raise typer.BadParameter(f"OVER is missing: say what varies, {', '.join(OVER)}")
     if attack == CLEAN and over != "ensemble":
         raise typer.BadParameter(f"a curve over {over} needs an attack, got 'clean'", param_hint="'--attack'")
+    if over == "radius" and eps is not None:
+        raise typer.BadParameter("a curve over the radius has several; give them as --at", param_hint="'--eps'")
     counts = [] if over == "radius" else [options.whole(f"{value:.17g}", "'--at'") for value in at or ()]
     refuse_impossible([attack], effort, [] if eps is None else [eps])
     options.refuse_larger_than_images(effort.norm, at or () if over == "radius" else (), "--at")
