@@ -60,7 +60,7 @@ CASES: list[tuple[Callable[[nn.Module], Any], int, int]] = [
     (once, 1, 20),
     (partial(regress, x=X), 1, 20),
     (evaluated, 1, 20),
-    (attacked, 3 + 1, 3 * 5 + 20),
+    (attacked, 1 + 3 + 1, 3 * 5 + 20),  # one shows whether other images make it random
     (smoothness, 1, 20),
     (smoothness_records, 3 + 1 + 1 + 1, 3 + 20 + 20 + 20),
 ]

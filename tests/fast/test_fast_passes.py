@@ -160,6 +160,8 @@ def test_attacks_decide_nothing_by_a_rough_pass() -> None:
     x, y = x[right], y[right]
 
     class Watched(nn.Module):
+        known_random = False  # so that no pass looks whether it is
+
         def __init__(self) -> None:
             super().__init__()
             self.fast = fast
