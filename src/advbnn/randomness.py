@@ -228,17 +228,18 @@ def draws(network: nn.Module, x: Tensor) -> bool:
         return not torch.equal(before, random_state(x.device))
 
 
-def draws_for_some(network: nn.Module, x: Tensor) -> bool:
+def draws_for_some(network: nn.Module, x: Tensor, size: int | None = None) -> bool:
     """Whether a pass uses random numbers of torch for some of the inputs, of which every second is off its grid.
 
-    A network may be random for some images only, or for images that no camera makes.
+    A network may be random for some images only, or for images that no camera makes. A pass takes `size` of the inputs;
+    all when None.
     """
     known: object = getattr(network, "known_random", None)
     if isinstance(known, bool) or not x.is_floating_point():
         return known is True
     mixed = x.clone()
     mixed[1::2] *= 0.999
-    return draws(network, mixed)
+    return any(draws(network, part) for part in mixed.split(size or len(x)))
 
 
 @torch.no_grad()

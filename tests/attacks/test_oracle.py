@@ -23,7 +23,8 @@ both = pytest.mark.parametrize("convert", [lambda net: net, bayesianize], ids=["
         RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory: you tried"),
     ],
 )
-def test_the_batch_is_halved_when_memory_runs_out(error):
+@pytest.mark.parametrize("pick", ["last", "best"])
+def test_the_batch_is_halved_when_memory_runs_out(error, pick):
     class Limited(nn.Module):
         def __init__(self, limit):
             super().__init__()
@@ -35,10 +36,12 @@ def test_the_batch_is_halved_when_memory_runs_out(error):
                 raise error
             return self.net(x)
 
-    (x, y), attack = images(11, dtype=torch.float64), PGD(LINF, steps=3)
-    limited = Limited(3)
-    torch.testing.assert_close(attack(limited, x, y, seed=0), attack(limited.net, x, y, seed=0), atol=1e-6, rtol=0)
-    assert max(limited.sizes[2:]) <= 6 and limited.sizes[-1] <= 3
+    (x, y), attack = images(11, dtype=torch.float64), PGD(LINF, steps=3, pick=pick)
+    for batch_size, too_large in ((None, [11, 6]), (3, [])):
+        limited = Limited(3)
+        x_adv = replace(attack, batch_size=batch_size)(limited, x, y, seed=0)
+        torch.testing.assert_close(x_adv, attack(limited.net, x, y, seed=0), atol=1e-6, rtol=0)
+        assert [size for size in limited.sizes if size > 3] == too_large
     with pytest.raises(type(error), match="memory"):
         attack(Limited(0), x, y)
 

@@ -105,7 +105,8 @@ class Attack(ABC):
         n, x_adv, queries = len(x), x.clone(), torch.zeros(len(x), dtype=torch.int64, device=x.device)
         generator = torch.Generator().manual_seed(secrets.randbits(62) if seed is None else check_seed(seed))
         weight_seed, *seeds = torch.randint(2**62, (3,), generator=generator).tolist()
-        target, done, zero_gradients, size = Target(model, x), 0, 0, min(self.batch_size or n, n)
+        done, zero_gradients, size = 0, 0, min(self.batch_size or n, n)
+        target = Target(model, x, size)
         while done < n:
             rows = slice(done, min(done + size, n))
             oracle = Oracle(target, self.objective, (x, y), rows, seeds=seeds, report=report)
@@ -118,6 +119,7 @@ class Attack(ABC):
                 if size == 1 or not memory:
                     raise
                 size = (size + 1) // 2
+                target = Target(model, x, size)
                 continue
             zero_gradients += oracle.zero_gradients()
             x_adv[rows] = self.threat.project(perturbed.detach(), x[rows])

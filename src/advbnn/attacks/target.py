@@ -9,16 +9,16 @@ from advbnn.randomness import draws_for_some, is_random, shares_draws
 
 
 class Target:
-    """A model that is attacked on a batch `x`."""
+    """A model that is attacked on a batch `x`, of which it takes `size` examples at a time; all when None."""
 
-    def __init__(self, model: nn.Module, x: Tensor) -> None:
-        self.model, self._x, self._few = model, x, x[:2]
+    def __init__(self, model: nn.Module, x: Tensor, size: int | None = None) -> None:
+        self.model, self._x, self._few, self._size = model, x, x[:2], size
         self._support: dict[int, tuple[Member, ...]] = {}
 
     @functools.cached_property
     def is_random(self) -> bool:
         """Whether two passes may differ."""
-        return is_random(self.model, self._few) or draws_for_some(self.model, self._x)
+        return is_random(self.model, self._few) or draws_for_some(self.model, self._x, self._size)
 
     @functools.cached_property
     def shares_draws(self) -> bool:
