@@ -6,6 +6,7 @@ from advbnn.attacks import PGD
 from advbnn.attacks.gradient import input_gradient
 from advbnn.attacks.losses import Objective
 from advbnn.attacks.threat import Threat
+from advbnn.bayes.sample_bank import SampleBank
 from advbnn.data import to_float
 from advbnn.evaluation.attackable import Attackable, attackable
 from advbnn.randomness import seeded
@@ -51,6 +52,14 @@ def test_an_infinite_gradient_is_zero_in_attacks_only() -> None:
     assert not gradient(model.logits).isfinite().any()
     with pytest.raises(ValueError, match="NaN or infinite"):
         PGD(Threat(eps=0.1), steps=1)(Exploding(NET), X, Y)
+
+
+def test_stored_samples_in_training_mode_keep_their_statistics() -> None:
+    bank = SampleBank(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)))
+    bank.add()
+    before = [buffer.clone() for buffer in bank.buffers()]
+    attackable(bank.train(), X)
+    assert all(map(torch.equal, before, bank.buffers()))
 
 
 def test_the_first_pass_is_in_evaluation_mode_and_restores_the_state() -> None:

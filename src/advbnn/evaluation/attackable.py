@@ -94,8 +94,9 @@ def attackable(model: nn.Module, x: Tensor) -> Attackable:
     If it keeps its random state between passes and offers `resample(seed)`, every pass draws a fresh state.
     """
     model = with_fresh_state(model)
-    nets = [one.net for one in members(model, EXACT_UP_TO)] or [model]
     with evaluating(model), seeded(0, x.device), input_unchanged(x):
+        # within the block, as members may be copies in the mode of the model
+        nets = [one.net for one in members(model, EXACT_UP_TO)] or [model]
         of_nets: list[Any] = [net(x) for net in nets]
     outputs = of_nets[0]
     scores = [isinstance(one, Tensor) and one.ndim == 2 and bool(are_probabilities(one)) for one in of_nets]

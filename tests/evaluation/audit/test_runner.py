@@ -46,6 +46,14 @@ def test_an_attacker_that_knows_the_seed_is_reported_beside_the_worst_case():
     assert "known_seed" not in tiny(net(), images=16, known_seed_steps=20).records[0].details
 
 
+def test_a_network_in_training_mode_is_audited_in_evaluation_mode_and_keeps_its_statistics():
+    model = nn.Sequential(nn.BatchNorm2d(1), nn.Dropout(), copy.deepcopy(net())).train()
+    before = [buffer.clone() for buffer in model.buffers()]
+    (record,) = tiny(model, images=16).records
+    assert not record.details["random"] and all(map(torch.equal, before, model.buffers()))
+    assert all(part.training for part in model.modules())
+
+
 def mixture():
     """Two networks that disagree."""
     other = copy.deepcopy(net())

@@ -73,7 +73,8 @@ class AuditRunner:
             model = attackable(evaluation.model, x)
         # the first process decides, so that all run the same suite
         self.history = gather(look_back(model, x[:2], derive_seed(evaluation.seed_list[0], "history")))[0]
-        some = draws_for_some(model, evaluation.first(evaluation.batch_size)[0])
+        with evaluating(model):
+            some = draws_for_some(model, evaluation.first(evaluation.batch_size)[0])
         model.known_random = random = self.history.random or gather(some)[0]
         if model.mean is not None:
             with evaluating(model.mean):
