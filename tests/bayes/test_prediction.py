@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from advbnn.bayes.mean_field import bayesianize
+from advbnn.bayes.modes import Modes
 from advbnn.bayes.prediction import Ensemble, predict
 from advbnn.errors import ArgumentError, ArgumentTypeError
 
@@ -221,6 +222,7 @@ def test_small_logits_are_told_apart_and_half_precision_sums_to_one() -> None:
     assert torch.equal(predict(net, X, samples=20).label, expected)
     for rule in ("loss", "vote"):
         assert torch.equal(predict(net, X, rule=rule).label, expected)
-    half = predict(bnn().bfloat16(), X.bfloat16(), samples=50)
-    assert half.probs.dtype == torch.float32
-    torch.testing.assert_close(half.probs.sum(1), torch.ones(len(X)))
+    for model in (bnn(), Modes([nn.Linear(4, 3) for _ in range(10)])):
+        half = predict(model.bfloat16(), X.bfloat16(), samples=50)
+        assert half.probs.dtype == torch.float32
+        torch.testing.assert_close(half.probs.sum(1), torch.ones(len(X)))

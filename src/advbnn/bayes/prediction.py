@@ -141,8 +141,7 @@ def _log_probs(
     positive_whole("samples", samples)
     outputs, weights = _checked_logits(*sampled_outputs(model, x, samples, seed, exact_up_to, looks))
     logits = torch.stack(outputs)
-    # in float32 small logits would become ties, and in bfloat16 means would not sum to 1
-    log_probs = logits.to(torch.float32 if logits.device.type == "mps" else torch.float64).log_softmax(-1)
+    log_probs = logits.to(_wide(logits)).log_softmax(-1)
     # checked after all passes are queued, and together, to wait for the device once
     checks = (all_finite(x), some_are_probabilities(logits), ~log_probs.isnan().any(), look_like_bytes(x))
     finite, probabilities, defined, bytes_found = torch.stack([check.to(log_probs.device) for check in checks]).tolist()
@@ -257,7 +256,13 @@ def _checked_logits(outputs: list[Any], weights: list[float] | None) -> tuple[li
     for output in outputs:
         _check_logits(output)
     check_same_outputs(*(output.shape for output in outputs))
-    return outputs, None if weights is None else torch.tensor(weights, dtype=torch.float64).to(outputs[0])
+    found = outputs[0]
+    return outputs, None if weights is None else torch.tensor(weights, dtype=_wide(found), device=found.device)
+
+
+def _wide(outputs: Tensor) -> torch.dtype:
+    """Double precision: in float32 small logits would become ties, and in bfloat16 means would not sum to 1."""
+    return torch.float32 if outputs.device.type == "mps" else torch.float64
 
 
 def _check_logits(logits: Any) -> None:
