@@ -1,7 +1,7 @@
 """Ensemble prediction: the paper's two rules, the vote, and the decomposition of uncertainty."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ from advbnn.errors import ArgumentError, ArgumentTypeError
 class Scripted(nn.Module):
     """Returns the given log-probabilities, one set after another, for a batch of one."""
 
-    def __init__(self, *rows: tuple[float, ...]) -> None:
+    def __init__(self, *rows: Sequence[float]) -> None:
         super().__init__()
         self.rows, self.calls = [torch.tensor([row]).log() for row in rows], 0
 
@@ -226,3 +226,11 @@ def test_small_logits_are_told_apart_and_half_precision_sums_to_one() -> None:
         half = predict(model.bfloat16(), X.bfloat16(), samples=50)
         assert half.probs.dtype == torch.float32
         torch.testing.assert_close(half.probs.sum(1), torch.ones(len(X)))
+
+
+def test_a_weight_sample_whose_logits_look_like_probabilities_by_chance_is_not_refused() -> None:
+    alike, other = ([math.exp(z) for z in logits] for logits in ((0.25, 0.75), (1.0, 3.0)))
+    assert predict(Scripted(alike, other), X[:1], samples=2).samples == 2
+    assert Ensemble(Scripted(alike, other), samples=2)(X[:1]).shape == (1, 2)
+    with pytest.raises(ArgumentError, match="probabilities"):
+        predict(Scripted(alike, alike[::-1]), X[:1], samples=2)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from advbnn.bayes.outputs import (
+    are_probabilities,
     check_same_outputs,
     has_random_members,
     outputs_and_weights,
@@ -143,7 +144,7 @@ def _log_probs(
     logits = torch.stack(outputs)
     log_probs = logits.to(_wide(logits)).log_softmax(-1)
     # checked after all passes are queued, and together, to wait for the device once
-    checks = (all_finite(x), some_are_probabilities(logits), ~log_probs.isnan().any(), look_like_bytes(x))
+    checks = (all_finite(x), _are_probabilities(logits, weights), ~log_probs.isnan().any(), look_like_bytes(x))
     finite, probabilities, defined, bytes_found = torch.stack([check.to(log_probs.device) for check in checks]).tolist()
     if not finite:
         raise not_finite_error(x)
@@ -236,7 +237,7 @@ class Ensemble(nn.Module):
         outputs, weights = _checked_logits(*found)
         logits = torch.stack(outputs)
         if checks:
-            _refuse_probabilities(bool(some_are_probabilities(logits)))
+            _refuse_probabilities(bool(_are_probabilities(logits, weights)))
             self._checked = True
         return _log_mean(logits.log_softmax(-1), weights)
 
@@ -272,6 +273,11 @@ def _check_logits(logits: Any) -> None:
     if logits.shape[1] < 2:
         remedy = "for regression use advbnn.regress, for two classes give it two outputs"
         raise ArgumentError(f"model must return logits for two classes or more, got {tuple(logits.shape)}; {remedy}")
+
+
+def _are_probabilities(logits: Tensor, weights: Tensor | None) -> Tensor:
+    """Whether one of the members returns probabilities, or all weight samples do: of many, some look so by chance."""
+    return are_probabilities(logits) if weights is None else some_are_probabilities(logits)
 
 
 def _refuse_probabilities(found: bool) -> None:
