@@ -100,6 +100,13 @@ def test_attacks_of_ones_own() -> None:
         return attack
 
     assert settings_of(made(1)) == settings_of(made(1)) != settings_of(made(30))
+
+    def early() -> object:
+        return later
+
+    assert set(settings_of(early)) == {"name"}  # what it closes over is not assigned yet
+    later = 1
+    assert settings_of(early)["later"] == 1
     halves = functools.partial(function, 0.5), functools.partial(function, 0.25)
     assert settings_of(halves[0]) == settings_of(functools.partial(function, 0.5)) != settings_of(halves[1])
     assert memory_address(settings_of(halves[0])) is None

@@ -5,6 +5,7 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from numbers import Integral, Real
 from typing import Any
@@ -46,12 +47,21 @@ def _public(attack: object) -> dict[str, Any]:
     of_classes = [vars(kind) for kind in reversed(type(attack).__mro__)]
     values = (bool, int, float, str, tuple, list, dict, Threat)
     found = {name: value for one in of_classes for name, value in one.items() if isinstance(value, values)}
-    code, cells = getattr(attack, "__code__", None), getattr(attack, "__closure__", None) or ()
-    if code is not None:  # a function made by another one
-        closed = zip(code.co_freevars, (getattr(cell, "cell_contents", None) for cell in cells), strict=True)
-        found |= {name: value for name, value in closed if isinstance(value, (*values, Tensor, nn.Module))}
-    found |= getattr(attack, "__dict__", {})
+    closed = {
+        name: value for name, value in closed_over(attack).items() if isinstance(value, (*values, Tensor, nn.Module))
+    }
+    found |= closed | getattr(attack, "__dict__", {})
     return {name: value for name, value in found.items() if not name.startswith("_")}
+
+
+def closed_over(function: Any) -> dict[str, Any]:
+    """What a function that another one made holds, by name; nothing for any other object."""
+    code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None) or ()
+    found = {}
+    for name, cell in zip(() if code is None else code.co_freevars, cells, strict=True):
+        with suppress(ValueError):  # not assigned yet
+            found[name] = cell.cell_contents
+    return found
 
 
 def memory_address(settings: Any) -> str | None:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from advbnn.attacks.identity import closed_over
 from advbnn.bayes.modes import Modes
 from advbnn.bayes.protocol import random_parts
 from advbnn.data.imageset import Examples, row_numbers
@@ -211,17 +212,9 @@ def _named(function: Any, depth: int = 5) -> str:
         return name if isroutine(function) else f"{name} {_described(getattr(function, '__dict__', {}), depth)}"
     if _ours(function):
         return name
-    cells = [_content(cell) for cell in function.__closure__ or ()]
-    held = [function.__defaults__ or (), function.__kwdefaults__ or {}, dict(zip(code.co_freevars, cells, strict=True))]
+    held = [function.__defaults__ or (), function.__kwdefaults__ or {}, closed_over(function)]
     used = f" {code.co_names} {[one for one in code.co_consts if _is_plain(one)]}" if "<" in name else ""
     return f"{name}{used} {_described(held, depth - 1)}".rstrip()
-
-
-def _content(cell: Any) -> object:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not assigned yet
-        return None
 
 
 def _is_plain(value: object) -> bool:
