@@ -4,7 +4,7 @@ import hashlib
 import platform
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from inspect import isroutine
 from numbers import Number
@@ -164,7 +164,8 @@ def _unsaved(model: nn.Module) -> dict[str, Any]:
             described = {name: _described(value) for name, value in others.items()}
             found |= {f"attribute {path}.{name}": text for name, text in described.items() if text}
         hooks = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
-        found |= {f"hook {path} {number}": _named(hook) for number, hook in enumerate(hooks) if not _ours(hook)}
+        named = {number: _described(hook) or _named(hook) for number, hook in enumerate(hooks) if not _ours(hook)}
+        found |= {f"hook {path} {number}": text for number, text in named.items()}
         if module.training and not model.training:  # else all are evaluated in evaluation mode
             found[f"training {path}"] = True
     for path, part in random_parts(model):
@@ -174,7 +175,7 @@ def _unsaved(model: nn.Module) -> dict[str, Any]:
 
 def _ours(thing: object) -> bool:
     """Whether a module or a function is torch's or this library's."""
-    return getattr(thing, "__module__", "").partition(".")[0] in ("torch", "advbnn")
+    return str(getattr(thing, "__module__", "")).partition(".")[0] in ("torch", "advbnn")
 
 
 def _described(value: object, depth: int = 5) -> str:
@@ -186,6 +187,8 @@ def _described(value: object, depth: int = 5) -> str:
         return ""
     if _is_plain(value) or value is None:
         return repr(value)
+    if isinstance(value, np.ndarray) and value.dtype.hasobject:  # whose bytes are addresses
+        return _described(value.tolist(), depth)
     if isinstance(value, np.ndarray):
         return f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
     if isinstance(value, set | frozenset):
@@ -200,7 +203,9 @@ def _described(value: object, depth: int = 5) -> str:
     if isroutine(value):
         return _named(value, depth)
     if isinstance(value, SimpleNamespace) or (is_dataclass(value) and not isinstance(value, type)):
-        return f"{type(value).__qualname__} {_described(vars(value), depth - 1)}"
+        names = vars(value) if isinstance(value, SimpleNamespace) else [field.name for field in fields(value)]
+        held = {name: getattr(value, name, None) for name in names}
+        return f"{type(value).__qualname__} {_described(held, depth - 1)}"
     return ""
 
 
