@@ -22,6 +22,7 @@ from advbnn.defenses.schedules import Constant
 from advbnn.errors import ArgumentError, CheckpointError, RunError
 from advbnn.evaluation.accuracy import SmallSampleWarning
 from advbnn.leaderboard.measure import measure
+from advbnn.machine.processes import World
 from advbnn.training import modes as modes_module
 from advbnn.training.adversarial_copy import adversarial_copy
 from advbnn.training.interrupts import Interrupted
@@ -29,6 +30,7 @@ from advbnn.training.loading import load_trained
 from advbnn.training.loop import fit
 from advbnn.training.mode_plan import ModePlan
 from advbnn.training.mode_run import ModesRun, claimed
+from advbnn.training.run_folder import is_sound
 from advbnn.training.state import TrainingState
 from quick import quick, same, train
 from workers import modes_together, processes, run_all, train_modes, train_modes_until_killed
@@ -159,13 +161,24 @@ def test_further_modes_may_start_from_further_files(digits: Splits[ImageSet], tm
 
 
 @pytest.mark.parametrize("how", ["independent", "boosted"])
-def test_a_damaged_mode_is_written_again(digits: Splits[ImageSet], tmp_path: Path, how: str) -> None:
+def test_a_damaged_mode_is_written_again(
+    digits: Splits[ImageSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
     value, out, plan = quick("adv"), tmp_path / "run", ModePlan(count=2, how=how)
     whole = train(digits, value, modes=plan, out=out).model
     file = out / "modes" / "1" / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-2] + b"no")
     (out / "model.safetensors").unlink()
+    damaged = list[bool]()
+
+    class Waiting(World):
+        def any(self, flag: bool) -> bool:
+            damaged.append(file.exists() and not is_sound(file.parent, file.name))
+            return flag
+
+    monkeypatch.setattr(modes_module, "world", Waiting)
     assert same(train(digits, value, modes=plan, out=out, resume=True).model, whole)
+    assert damaged and not any(damaged)  # other processes, which wait for this one, find no damaged file
 
 
 def test_a_damaged_mixture_is_written_again_from_its_modes(digits: Splits[ImageSet], tmp_path: Path) -> None:

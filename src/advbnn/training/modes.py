@@ -96,11 +96,12 @@ def _train_all(run: ModesRun, out: Path, resume: bool, device: torch.device) -> 
     """Train, or wait for, all modes of a run folder, and write them as one network."""
     processes, plan = world(), run.plan
     opened = _opened(run, out, resume) if processes.leads else None
+    if opened is not None and not opened.finished:
+        _drop_damaged(run, opened)
     if processes.any(opened is not None and opened.finished):  # all wait until the first has checked the folder
         _say(run, None, f"{out} is finished: {plan.count} modes; nothing to do")
         return
     if opened is not None:
-        _drop_damaged(run, opened)
         begun = f"; {_state(out, plan)}" if any(map(run.finished, plan.names)) else ""
         _say(run, opened, f"{plan.count} modes, {plan.how}, of {run.defense.name} in {out / MODES}{begun}")
     try:
