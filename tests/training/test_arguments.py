@@ -1,5 +1,6 @@
 """Networks, data and defences that do not fit together are refused before training."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from advbnn.bayes.modes import Modes
 from advbnn.data import Splits, from_tensors
 from advbnn.defenses.objective import RobustELBO
 from advbnn.defenses.optimizers import AdamOptimizer, LangevinSampler
-from advbnn.errors import ArgumentError
+from advbnn.errors import ArgumentError, ArgumentTypeError
 from advbnn.training.loop import fit
 from quick import quick
 
@@ -46,6 +47,13 @@ DOUBLE = few(torch.rand(20, 12).double(), torch.arange(20) % 4)
 def test_a_network_that_does_not_fit_the_data(net: Any, splits: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         fit(net, splits, quick("none"))
+
+
+@pytest.mark.parametrize("init", [{"state_dict": {}}, [{}, 3], 3], ids=["nested", "a number in a list", "a number"])
+def test_initial_weights_are_files_or_tensors_by_name(tmp_path: Path, init: Any) -> None:
+    with pytest.raises(ArgumentTypeError, match="init must"):
+        fit(nn.Linear(12, 4), FLAT, quick("none"), init=init, modes=2, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_defence_that_does_not_fit() -> None:

@@ -64,14 +64,19 @@ def load_initial(net: nn.Module, weights: InitialWeights, classifier: str = "kep
     net.load_state_dict({n: value for n, value in given.items() if n not in skipped}, strict=False)
 
 
-def _read(weights: InitialWeights) -> tuple[str, Mapping[str, Tensor]]:
-    if isinstance(weights, Mapping):
-        if not all(isinstance(value, Tensor) for value in weights.values()):
-            nested = ", ".join(map(repr, list(weights)[:5]))
-            raise ArgumentTypeError(f"init must hold tensors by name, such as net.state_dict(); this holds {nested}")
-        return "the state dict", weights
-    if not isinstance(weights, str | Path):
+def check_kind(weights: object) -> None:
+    """Refuse what is neither the path of a file nor tensors by name."""
+    if not isinstance(weights, str | Path | Mapping):
         raise ArgumentTypeError(f"init must be a safetensors file or a state dict, got {type(weights).__name__}")
+    if isinstance(weights, Mapping) and not all(isinstance(value, Tensor) for value in weights.values()):
+        nested = ", ".join(map(repr, list(weights)[:5]))
+        raise ArgumentTypeError(f"init must hold tensors by name, such as net.state_dict(); this holds {nested}")
+
+
+def _read(weights: InitialWeights) -> tuple[str, Mapping[str, Tensor]]:
+    check_kind(weights)
+    if isinstance(weights, Mapping):
+        return "the state dict", weights
     file = Path(weights)
     with explain_file_errors(f"init: {shown(str(file))}", "cannot be read", "give the path of a safetensors file"):
         exists = file.is_file()

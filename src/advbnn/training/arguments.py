@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from advbnn.defenses.defense import Defense
 from advbnn.defenses.optimizers import LangevinSampler
 from advbnn.errors import ArgumentError, ArgumentTypeError, InputError, first_line
 from advbnn.machine.processes import World
-from advbnn.models.initial_weights import InitialWeights
+from advbnn.models.initial_weights import InitialWeights, check_kind
 from advbnn.modules import device_of, dtype_of, evaluating, training
 from advbnn.randomness import seeded
 from advbnn.training.averaging import restored
@@ -30,7 +29,9 @@ def starts(init: InitialWeights | Sequence[InitialWeights] | None, plan: ModePla
     """The checkpoints to start from: none, one for all modes, or one for each."""
     if init is None:
         return ()
-    given = (init,) if isinstance(init, str | Path | Mapping) else tuple(init)
+    given = tuple(init) if isinstance(init, list | tuple) else (init,)
+    for weights in given:
+        check_kind(weights)
     if len(given) not in (1, plan.count):
         raise ArgumentError(f"init must be one checkpoint, or one for each of {plan.count} modes, got {len(given)}")
     return given
