@@ -56,6 +56,13 @@ def test_initial_weights_are_files_or_tensors_by_name(tmp_path: Path, init: Any)
     assert not (tmp_path / "run").exists()
 
 
+def test_the_parameters_of_a_defence_are_trained_on_a_frozen_network() -> None:
+    frozen = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 4)).requires_grad_(False)
+    model = fit(frozen, IMAGES, quick("pni")).model
+    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    assert trained and all(name.endswith("alpha") for name in trained)
+
+
 def test_a_defence_that_does_not_fit() -> None:
     with pytest.raises(ValueError, match=r"Gaussian likelihood.*Categorical\(\)"):
         fit(nn.Linear(12, 4), FLAT, quick("none", objective=RobustELBO(likelihood=Gaussian())))

@@ -83,8 +83,6 @@ def check_arguments(net: object, defense: object) -> None:
         raise ArgumentError(f"net is a mixture of {len(net)} modes, which are trained one by one; {remedy}")
     if next(net.parameters(), None) is None:
         raise ArgumentError(f"net must have parameters to train, and this {type(net).__name__} has none")
-    if not any(parameter.requires_grad for parameter in net.parameters()):
-        raise ArgumentError("net must have parameters to train, and all are frozen; call requires_grad_() on some")
     if not isinstance(defense, Defense):
         remedy = "make one with advbnn.defense('adv_bnn', 'cifar10')"
         raise ArgumentTypeError(f"defense must be a Defense, got {defense!r}; {remedy}")
@@ -92,6 +90,8 @@ def check_arguments(net: object, defense: object) -> None:
 
 def check_suitable(model: nn.Module, examples: Examples, defense: Defense, processes: World) -> None:
     """Refuse, with the remedy, what cannot be trained or would train something else."""
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ArgumentError("net must have parameters to train, and all are frozen; call requires_grad_() on some")
     regression, likelihood = examples.targets.is_floating_point(), defense.objective.likelihood
     if regression == isinstance(likelihood, Categorical):
         kind, remedy = ("real numbers", "Gaussian") if regression else ("class labels", "Categorical")
