@@ -280,3 +280,4 @@ def test_a_member_that_returns_probabilities_is_refused_wherever_it_stands() -> 
 def test_networks_that_do_not_fit_together() -> None:
     with pytest.raises(ArgumentError, match=r"float32 and torch.float64.*net.float\(\)"):
         Modes([dense_net(), dense_net().double()])
+    assert len(Modes([nn.Flatten(), dense_net().double()])) == 2  # a network without weights takes any type

@@ -57,7 +57,7 @@ class Modes(RandomNetwork):
             if not isinstance(component, nn.Module):
                 came = type(component).__name__
                 raise ArgumentTypeError(f"networks must hold modules, got a {came} at {number}; load checkpoints first")
-        dtypes = {dtype_of(component) for component in components}
+        dtypes = {dtype_of(component) for component in components if next(component.parameters(), None) is not None}
         if len(dtypes) > 1:
             found = " and ".join(sorted(map(str, dtypes)))
             raise ArgumentError(
