@@ -143,6 +143,7 @@ def test_points_only_lower() -> None:
     assert after.difference is None and "abababab" in after.notes[-1]
     with pytest.raises(ValueError, match="bfloat16.*precision"):
         lowered(entry, replace(scored(0.3), precision="float32, autocast bfloat16"))
+    assert lowered(entry, replace(scored(0.3), precision="bfloat16")) is not entry  # of its weights
     with pytest.raises(ValueError, match="1 passes.* 3.*exact"):
         lowered(replace(entry, samples=3), scored(0.3))
     with pytest.raises(ValueError, match="digits.*give"):

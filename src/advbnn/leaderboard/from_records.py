@@ -195,7 +195,7 @@ def lowered(entry: board.Entry, record: Record) -> board.Entry:
             f"{entry.id}: the points were scored by {record.samples} passes, the entry by {entry.samples}; state in "
             "the entry whether its classifier is exact"
         )
-    if "bfloat16" in record.precision.partition(", gradients")[0]:
+    if "autocast bfloat16" in record.precision:
         raise ArgumentError(f"{entry.id}: the points were scored in bfloat16; score them without --precision bf16")
     if record.n < entry.worst_case.n:
         images = f"{record.n:,} images, the entry on {entry.worst_case.n:,}"
