@@ -50,6 +50,7 @@ def test_a_network_that_is_random_for_some_inputs_only_is_random(noisy):
     x = torch.randint(64, (6, 6)) / 255
     if not noisy(x):
         assert Target(target, torch.cat([x, torch.ones(2, 6)])).is_random
+        assert Target(target, x[:1]).is_random == noisy(0.999 * x[:1])
     assert not Target(Noisy(lambda y, x: y), x).is_random
 
 
