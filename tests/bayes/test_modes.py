@@ -235,6 +235,15 @@ def test_bad_arguments_are_refused(call, message: str) -> None:
         call()
 
 
+def test_the_members_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, made = [], Modes.members
+    monkeypatch.setattr(Modes, "members", lambda self: (calls.append(self), made(self))[1])
+    modes = Modes([dense_net(), dense_net()]).eval()
+    predict(modes, X)
+    Ensemble(modes)(X)
+    assert len(calls) == 2  # those of a bank are copies
+
+
 class Noisy(nn.Module):
     """Adds random numbers that torch's default generator does not make."""
 

@@ -1,12 +1,13 @@
 """The outputs of a network under weight samples, of all its members if they are few, and what is expected of them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from advbnn.bayes.activations import outputs_of
-from advbnn.bayes.protocol import EXACT_UP_TO, RandomNetwork, finite_support, members
+from advbnn.bayes.protocol import EXACT_UP_TO, Member, RandomNetwork, members, some_are_random
 from advbnn.errors import ArgumentError, ArgumentTypeError, whole
 from advbnn.modules import evaluating, explain_input_errors, input_unchanged
 from advbnn.randomness import LOOKS, Resampled, is_random, random_state, seeded, with_fresh_state
@@ -28,10 +29,11 @@ def sampled_outputs(
     with evaluating(model), seeded(seed, x.device), input_unchanged(x), explained:
         fresh = with_fresh_state(model)
         passes = passes_needed(fresh, x, samples)
-        if looks and has_random_members(fresh, x, exact_up_to):
-            exact_up_to = 0
+        parts = members(fresh, whole("exact_up_to", exact_up_to, 0))
+        if looks and must_be_sampled(parts, x):
+            parts = ()
         before = random_state(x.device)
-        outputs, weights = outputs_and_weights(fresh, x, passes, exact_up_to)
+        outputs, weights = outputs_and_weights(fresh, x, passes, parts)
         if weights is None and passes < samples and not torch.equal(before, random_state(x.device)):
             # only some inputs are given random numbers, and not the first
             outputs += [fresh(x) for _ in range(samples - passes)]
@@ -59,25 +61,21 @@ def _has_rows(x: Tensor) -> bool:
     return x.dim() > 0 and len(x) > 0 and x.layout == torch.strided
 
 
-def has_random_members(model: nn.Module, x: Tensor, exact_up_to: int) -> bool:
-    """Whether a member of a network with finite support is random itself, as passes on two inputs show."""
-    at_most = whole("exact_up_to", exact_up_to, 0)
-    if not _has_rows(x) or not members(model, at_most):
-        return False
+def must_be_sampled(parts: Sequence[Member], x: Tensor) -> bool:
+    """Whether a member is random itself, as passes on two inputs show: its single pass would be no exact mean."""
     try:
-        return not finite_support(model, x[:2], at_most)
+        return _has_rows(x) and some_are_random(parts, x[:2])
     except Exception:  # a network may require one size of batches; real errors come again
         return False
 
 
 def outputs_and_weights(
-    model: nn.Module, x: Tensor, samples: int, exact_up_to: int = EXACT_UP_TO
+    model: nn.Module, x: Tensor, samples: int, parts: Sequence[Member]
 ) -> tuple[list[Any], list[float] | None]:
-    """The outputs of all members with their weights, if there are few enough; else of weight samples, without weights.
+    """The outputs of all members with their weights, if there are `parts`; else of weight samples, without weights.
 
     Members that use random numbers of torch, such as noise, are sampled too.
     """
-    parts = members(model, at_most=whole("exact_up_to", exact_up_to, 0))
     if parts:
         before = None if torch.compiler.is_compiling() else random_state(x.device)
         outputs = outputs_of([part.net for part in parts], x)

@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from advbnn.bayes.outputs import (
     are_probabilities,
     check_same_outputs,
-    has_random_members,
+    must_be_sampled,
     outputs_and_weights,
     sampled_outputs,
     some_are_probabilities,
 )
 from advbnn.bayes.protocol import EXACT_UP_TO, members
 from advbnn.display import notebook
-from advbnn.errors import ArgumentError, one_of, positive_whole
+from advbnn.errors import ArgumentError, one_of, positive_whole, whole
 from advbnn.modules import all_finite, dtype_of, not_finite_error
 from advbnn.names import RULES
 from advbnn.randomness import seeded, with_fresh_state
@@ -220,7 +220,7 @@ class Ensemble(nn.Module):
             )
         self.samples = None if samples is None else positive_whole("samples", samples)
         self.model, self.seed = with_fresh_state(model), seed
-        self.exact_up_to = len(members(model)) if samples is None else exact_up_to
+        self.exact_up_to = len(members(model)) if samples is None else whole("exact_up_to", exact_up_to, 0)
         self.training = model.training
         self._checked = False
 
@@ -228,12 +228,13 @@ class Ensemble(nn.Module):
         """log (1/m) sum_k p(y | x, w_k), [n, classes]."""
         # only once: a check waits for the device, and a compiler cannot trace it
         checks = not self._checked and not torch.compiler.is_compiling()
-        if checks and has_random_members(self.model, x, self.exact_up_to):
+        parts = members(self.model, self.exact_up_to)
+        if checks and must_be_sampled(parts, x):
             if self.samples is None:
                 raise ArgumentError("samples=None needs members that are not random themselves; give a number")
-            self.exact_up_to = 0
+            self.exact_up_to, parts = 0, ()
         with seeded(self.seed, x.device):
-            found = outputs_and_weights(self.model, x, self.samples or 1, self.exact_up_to)
+            found = outputs_and_weights(self.model, x, self.samples or 1, parts)
         outputs, weights = _checked_logits(*found)
         logits = torch.stack(outputs)
         if checks:

@@ -1,7 +1,7 @@
 """What every network with random weights offers: a posterior family is a subclass of `RandomNetwork` with `sample`."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
@@ -177,11 +177,16 @@ def finite_support(model: nn.Module, x: Tensor, at_most: int | None = None) -> t
     A single pass of each would then be no exact mean.
     """
     found = members(model, at_most)
+    return () if some_are_random(found, x) else found
+
+
+def some_are_random(found: Iterable[Member], x: Tensor) -> bool:
+    """Whether a member is random itself, as passes on a few inputs `x` show."""
     for one in found:
         with evaluating(one.net):
             if is_random(one.net, x, LOOKS):
-                return ()
-    return found
+                return True
+    return False
 
 
 def inner_network(model: nn.Module) -> nn.Module:
