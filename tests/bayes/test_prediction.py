@@ -234,3 +234,14 @@ def test_a_weight_sample_whose_logits_look_like_probabilities_by_chance_is_not_r
     assert Ensemble(Scripted(alike, other), samples=2)(X[:1]).shape == (1, 2)
     with pytest.raises(ArgumentError, match="probabilities"):
         predict(Scripted(alike, alike[::-1]), X[:1], samples=2)
+
+
+def test_a_single_image_whose_logits_look_like_probabilities_by_chance_is_not_refused() -> None:
+    net, x = nn.Linear(2, 2, bias=False), torch.tensor([[0.25, 0.5]])
+    with torch.no_grad():
+        net.weight.copy_(torch.diag(torch.tensor([1.0, 1.5])))
+    assert net(x).sum() == 1
+    assert predict(net, x).label == 1
+    assert predict(Modes([net, nn.Linear(2, 2)]), x).exact
+    with pytest.raises(ArgumentError, match="probabilities"):
+        predict(Modes([nn.Sequential(net, nn.Softmax(1)), net]), x)

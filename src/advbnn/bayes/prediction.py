@@ -148,7 +148,9 @@ def _log_probs(
     finite, probabilities, defined, bytes_found = torch.stack([check.to(log_probs.device) for check in checks]).tolist()
     if not finite:
         raise not_finite_error(x)
-    _refuse_probabilities(probabilities)
+    if probabilities:  # a single image may have such logits by chance, but hardly two
+        others, _ = sampled_outputs(model, x.flip(-1), samples, seed, exact_up_to, looks)
+        _refuse_probabilities(bool(_are_probabilities(torch.stack(others), weights)))
     if not defined:
         raise ArgumentError("model returned NaN or infinite logits; check its weights and its precision")
     if bytes_found:
