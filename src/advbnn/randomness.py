@@ -239,7 +239,8 @@ def draws_for_some(network: nn.Module, x: Tensor, size: int | None = None) -> bo
         return known is True
     mixed = x.clone()
     mixed[::2] *= 0.999  # the first too, which may be the only one; `is_random` takes it as it is
-    return any(draws(network, part) for part in mixed.split(size or len(x)))
+    with _uncompiled():
+        return any(draws(network, part) for part in mixed.split(size or len(x)))
 
 
 @torch.no_grad()
@@ -263,7 +264,7 @@ def shares_draws(model: nn.Module, x: Tensor) -> bool:
 
 
 def _uncompiled() -> AbstractContextManager[Any]:
-    """Within the block compiled models run as they are, as they would be compiled again for a few inputs."""
+    """Within the block compiled models run as they are, as they would be compiled again for these inputs."""
     # without dynamo, which is slow to import, none is compiled
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 

@@ -94,6 +94,19 @@ def test_no_weight_gradient_is_computed_by_a_compiled_model(convert):
     assert masks == {(True, False, False)}
 
 
+def test_a_compiled_model_is_compiled_for_the_steps_alone():
+    graphs = []
+
+    def look(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    PGD(LINF, steps=2, eot=2)(torch.compile(conv_net().eval(), backend=look, dynamic=False), *images(), seed=0)
+    torch._dynamo.reset()
+    assert len(graphs) == 1
+
+
 def test_queries_count_every_weight_sample():
     (x, y), bnn = images(), bayesianize(small_net())
     for attack, expected in {
