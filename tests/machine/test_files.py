@@ -36,6 +36,17 @@ def test_a_link_stays_one(tmp_path: Path) -> None:
     for content in (b"one", b"two"):
         write_atomically(link, content)
         assert link.is_symlink() and target.read_bytes() == content
+    link.unlink()
+    link.symlink_to(link)  # a loop has no target
+    write_atomically(link, b"three")
+    assert link.read_bytes() == b"three"
+
+
+def test_errors_name_the_path_as_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+    with pytest.raises(FileError, match=r"^folder cannot be written"):
+        write_atomically(Path("folder"), b"")
 
 
 def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

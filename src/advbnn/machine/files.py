@@ -87,17 +87,17 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
     A reader finds the old file or the new one, complete, whenever the process is interrupted. If the block raises,
     nothing of the new file is left.
     """
-    path = path.resolve()  # the target of a link, which stays one
+    target = Path(os.path.realpath(path))  # of a link, which stays one
     # by more than the process, whose number another machine or a thread may have as well
-    temporary = path.with_name(f".{path.name}.{os.getpid()}{secrets.randbelow(10**9):09d}")
+    temporary = target.with_name(f".{target.name}.{os.getpid()}{secrets.randbelow(10**9):09d}")
     with explain_file_errors(path, "cannot be written", _WRITABLE):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         try:
             with temporary.open("wb") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(temporary, path)
+            os.replace(temporary, target)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
