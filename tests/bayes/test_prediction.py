@@ -103,6 +103,7 @@ def test_ensemble_has_the_gradient_of_the_mean_probability() -> None:
         (lambda: predict(bnn(), X, samples=0), "samples"),
         (lambda: predict(bnn(), X, rule="votes"), "rule='votes'.*'vote'"),
         (lambda: predict(nn.Flatten(0), X), "logits"),
+        (lambda: predict(nn.Identity(), X.long()), r"logits of a floating-point type.*int64.*float\(\)"),
         (lambda: predict(nn.Linear(4, 1), X), r"two classes.*advbnn\.regress"),
         (lambda: predict(bnn(), X.clone().index_fill_(0, torch.tensor([1, 4]), math.nan)), "x .*finite.* 2 of 6"),
     ],

@@ -273,6 +273,8 @@ def _check_logits(logits: Any) -> None:
     if not isinstance(logits, Tensor) or logits.dim() != 2:
         came = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise ArgumentError(f"model must return one tensor of logits [n, classes], got {came}; wrap it to return those")
+    if not logits.is_floating_point():
+        raise ArgumentError(f"model must return logits of a floating-point type, got {logits.dtype}; use .float()")
     if logits.shape[1] < 2:
         remedy = "for regression use advbnn.regress, for two classes give it two outputs"
         raise ArgumentError(f"model must return logits for two classes or more, got {tuple(logits.shape)}; {remedy}")
