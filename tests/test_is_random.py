@@ -1,5 +1,6 @@
 """A network that is not random is run once, wherever weight samples are averaged; any other one as often as asked."""
 
+import functools
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from advbnn.attacks import PGD
 from advbnn.attacks.threat import Threat
+from advbnn.bayes.modes import Modes
 from advbnn.bayes.outputs import passes_needed
 from advbnn.bayes.prediction import predict
 from advbnn.evaluation.accuracy import evaluate
@@ -75,13 +77,29 @@ def test_passes_of_networks_that_are_random_and_not(work: Callable[..., Any], al
 
 
 def test_a_single_pass_gives_what_many_do() -> None:
-    found, many = predict(net(), X), predict(net(), X, samples=3)  # of so few, all are made
+    found, many = predict(net(), X), predict(Passes(net()), X, samples=3)  # of so few, all are made
     assert found.samples == 20
     torch.testing.assert_close(found.probs, many.probs)
     assert torch.equal(found.label, many.label)
     first, mean = local_lipschitz(net(), X, Y, THREAT)
     torch.testing.assert_close(first, local_lipschitz(net(), X, Y, THREAT, samples=2)[0])
     torch.testing.assert_close(first, mean)
+
+
+def test_known_layers_take_one_pass_of_each_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, forward, passes = net(), nn.Linear.forward, []
+
+    @functools.wraps(forward)
+    def counted(self: nn.Linear, x: Tensor) -> Tensor:
+        passes.append(len(x))
+        return forward(self, x)
+
+    monkeypatch.setattr(nn.Linear, "forward", counted)
+    layers = sum(isinstance(part, nn.Linear) for part in plain.modules())
+    for model, networks in ((plain, 1), (Modes([plain, net(), net()]), 3)):
+        passes.clear()
+        predict(model, X)
+        assert passes == [len(X)] * layers * networks
 
 
 def test_a_random_source_of_its_own_is_seen() -> None:

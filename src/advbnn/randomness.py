@@ -31,6 +31,10 @@ _COPIES, _ROUNDING = 8, 1e-5
 """Copies of an image in one pass, and the largest difference between their outputs, relative to the largest output."""
 
 
+_STATELESS = ("torch.nn.modules.", "torch.nn.functional", "advbnn.models.", "advbnn.bayes.", "advbnn.evaluation.")
+"""Modules whose layers keep no state between passes in evaluation mode."""
+
+
 def _default_generator(device: torch.device) -> torch.Generator:
     if device.type == "cuda":
         index = torch.cuda.current_device() if device.index is None else device.index
@@ -241,6 +245,29 @@ def draws_for_some(network: nn.Module, x: Tensor, size: int | None = None) -> bo
     mixed[::2] *= 0.999  # the first too, which may be the only one; `is_random` takes it as it is
     with _uncompiled():
         return any(draws(network, part) for part in mixed.split(size or len(x)))
+
+
+def transparent(model: nn.Module) -> bool:
+    """Whether every part is an unchanged layer of torch's or of this library's, none of which keeps a state.
+
+    Their code is known: in evaluation mode no pass leaves anything to the next one, whatever the weights are. A class,
+    a method, a hook or a function from elsewhere might.
+    """
+    return not offers_resample(model) and all(map(_unchanged, model.modules()))
+
+
+def _unchanged(part: nn.Module) -> bool:
+    if isinstance(part, torch.jit.ScriptModule):  # its code is not Python's
+        return False
+    kind = type(part)
+    named = getattr(sys.modules.get(kind.__module__), kind.__name__, None)
+    hooks = (part._forward_hooks, part._forward_pre_hooks)
+    own = [value for value in vars(part).values() if callable(value) and not isinstance(value, Tensor)]
+    return named is kind and not any(hooks) and all(map(_stateless, (kind, kind.forward, *own)))
+
+
+def _stateless(code: object) -> bool:
+    return str(getattr(code, "__module__", "")).startswith(_STATELESS)
 
 
 @torch.no_grad()

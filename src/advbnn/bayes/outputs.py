@@ -10,7 +10,15 @@ from advbnn.bayes.activations import outputs_of
 from advbnn.bayes.protocol import EXACT_UP_TO, Member, RandomNetwork, members, some_are_random
 from advbnn.errors import ArgumentError, ArgumentTypeError, whole
 from advbnn.modules import evaluating, explain_input_errors, input_unchanged
-from advbnn.randomness import LOOKS, Resampled, is_random, random_state, seeded, with_fresh_state
+from advbnn.randomness import (
+    LOOKS,
+    Resampled,
+    is_random,
+    random_state,
+    seeded,
+    transparent,
+    with_fresh_state,
+)
 
 
 def sampled_outputs(
@@ -45,10 +53,14 @@ def passes_needed(model: nn.Module, x: Tensor, samples: int) -> int:
     """How many passes give the outputs of `samples` weight samples: 1 for a network that is not random.
 
     `LOOKS` passes on two inputs decide, unless the network is known to be random, or takes no such batch. A state that
-    is kept for longer, without `resample(seed)`, is not seen: `samples` passes would see few of its states, too.
+    is kept for longer, without `resample(seed)`, is not seen: `samples` passes would see few of its states, too. What
+    is `transparent` can be random by torch's numbers alone, which its pass shows.
     """
-    known = any(isinstance(part, RandomNetwork | Resampled) for part in model.modules())
-    if known or samples <= LOOKS or not _has_rows(x):
+    if any(isinstance(part, RandomNetwork | Resampled) for part in model.modules()):
+        return samples
+    if transparent(model):
+        return 1
+    if samples <= LOOKS or not _has_rows(x):
         return samples
     try:
         # another seed than that of attacks, as nothing that scores shares random numbers with them
@@ -62,9 +74,12 @@ def _has_rows(x: Tensor) -> bool:
 
 
 def must_be_sampled(parts: Sequence[Member], x: Tensor) -> bool:
-    """Whether a member is random itself, as passes on two inputs show: its single pass would be no exact mean."""
+    """Whether a member is random itself, as passes on two inputs show: its single pass would be no exact mean.
+
+    `transparent` ones need none: they can be random by torch's numbers alone, which `outputs_and_weights` sees.
+    """
     try:
-        return _has_rows(x) and some_are_random(parts, x[:2])
+        return _has_rows(x) and some_are_random((part for part in parts if not transparent(part.net)), x[:2])
     except Exception:  # a network may require one size of batches; real errors come again
         return False
 

@@ -10,9 +10,9 @@ from advbnn.bayes.prediction import Ensemble, predict
 from advbnn.data import to_float
 from advbnn.evaluation.accuracy import evaluate
 from advbnn.evaluation.attackable import attackable
-from advbnn.evaluation.audit.history import History, candidates, look_back, transparent
+from advbnn.evaluation.audit.history import History, candidates, look_back
 from advbnn.evaluation.identity import ModelIdentity
-from advbnn.randomness import Resampled, is_random
+from advbnn.randomness import Resampled, is_random, transparent
 from cheats import Counting, Jittered, Wrapped
 from inconsistent_nets import SOURCES, ByMethod, Fresh, Offering, PerBatch, PerShape, Sticky, Tired, Unseeded
 from trained_nets import bnn, digits, net

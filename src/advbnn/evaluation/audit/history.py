@@ -7,7 +7,6 @@ EOT then averages one draw, and attacks and scores share it.
 
 import math
 import re
-import sys
 import time
 from dataclasses import dataclass
 
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from advbnn.modules import evaluating
-from advbnn.randomness import derive_seed, draws, offers_resample, pass_under
+from advbnn.randomness import derive_seed, draws, offers_resample, pass_under, transparent
 
 _SEEDS = 400
 """Seeds of the passes. Each is used three times, so that a state that is kept for 1,000 passes changes meanwhile."""
@@ -33,10 +32,6 @@ _REDRAWS = re.compile(
     r"(noise|paths?|masks?|bits?|precision|norms?|filters?|draw)(_mixed)?"
 )
 """Names of methods that may draw a new random state, among them those of published code: RPF, RNA, CTRW, DCS, DWQ."""
-
-
-_STATELESS = ("torch.nn.modules.", "torch.nn.functional", "advbnn.models.", "advbnn.bayes.", "advbnn.evaluation.")
-"""Modules whose layers keep no state between passes in evaluation mode."""
 
 
 @dataclass(frozen=True)
@@ -115,29 +110,6 @@ def relative_change(a: Tensor, b: Tensor) -> Tensor:
 def _differ(a: Tensor, b: Tensor) -> Tensor:
     """Whether passes, [passes, n, classes], differ for one of the inputs."""
     return (relative_change(a, b) > _RELATIVE).any(-1)
-
-
-def transparent(model: nn.Module) -> bool:
-    """Whether every part is an unchanged layer of torch's or of this library's, none of which keeps a state.
-
-    Their code is known: in evaluation mode no pass leaves anything to the next one, whatever the weights are. A class,
-    a method, a hook or a function from elsewhere might.
-    """
-    return not offers_resample(model) and all(map(_unchanged, model.modules()))
-
-
-def _unchanged(part: nn.Module) -> bool:
-    if isinstance(part, torch.jit.ScriptModule):  # its code is not Python's
-        return False
-    kind = type(part)
-    named = getattr(sys.modules.get(kind.__module__), kind.__name__, None)
-    hooks = (part._forward_hooks, part._forward_pre_hooks)
-    own = [value for value in vars(part).values() if callable(value) and not isinstance(value, Tensor)]
-    return named is kind and not any(hooks) and all(map(_stateless, (kind, kind.forward, *own)))
-
-
-def _stateless(code: object) -> bool:
-    return str(getattr(code, "__module__", "")).startswith(_STATELESS)
 
 
 def candidates(model: nn.Module) -> tuple[str, ...]:
