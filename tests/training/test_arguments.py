@@ -15,6 +15,7 @@ from advbnn.defenses.objective import RobustELBO
 from advbnn.defenses.optimizers import AdamOptimizer, LangevinSampler
 from advbnn.errors import ArgumentError, ArgumentTypeError
 from advbnn.training.loop import fit
+from advbnn.training.mode_plan import ModePlan
 from quick import quick
 
 
@@ -27,6 +28,7 @@ FLAT = few(torch.rand(20, 12), torch.arange(20) % 4)
 REAL = few(torch.rand(20, 12), torch.rand(20, 1))
 IMAGES = few(torch.rand(20, 3, 8, 8), torch.arange(20) % 4)
 DOUBLE = few(torch.rand(20, 12).double(), torch.arange(20) % 4)
+GOOD = {"weight": torch.zeros(4, 12), "bias": torch.zeros(4)}
 
 
 @pytest.mark.parametrize(
@@ -53,6 +55,28 @@ def test_a_network_that_does_not_fit_the_data(net: Any, splits: Any, error: type
 def test_initial_weights_are_files_or_tensors_by_name(tmp_path: Path, init: Any) -> None:
     with pytest.raises(ArgumentTypeError, match="init must"):
         fit(nn.Linear(12, 4), FLAT, quick("none"), init=init, modes=2, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("how", "init"),
+    [
+        (ModePlan(count=2), [GOOD, {"weight": torch.zeros(4, 3), "bias": torch.zeros(4)}]),
+        (ModePlan(count=2, how="snapshots"), [GOOD, GOOD]),
+        (ModePlan(count=2, how="branches", trunk=1), [GOOD, GOOD]),
+    ],
+    ids=["the second does not fit", "snapshots", "branches"],
+)
+def test_all_initial_weights_are_tried_before_the_first_mode_trains(tmp_path: Path, how: ModePlan, init: Any) -> None:
+    with pytest.raises(ArgumentError, match="init"):
+        fit(nn.Linear(12, 4), FLAT, quick("none"), init=init, modes=how, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_second_network_that_learns_attacked_images_needs_them_in_memory(tmp_path: Path) -> None:
+    batches = [(FLAT.train.inputs, FLAT.train.targets)] * 2
+    with pytest.raises(ArgumentError, match="boosted.*Splits"):
+        fit(nn.Linear(12, 4), batches, quick("adv"), modes=ModePlan(count=2, how="boosted"), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from advbnn.defenses.defense import Averaging, Defense, EarlyStopping
+from advbnn.defenses.defense import Averaging, Defense, EarlyStopping, Swag
 from advbnn.defenses.optimizers import LangevinSampler
 from advbnn.defenses.profiles import defense
 from advbnn.defenses.schedules import Constant, Cosine, Section, Stages
@@ -70,9 +70,10 @@ def test_trunk_and_branch_are_sections_of_the_schedule() -> None:
         (lambda: ModePlan(count=2, trunk=3), "trunk=3.*leave it out"),
         (lambda: mode_plan({"count": 2, "how": "snapshots"}), "ModePlan.count=2, how='snapshots'"),
         (lambda: mode_plan(0), "modes"),
-        (lambda: ModePlan(count=3, how="boosted"), "boosted.*2 modes.*count"),
+        (lambda: ModePlan(count=3, how="boosted"), "boosted.*count=2"),
+        (lambda: ModePlan(count=2, how="branches", trunk=2).check(Defense(swag=Swag(start=1))), "swag.start=2.*trunk"),
         (lambda: ModePlan(count=2, how="boosted").check(defense("none")), "boosted.*attack"),
-        (lambda: ModePlan(count=2, how="boosted").check(defense("adv", objective={"trades": 6.0})), "trades"),
+        (lambda: ModePlan(count=2, how="boosted").check(defense("adv", objective={"trades": 6.0})), "boosted.*trades"),
         (lambda: ModePlan(count=2, how="branches", trunk=5).check(Defense(schedule=Constant(epochs=5))), "trunk.*5"),
         (lambda: ModePlan(count=2, how="branches", trunk=1).check(Defense(optimizer=LangevinSampler())), "snapshots"),
         (lambda: Section(whole=Constant(epochs=3), begin=2, end=4), "begin.*end.*3"),

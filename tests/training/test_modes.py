@@ -128,6 +128,50 @@ def test_a_run_may_get_more_modes(digits: Splits[ImageSet], tmp_path: Path, how:
     assert load_trained(out).finished
 
 
+def test_a_process_with_fewer_modes_does_not_finish_a_run_that_got_more(
+    digits: Splits[ImageSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value, out, train_missing = quick("adv"), tmp_path / "run", modes_module._train_missing
+
+    def while_another_adds_a_mode(*given: object) -> None:
+        train_missing(*given)
+        with monkeypatch.context() as patched, pytest.raises(Interrupted):
+            patched.setattr(modes_module, "_train_missing", stopped)
+            train(digits, value, modes=3, out=out, resume=True)
+
+    def stopped(*given: object) -> None:
+        raise Interrupted("before the third mode", None)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(modes_module, "_train_missing", while_another_adds_a_mode)
+        train(digits, value, modes=2, out=out)
+    assert not load_trained(out).finished and len(load_trained(out).model) == 2
+    assert same(train(digits, value, modes=3, out=out, resume=True).model, train(digits, value, modes=3).model)
+    assert load_trained(out).finished
+
+
+def test_a_run_whose_metrics_are_lost_is_finished_all_the_same(digits: Splits[ImageSet], tmp_path: Path) -> None:
+    value, out = quick("none"), tmp_path / "run"
+    train(digits, value, modes=2, out=out)
+    (out / "model.safetensors").unlink()
+    (out / "modes" / "0" / "metrics.jsonl").unlink()
+    train(digits, value, modes=2, out=out, resume=True)
+    assert load_trained(out).finished
+
+
+def test_boosted_modes_stop_early_by_attacked_images(digits: Splits[ImageSet], monkeypatch: pytest.MonkeyPatch) -> None:
+    copied: list[int] = []
+
+    def counted(model: nn.Module, data: ImageSet, attack: object, **how: object) -> ImageSet:
+        copied.append(len(data))
+        return replace(data, images=255 - data.images)
+
+    monkeypatch.setattr("advbnn.training.mode_run.adversarial_copy", counted)
+    value = quick("adv", early_stopping=EarlyStopping(fraction=0.2))
+    train(digits, value, modes=ModePlan(count=2, how="boosted"))
+    assert sum(copied) == len(digits.train) and len(copied) == 2
+
+
 def test_a_run_keeps_the_weights_that_it_began_with(digits: Splits[ImageSet], tmp_path: Path) -> None:
     value, shape = quick("adv"), digits.train.shape
     one, two, three = (value.build(classes=10, shape=shape, seed=seed).state_dict() for seed in range(3))

@@ -26,14 +26,17 @@ from advbnn.training.mode_plan import ModePlan
 
 
 def starts(init: InitialWeights | Sequence[InitialWeights] | None, plan: ModePlan) -> tuple[InitialWeights, ...]:
-    """The checkpoints to start from: none, one for all modes, or one for each."""
+    """The checkpoints to start from: none, one for all modes, or one for each that starts from no other training."""
     if init is None:
         return ()
     given = tuple(init) if isinstance(init, list | tuple) else (init,)
     for weights in given:
         check_kind(weights)
-    if len(given) not in (1, plan.count):
-        raise ArgumentError(f"init must be one checkpoint, or one for each of {plan.count} modes, got {len(given)}")
+    needed = sum(plan.start_of(name) is None for name in plan.trainings)
+    if len(given) not in (1, needed):
+        several = f", or one for each of {needed} modes" if needed > 1 else ""
+        of_plan = f" with modes.how={plan.how!r}" if plan.count > 1 else ""
+        raise ArgumentError(f"init must be one checkpoint{several}{of_plan}, got {len(given)}")
     return given
 
 

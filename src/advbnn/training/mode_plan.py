@@ -45,7 +45,7 @@ class ModePlan:
         if self.how != "branches" and self.trunk > 0:
             raise ArgumentError(f"trunk={self.trunk} is for how='branches', got {self.how!r}; leave it out")
         if self.how == "boosted" and self.count != len(WEIGHTS):
-            raise ArgumentError(f"how='boosted' has {len(WEIGHTS)} modes, got count={self.count}; set count")
+            raise ArgumentError(f"how='boosted' needs count={len(WEIGHTS)}, got {self.count}; set count={len(WEIGHTS)}")
 
     def check(self, defense: Defense) -> None:
         """Refuse a defence whose training these modes cannot divide."""
@@ -58,10 +58,19 @@ class ModePlan:
                 f"modes.trunk={self.trunk} must leave epochs for the modes: give less than "
                 f"{defense.schedule.total_epochs}, the length of the schedule"
             )
+        if defense.swag is not None and defense.swag.start < self.trunk:
+            raise ArgumentError(
+                f"swag.start={defense.swag.start} is in the trunk, whose weights are not collected; set "
+                f"swag.start={self.trunk} (modes.trunk) or more"
+            )
         if self.how == "boosted" and defense.attack is None:
             raise ArgumentError("modes.how='boosted' needs adversarial examples; set attack, or use defense 'adv'")
         if self.how == "boosted":
-            self.defense_of(_SECOND, defense)  # refuses an objective that needs an attack
+            try:
+                self.defense_of(_SECOND, defense)
+            except ArgumentError as error:  # an objective that needs an attack
+                reason = "modes.how='boosted' trains the second network without an attack"
+                raise ArgumentError(f"{reason}: {error}, or another modes.how") from error
 
     @property
     def weights(self) -> tuple[float, ...] | None:

@@ -4,6 +4,7 @@ import copy
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -71,7 +72,9 @@ class ModesRun:
             model.load_state_dict(_state_to_continue(before))
         elif before is not None:
             attack = cast(PGD, self.defense.attack)
-            data = replace(data, train=adversarial_copy(before.to(device), data.train, attack, seed=seed))
+            copied = partial(adversarial_copy, before.to(device), attack=attack, seed=seed)
+            held_out = None if data.validation is None else copied(data.validation)
+            data = replace(data, train=copied(data.train), validation=held_out)
         files = (str(weights),) if isinstance(weights, str | Path) else ()
         described = plan.defense_of(name, self.config.defense)
         config = replace(self.config, defense=described, seed=seed, modes=ModePlan(), init=files)
@@ -106,10 +109,15 @@ class ModesRun:
             raise RunError("the modes are in no folder; give fit an out")
         return load_trained(folder, net=None if self.built else copy.deepcopy(self.net))
 
+    def check_starts(self) -> None:
+        """Refuse weights that no mode can start from, before the first of them trains."""
+        for weights in self.init or (None,):
+            self._fresh(self.seed, weights)
+
     def _init_of(self, name: str) -> InitialWeights | None:
         if not self.init:
             return None
-        return self.init[int(name) if len(self.init) > 1 and name != TRUNK else 0]
+        return self.init[int(name) if len(self.init) > 1 else 0]
 
     def _fresh(self, seed: int, init: InitialWeights | None) -> nn.Module:
         """A network like the given one, with initial weights of its own or of a checkpoint, ready for `fit`."""

@@ -23,8 +23,9 @@ import torch
 from torch import nn
 
 from advbnn.bayes.modes import Modes
+from advbnn.data.streams import Stream
 from advbnn.display.progress import ProgressBar, duration
-from advbnn.errors import MOST, RunError
+from advbnn.errors import MOST, ArgumentError, RunError
 from advbnn.machine.files import locked_folder, write_atomically
 from advbnn.machine.processes import ALONE, world
 from advbnn.machine.threads import share_of_threads
@@ -59,6 +60,9 @@ def fit_modes(run: ModesRun, *, resume: bool, device: torch.device | str | None)
     """`fit` for several modes: the model of the result is a `Modes`."""
     net, defense, plan = run.net, run.defense, run.plan
     plan.check(defense)
+    if plan.how == "boosted" and isinstance(run.data.train, Stream):
+        raise ArgumentError("modes.how='boosted' needs a training set in memory, not a loader; pass Splits as data")
+    run.check_starts()
     if defense.early_stopping is not None and run.data.validation is None:
         # the same for all modes: the examples of one are in no training of another
         run = replace(run, data=run.data.split_validation(fraction=defense.early_stopping.fraction, seed=run.seed))
@@ -110,8 +114,7 @@ def _train_all(run: ModesRun, out: Path, resume: bool, device: torch.device) -> 
         rest = f"{_state(out, plan)}, saved in {out}; continue with --resume (resume=True)"
         raise Interrupted(f"stopped; {rest}", stop.signal) from None
     if opened is not None:
-        notes = _write_all(run, out)
-        _say(run, opened, f"finished: {plan.count} modes in {out}{notes}")
+        _say(run, opened, _write_all(run, out))
     processes.any(False)  # until the file is there
 
 
@@ -229,16 +232,22 @@ def _train_task(device: str, file: Path, name: str) -> None:
 
 
 def _write_all(run: ModesRun, out: Path) -> str:
-    """Write all modes as one network; returns the averages of their last metrics, on training images."""
+    """Write all modes as one network; returns what was done, with the averages of their last metrics in training."""
     modes, noise_std = _combined([run.load(name) for name in run.plan.names], run.plan)
     notes = {} if noise_std is None else {NOISE_STD: repr(noise_std)}
+    done = f"finished: {run.plan.count} modes in {out}"
     with locked_folder(out, wait=True):
+        now = stored_config(out).modes.count
+        if now > run.plan.count:
+            return f"{done}, which has {now} modes by now; who added some writes them all as one network"
         save_weights(modes, out / MODEL, notes, partial(write_sum, out, MODEL))
-    last = [read_metrics(out / MODES / name / METRICS)[-1] for name in run.plan.names]
-    scores = [key for key in last[0] if key.endswith("_accuracy") and all(key in line for line in last)]
+    if any(map(run.plan.attacked_for, run.plan.names)):  # on other images than the first
+        return done
+    last = [line for name in run.plan.names for line in read_metrics(out / MODES / name / METRICS)[-1:]]
+    scores = [key for key in last[0] if key.endswith("_accuracy") and all(key in line for line in last)] if last else []
     means = {key.partition("_")[0]: 100 * sum(m[key] for m in last) / len(last) for key in scores}
     listed = ", ".join(f"{kind} {mean:.1f} %" for kind, mean in means.items())
-    return f"; average of the modes in training: {listed}" if means else ""
+    return f"{done}; average of the modes in training: {listed}" if means else done
 
 
 def _devices(device: torch.device, processes: int) -> list[str]:

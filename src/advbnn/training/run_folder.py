@@ -114,7 +114,8 @@ class RunFolder:
         old, new = (some["model"].get("structure", []) for some in (before, facts))
         if old != new:
             there, now = next(pair for pair in zip_longest(old, new, fillvalue="nothing") if pair[0] != pair[1])
-            raise RunError(f"{self.path} holds a run of another network: {there.strip()} there, {now.strip()} now")
+            found = f"{there.strip()} there, {now.strip()} now"
+            raise RunError(f"{self.path} holds a run of another network: {found}; choose another folder")
         self._check_start(before.get("init"), facts["init"])
         if not self.finished and before["processes"] != facts["processes"]:
             raise RunError(
