@@ -85,7 +85,7 @@ def test_the_examples_of_modes_run_as_written(
     monkeypatch.chdir(tmp_path)
     scope: dict[str, Any] = {"__name__": "__main__", "__file__": str(tmp_path / "nets.py")}
     exec("\n".join(python_blocks(ROOT / "docs" / "modes.md")), scope)
-    assert capsys.readouterr().out == "True 3\n"
+    assert capsys.readouterr().out == "True 3\n(8, 10)\n"
     assert scope["modes"]().weights == (0.4, 0.3, 0.1, 0.1, 0.1)
 
 
