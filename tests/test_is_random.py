@@ -100,6 +100,9 @@ def test_known_layers_take_one_pass_of_each_network(monkeypatch: pytest.MonkeyPa
         passes.clear()
         predict(model, X)
         assert passes == [len(X)] * layers * networks
+    passes.clear()
+    assert not is_random(plain, X[:2])
+    assert passes == [2] * layers
 
 
 def test_a_random_source_of_its_own_is_seen() -> None:

@@ -201,12 +201,15 @@ def has_resample(module: nn.Module) -> bool:
 def is_random(model: nn.Module, x: Tensor, passes: int = _PASSES, seed: int = 0) -> bool:
     """Whether a pass of the model uses random numbers, or passes differ; `x` holds a few inputs.
 
-    A network that keeps its random state for some passes shows it within these, or when the batch changes. An audit
-    looks at more passes, and the attribute `known_random` of the model that it attacks says what it found.
+    A network that keeps its random state for some passes shows it within these, or when the batch changes; one that is
+    `transparent` keeps none, and one pass decides. An audit looks at more passes, and the attribute `known_random` of
+    the model that it attacks says what it found.
     """
     known: object = getattr(model, "known_random", None)
     if isinstance(known, bool):
         return known
+    if transparent(model):
+        return draws(model, x)
     with _uncompiled(), seeded(seed, x.device):
         before, first = random_state(x.device), None
         for _ in range(passes):
