@@ -26,6 +26,12 @@ def test_crop_is_a_window_of_the_padded_image(padding: int, width: int, seed: in
         assert torch.equal(out[i], padded[i, :, top : top + 8, left : left + width])
 
 
+@pytest.mark.parametrize(("size", "padding"), [(96, 4), (64, 4), (32, 4), (28, 3), (16, 2), (8, 1), (7, 0)])
+def test_small_images_are_shifted_by_an_eighth_of_their_side(size: int, padding: int) -> None:
+    x, uniform = images(9, size, size + 2), torch.linspace(0, 1 - 2**-24, 18).view(9, 2)
+    assert torch.equal(RandomCrop().apply(x, uniform), RandomCrop(padding=padding).apply(x, uniform))
+
+
 @pytest.mark.parametrize("last", [0.0, 1 - 2**-24])
 def test_extreme_numbers_stay_inside(last: float) -> None:
     white = torch.full((2, 3, 9, 9), 255, dtype=torch.uint8)
@@ -102,7 +108,7 @@ def test_to_float_hits_both_ends_and_leaves_floats_alone() -> None:
 
 def test_the_usual_ones() -> None:
     for name in ("cifar10", "stl10", "stl10-subset", "cifar10[45000 of 50000]"):
-        assert usual_augmentation(name) == (RandomCrop(padding=4), HorizontalFlip())
+        assert usual_augmentation(name) == (RandomCrop(), HorizontalFlip())
     assert usual_augmentation("imagenet143") == (RandomResizedCrop(size=64, scale=(0.8, 0.9)), HorizontalFlip())
     assert usual_augmentation("digits") == ()
 

@@ -38,16 +38,20 @@ class Augmentation(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomCrop(Augmentation):
-    """Pads with `padding` black pixels on every side and crops to the original size at a random position."""
+    """Pads with `padding` black pixels on every side and crops to the original size at a random position.
+
+    None is the usual 4 pixels for images of 32 x 32 pixels or more, and an eighth of the shorter side of smaller ones.
+    """
 
     numbers: ClassVar[int] = 2
-    padding: int = 4
+    padding: int | None = None
 
     def apply(self, images: Tensor, uniform: Tensor) -> Tensor:
         height, width = images.shape[-2:]
-        top, left = integers(uniform, 2 * self.padding + 1).unbind(1)
+        padding = min(4, height // 8, width // 8) if self.padding is None else self.padding
+        top, left = integers(uniform, 2 * padding + 1).unbind(1)
         # A view of every window of every image, [N, C, top, left, H, W]: only the chosen ones are copied.
-        windows = F.pad(images, [self.padding] * 4).unfold(2, height, 1).unfold(3, width, 1)
+        windows = F.pad(images, [padding] * 4).unfold(2, height, 1).unfold(3, width, 1)
         return windows[torch.arange(len(images), device=images.device), :, top, left]
 
 
@@ -143,7 +147,7 @@ def usual_augmentation(name: str) -> tuple[Augmentation, ...]:
 
     A part of a dataset (`cifar10[45000 of 50000]`, `stl10-subset`) is treated like the whole.
     """
-    crop, resized = RandomCrop(padding=4), RandomResizedCrop(size=64)
+    crop, resized = RandomCrop(), RandomResizedCrop(size=64)
     crops: dict[str, Augmentation] = {"cifar10": crop, "stl10": crop, "imagenet143": resized}
     whole = re.split(r"[-\[]", name)[0]
     return (crops[whole], HorizontalFlip()) if whole in crops else ()

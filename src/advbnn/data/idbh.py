@@ -30,7 +30,7 @@ class CropShift(Augmentation):
         if not 1 <= self.limit <= min(height, width):
             raise ArgumentError(
                 f"augment: CropShift with limit={self.limit}, of IDBH, needs at least as many pixels on each side, "
-                f"got images of {height} x {width}; use augment='crop_flip'"
+                f"got images of {height} x {width}; use augment=True, the usual one for the dataset, or False"
             )
         total = integers(uniform[:, 0], self.limit)
         narrower = integers(uniform[:, 1], total + 1)
