@@ -118,6 +118,13 @@ def test_an_address_without_a_scheduler_is_refused(tmp_path: Path) -> None:
                 run_tasks([task], [], threads=None, log=print, cluster=address)
 
 
+@pytest.mark.parametrize("address", ["foo", "tcp://foo", "foo:bar", "foo://bar:80"])
+def test_an_unreadable_address_is_refused_before_a_client_waits_for_it(address: str, monkeypatch) -> None:
+    monkeypatch.setattr(distributed, "Client", lambda *_, **__: pytest.fail("a client was started"))
+    with pytest.raises(ArgumentError, match="cluster.*dask scheduler"), cluster.connected(address):
+        pass
+
+
 def test_a_scheduler_that_ends_is_said_to_be_lost(tmp_path: Path) -> None:
     task = Task(name="task", work=write, arguments=(tmp_path / "file",))
     with started_scheduler(tmp_path) as (address, process), cluster.connected(address) as client:

@@ -83,6 +83,8 @@ def dask_setup(worker: Any) -> None:
 def connected(address: str) -> Iterator[Any]:
     """Yields a client of the scheduler at an address, such as `"tcp://10.0.0.1:8786"`."""
     try:
+        # refuses an address without a port, for which Dask's client would fail as well, and then wait for a minute
+        distributed.comm.addressing.get_address_host(address)
         client = distributed.Client(address, set_as_default=False)
     except (OSError, ValueError) as error:
         raise ArgumentError(
