@@ -12,6 +12,7 @@ from advbnn.evaluation.comparison import compare
 from advbnn.evaluation.identity import DataIdentity, ranges, row_list
 from advbnn.evaluation.intervals import paired_interval
 from advbnn.evaluation.records import Records
+from advbnn.evaluation.uncertainty import uncertainty
 from trained_nets import bnn, digits, net
 
 THREAT = Threat("linf", 0.1)
@@ -63,3 +64,12 @@ def test_only_equal_measurements_are_compared() -> None:
         assert compare(one, other) == []
     with pytest.raises(ValueError, match="one model.*net, twin"):
         compare([*one, replace(one[0], model=replace(one[0].model, label="twin"))], one)
+
+
+def test_an_accuracy_that_records_of_several_kinds_hold_is_compared_once() -> None:
+    attacks, both = {"clean": None, "pgd": PGD(THREAT, steps=2)}, []
+    for label, model in (("net", net()), ("bnn", bnn())):
+        options = {"rows": range(100), "label": label, **OPTIONS}
+        both.append(evaluate(model, digits(), attacks, **options) + uncertainty(model, digits(), attacks, **options))
+    assert [len(records) for records in both] == [5, 5]
+    assert [one.what for one in compare(*both)] == ["clean", "pgd at linf 0.1"]
