@@ -49,7 +49,17 @@ def test_options_that_measure_need_an_attack_where_records_are_stored(runs: Path
     advbnn("compare", *both, *FEW, "--attack", "clean", "--attack", "fgsm", "--eps", 0.1)
     shown = advbnn("compare", *both, "--eps", 0.3, "--limit", 5, "--norm", "l2", status=2)
     assert "--eps, --norm, --limit" in shown and "--attack" in shown
+    assert "--no-exact:" in advbnn("compare", *both, "--no-exact", status=2)
     assert "fgsm" in advbnn("compare", *both, "--device", "cpu")
+
+
+def test_a_stored_record_of_fewer_images_stops_it_before_anything_is_measured(runs: Path, advbnn: Command) -> None:
+    plain, robust = runs / "plain", runs / "robust"
+    advbnn("evaluate", robust, "--attack", "clean", *FEW)
+    options = ["--eps", 0.1, "--steps", 1, "--eot", 1, *FEW[2:]]
+    assert "data.n was 110 and is now 500" in advbnn("compare", plain, robust, *options, status=1)
+    assert not (plain / "records.json").exists()
+    assert "pgd 1 at linf 0.1" in advbnn("compare", plain, robust, *options, "--limit", 110)
 
 
 def test_other_classifiers_and_runs_of_one_name_are_told_apart(runs: Path, advbnn: Command, tmp_path: Path) -> None:

@@ -51,15 +51,29 @@ def refuse_impossible(names: Sequence[str], effort: AttackOptions, radii: Sequen
             raise typer.BadParameter(str(error), param_hint="'--attack'") from None
 
 
-def measured(evaluation: Evaluation, names: Sequence[str], radii: Sequence[float], effort: AttackOptions) -> Records:
-    """The accuracies of a model without an attack, if `names` has it, and under the attacks at all radii."""
-    # all are made before anything is measured, as some do not fit the network
-    model, attacks = evaluation.model, [name for name in names if name != CLEAN]
-    chosen = [(name, make_attack(name, model, effort, radius)) for radius in radii for name in attacks]
-    records = evaluation.accuracy(CLEAN, None) if CLEAN in names else Records()
-    for name, made in chosen:
-        records += evaluation.accuracy(title(name, made), made)
-    return records
+def measured(
+    evaluations: Sequence[Evaluation], names: Sequence[str], radii: Sequence[float], effort: AttackOptions
+) -> list[Records]:
+    """Of each model, the accuracies without an attack, if `names` has it, and under the attacks at all radii."""
+    # nothing is measured if an attack does not fit one of the networks, or has a stored record with other settings
+    plans = [_planned(evaluation, names, radii, effort) for evaluation in evaluations]
+    found = []
+    for evaluation, planned in zip(evaluations, plans, strict=True):
+        found.append(sum((evaluation.accuracy(name, attack) for name, attack in planned), Records()))
+    return found
+
+
+def _planned(
+    evaluation: Evaluation, names: Sequence[str], radii: Sequence[float], effort: AttackOptions
+) -> list[tuple[str, Attack | Transfer | None]]:
+    """What is measured of a model, with its name in records."""
+    planned: list[tuple[str, Attack | Transfer | None]] = [(CLEAN, None)] if CLEAN in names else []
+    for radius in radii:
+        made = {name: make_attack(name, evaluation.model, effort, radius) for name in names if name != CLEAN}
+        planned += [(title(name, attack), attack) for name, attack in made.items()]
+    for name, attack in planned:
+        evaluation.finished([evaluation.planned(name, attack)])
+    return planned
 
 
 def weaknesses(records: Records, evaluation: Evaluation) -> list[str]:

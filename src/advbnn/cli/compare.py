@@ -51,7 +51,8 @@ def compare(
         found = [] if attack else compare_records(*(_stored(side, how) for side in sides))
         if found and measuring:
             what = "without --attack stored records are compared as they are"
-            raise typer.BadParameter(f"{', '.join(measuring)}: {what}; name an --attack to measure, or leave these out")
+            remedy = "name an --attack to measure, such as --attack pgd, or leave these out"
+            raise typer.BadParameter(f"{', '.join(measuring)}: {what}; {remedy}")
         if not found:
             first, second = _measured(sides, names, eps, effort, how, place, world.leads)
             found = compare_records(first, second)
@@ -75,7 +76,8 @@ def _measuring(eps: list[float] | None, effort: AttackOptions, how: Measurement)
     given, usual = ({**vars(one), **vars(other)} for one, other in ((effort, how), (AttackOptions(), Measurement())))
     of_any = ("out", "device", "batch_size", "engine")
     names = [name for name in given if given[name] != usual[name] and name not in of_any]
-    return [f"--{name.replace('_', '-')}" for name in (["eps"] if eps else []) + names]
+    flags = [f"no-{name}" if given[name] is False else name.replace("_", "-") for name in names]
+    return [f"--{flag}" for flag in (["eps"] if eps else []) + flags]
 
 
 def _told_apart(one: "Comparison", sides: Sequence[Path | Subject]) -> "Comparison":
@@ -123,7 +125,7 @@ def _measured(
     radii = eps or ([known[0].radius(effort.norm)] if {*names} - {CLEAN} else [])
     pairs = zip(opened, subjects, strict=True)
     evaluations = [Evaluation(one.model, test, **evaluation_options(subject, one, how)) for one, subject in pairs]
-    found = [measured(evaluation, names, radii, effort) for evaluation in evaluations]
+    found = measured(evaluations, names, radii, effort)
     notes = [note for records, one in zip(found, evaluations, strict=True) for note in weaknesses(records, one)]
     for note in dict.fromkeys(notes) if leads else ():
         typer.echo(note, err=True)

@@ -48,7 +48,7 @@ def evaluate(
                 raise ArgumentError(f"{one.name} does not say for which radius its points were made; give --eps")
         radii = eps or ([opened.radius(effort.norm)] if {*names} - {CLEAN} else [])
         evaluation = Evaluation(opened.model, test, **shared)
-        records = measured(evaluation, names, radii, effort)
+        (records,) = measured([evaluation], names, radii, effort)
         for one in given:
             check_cover([one], row_numbers(evaluation.rows, len(test)))
             for threat in [Threat(effort.norm, radius) for radius in eps or ()] or filter(None, [one.threat]):
