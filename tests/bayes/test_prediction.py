@@ -113,6 +113,12 @@ def test_bad_arguments_are_refused(call: Callable[[], object], message: str) -> 
         call()
 
 
+def test_what_is_no_network_is_refused() -> None:
+    for make in (Ensemble, lambda model: predict(model, X)):
+        with pytest.raises(ArgumentTypeError, match="model must be a torch.nn.Module, got int"):
+            make(5)
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_network_that_returns_nan_is_refused(value: float) -> None:
     class Broken(nn.Module):

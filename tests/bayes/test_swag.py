@@ -105,6 +105,8 @@ def test_bad_arguments_are_refused() -> None:
         SWAG(dense_net(), rank=1)
     with pytest.raises(ArgumentError, match="scale"):
         SWAG(dense_net(), scale=math.inf)
+    with pytest.raises(ArgumentError, match="scale must be a number.*'a'"):
+        SWAG(dense_net(), scale="a")  # type: ignore[arg-type]
     swag = SWAG(dense_net())
     with pytest.raises(ArgumentError, match="collect"):
         swag.sample()

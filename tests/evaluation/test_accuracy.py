@@ -18,6 +18,7 @@ from advbnn.attacks.threat import Threat
 from advbnn.bayes.modes import Modes
 from advbnn.bayes.prediction import predict
 from advbnn.data import to_float
+from advbnn.errors import ArgumentTypeError
 from advbnn.evaluation.accuracy import Evaluation, SingleMemberWarning, evaluate, store_of
 from advbnn.evaluation.records import Record, Records
 from advbnn.randomness import crafting_seed, scoring_seed
@@ -231,6 +232,12 @@ def test_two_processes_give_what_one_gives(tmp_path: Path) -> None:
 def test_refuses_bad_options(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         evaluate(net(), digits(), **changes)
+
+
+@pytest.mark.parametrize("flag", ["exact", "progress", "overwrite"])
+def test_a_flag_is_true_or_false(flag: str) -> None:
+    with pytest.raises(ArgumentTypeError, match=f"{flag} must be True or False, got 'no'"):
+        evaluate(net(), digits(), **{flag: "no"})
 
 
 def test_refuses_models_that_it_cannot_evaluate() -> None:

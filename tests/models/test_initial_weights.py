@@ -62,5 +62,7 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
         load_initial(net(), tmp_path / "absent.safetensors")
     with pytest.raises(ArgumentTypeError, match="state_dict"):
         load_initial(net(), {"model": {}, "epoch": 3})  # type: ignore[dict-item]
+    with pytest.raises(ArgumentTypeError, match=r"init .*net\.state_dict\(\), got "):
+        load_initial(net(), net())  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="init_classifier"):
         load_initial(net(), net().state_dict(), "new")

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from advbnn.bayes.likelihoods import Gaussian
 from advbnn.bayes.mean_field import bayesianize
 from advbnn.bayes.modes import Modes
+from advbnn.bayes.sample_bank import SampleBank
+from advbnn.bayes.swag import SWAG
 from advbnn.data import Splits, from_tensors
 from advbnn.defenses.objective import RobustELBO
 from advbnn.defenses.optimizers import AdamOptimizer, LangevinSampler
@@ -42,6 +44,8 @@ GOOD = {"weight": torch.zeros(4, 12), "bias": torch.zeros(4)}
         (nn.Flatten(0), FLAT, ValueError, "net must have parameters"),
         (nn.Linear(12, 4).requires_grad_(False), FLAT, ValueError, "net must have parameters.*requires_grad_"),
         (Modes([nn.Linear(12, 4), nn.Linear(12, 4)]), FLAT, ValueError, "net is a mixture.*modes="),
+        (SampleBank(nn.Linear(12, 4)), FLAT, ValueError, "net holds a SampleBank.*plain network, net.net"),
+        (nn.Sequential(SWAG(nn.Linear(12, 4))), FLAT, ValueError, "net holds a SWAG.*plain network, net.0.net"),
         (lambda x: x, FLAT, TypeError, "net must be a torch.nn.Module.*function"),
         (nn.Linear(12, 4), FLAT.train, TypeError, r"data must be Splits.*TensorSet.*from_tensors"),
     ],

@@ -50,6 +50,8 @@ def test_callbacks_see_every_step_and_epoch_and_change_nothing(digits: Splits[Im
     assert same(with_them.model, train(digits, quick()).model)
     with pytest.raises(ArgumentTypeError, match="Callback"):
         train(digits, quick(), callbacks=[print])
+    with pytest.raises(ArgumentTypeError, match=r"augment must be a function.*'cutmix'.*defense\("):
+        train(digits, quick(), augment="cutmix")
     with pytest.raises(ArgumentError, match="callbacks.*Modes"):
         train(digits, quick(), callbacks=[seen], modes=2)
 

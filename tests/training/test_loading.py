@@ -19,7 +19,7 @@ from advbnn.data import ImageSet, Splits, from_tensors
 from advbnn.defenses.objective import RobustELBO
 from advbnn.defenses.profiles import defense
 from advbnn.defenses.schedules import Constant
-from advbnn.errors import CheckpointError, RunError
+from advbnn.errors import ArgumentTypeError, CheckpointError, RunError
 from advbnn.randomness import seeded
 from advbnn.training.loading import load_trained
 from advbnn.training.loop import fit
@@ -79,6 +79,9 @@ def test_a_learned_noise_is_loaded_with_its_network(tmp_path: Path) -> None:
 
 
 def test_what_is_not_a_run_folder_is_refused(digits: Splits[ImageSet], tmp_path: Path) -> None:
+    for wrong in (5, None):
+        with pytest.raises(ArgumentTypeError, match="folder must be the path"):
+            load_trained(wrong)  # type: ignore[arg-type]
     with pytest.raises(RunError, match=r"config.toml"):
         load_trained(tmp_path)
     train(digits, quick("bnn"), out=tmp_path / "run")

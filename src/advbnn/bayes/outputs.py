@@ -21,6 +21,12 @@ from advbnn.randomness import (
 )
 
 
+def check_module(model: object) -> None:
+    """Refuse what is no network, such as a function."""
+    if not isinstance(model, nn.Module):
+        raise ArgumentTypeError(f"model must be a torch.nn.Module, got {type(model).__name__}; make a function one")
+
+
 def sampled_outputs(
     model: nn.Module, x: Tensor, samples: int, seed: int | None, exact_up_to: int = EXACT_UP_TO, looks: bool = True
 ) -> tuple[list[Any], list[float] | None]:
@@ -29,8 +35,7 @@ def sampled_outputs(
     A network that is not random is passed once, and its output repeated. Members whose passes differ are sampled;
     without `looks` only the random numbers of torch show that they do.
     """
-    if not isinstance(model, nn.Module):
-        raise ArgumentTypeError(f"model must be a torch.nn.Module, got {type(model).__name__}; make a function one")
+    check_module(model)
     if not isinstance(x, Tensor):
         raise ArgumentTypeError(f"x must be a tensor, got {type(x).__name__}; torch.as_tensor makes one of an array")
     explained = explain_input_errors(model, "x", x.shape, x.dtype, x.device)

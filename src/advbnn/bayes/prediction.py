@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from advbnn.bayes.outputs import (
     are_probabilities,
+    check_module,
     check_same_outputs,
     must_be_sampled,
     outputs_and_weights,
@@ -215,6 +216,7 @@ class Ensemble(nn.Module):
         self, model: nn.Module, samples: int | None = 20, seed: int | None = 0, exact_up_to: int = EXACT_UP_TO
     ) -> None:
         super().__init__()
+        check_module(model)
         if samples is None and not members(model):
             kind = type(model).__name__
             raise ArgumentError(

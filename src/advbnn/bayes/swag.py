@@ -18,7 +18,7 @@ from advbnn.bayes.functional import module_tree, network_with
 from advbnn.bayes.protocol import RandomNetwork, Weights
 from advbnn.bayes.sample_bank import SampleBank
 from advbnn.bayes.sampling import split_like
-from advbnn.errors import ArgumentError, positive_whole
+from advbnn.errors import ArgumentError, positive_whole, whole, within
 from advbnn.randomness import seeded
 
 
@@ -40,10 +40,8 @@ class SWAG(RandomNetwork):
 
     def __init__(self, net: nn.Module, rank: int = 20, scale: float = 1.0) -> None:
         super().__init__(net)
-        if positive_whole("rank", rank) < 2:
-            raise ArgumentError(f"rank must be at least 2, as the first deviation is zero; got {rank}")
-        if not 0 <= scale < math.inf:
-            raise ArgumentError(f"scale must be finite and not negative, got {scale}; 1 is SWAG's own covariance")
+        whole("rank", rank, 2)  # the first deviation is zero
+        within("scale", scale, "[0, inf)", "1 is SWAG's own covariance")
         parameters = dict(net.named_parameters())
         if not parameters:
             raise ArgumentError("net has no parameters, so nothing of it can be random")

@@ -6,7 +6,7 @@ from typing import Any, TypedDict
 
 from torch import Tensor
 
-from advbnn.errors import MOST_EXAMPLES, ArgumentError, one_of, positive_whole, shown, unknown
+from advbnn.errors import MOST_EXAMPLES, ArgumentError, ArgumentTypeError, one_of, positive_whole, shown, unknown
 from advbnn.names import RULES
 from advbnn.randomness import check_seed
 
@@ -80,6 +80,10 @@ def with_defaults(options: Options) -> Options:
     given["samples"] = positive_whole("samples", given["samples"])
     given["batch_size"] = positive_whole("batch_size", given["batch_size"], most=MOST_EXAMPLES)
     one_of("rule", given["rule"], RULES)
+    flags = {name for name, usual in DEFAULTS.items() if isinstance(usual, bool)}
+    for name, value in given.items():
+        if name in flags and not isinstance(value, bool):
+            raise ArgumentTypeError(f"{name} must be True or False, got {shown(value)}")
     return given
 
 

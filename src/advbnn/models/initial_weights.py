@@ -67,7 +67,8 @@ def load_initial(net: nn.Module, weights: InitialWeights, classifier: str = "kep
 def check_kind(weights: object) -> None:
     """Refuse what is neither the path of a file nor tensors by name."""
     if not isinstance(weights, str | Path | Mapping):
-        raise ArgumentTypeError(f"init must be a safetensors file or a state dict, got {type(weights).__name__}")
+        expected = "a safetensors file or a state dict, such as net.state_dict()"
+        raise ArgumentTypeError(f"init must be {expected}, got {type(weights).__name__}")
     if isinstance(weights, Mapping) and not all(isinstance(value, Tensor) for value in weights.values()):
         nested = ", ".join(map(repr, list(weights)[:5]))
         raise ArgumentTypeError(f"init must hold tensors by name, such as net.state_dict(); this holds {nested}")

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from advbnn.attacks.checks import check_outputs
 from advbnn.bayes.likelihoods import Categorical
 from advbnn.bayes.modes import Modes
-from advbnn.bayes.protocol import gaussian_parameters
+from advbnn.bayes.protocol import gaussian_parameters, random_parts
+from advbnn.bayes.sample_bank import SampleBank
+from advbnn.bayes.swag import SWAG
 from advbnn.data import Batches, CutMix, Examples, Splits, named_augmentation
 from advbnn.data.augment import to_float
 from advbnn.data.streams import Stream, StreamBatches, stream
@@ -84,6 +86,12 @@ def check_arguments(net: object, defense: object) -> None:
     if isinstance(net, Modes) and len(net) > 1:
         remedy = "train a network with modes=K, or each of its networks with a fit of its own"
         raise ArgumentError(f"net is a mixture of {len(net)} modes, which are trained one by one; {remedy}")
+    for path, part in random_parts(net):
+        if isinstance(part, SampleBank | SWAG):
+            what, inside = type(part).__name__, ".".join(filter(None, ("net", path, "net")))
+            raise ArgumentError(
+                f"net holds a {what} of collected weights, which are not trained; pass its plain network, {inside}"
+            )
     if next(net.parameters(), None) is None:
         raise ArgumentError(f"net must have parameters to train, and this {type(net).__name__} has none")
     if not isinstance(defense, Defense):

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from advbnn.errors import ArgumentTypeError, explain_missing_package
+from advbnn.errors import ArgumentTypeError, explain_missing_package, shown
 
 Augment = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """Custom augmentation: inputs in [0, 1] and targets of a batch, on the device that trains, to others."""
@@ -80,6 +80,13 @@ class TensorBoard(Callback):
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+
+
+def check_augment(augment: object) -> None:
+    """Refuse what is no function, such as the name of an augmentation."""
+    if augment is not None and not callable(augment):
+        remedy = f"a name is a setting of the defence, defense(..., augment={shown(augment)})"
+        raise ArgumentTypeError(f"augment must be a function of inputs and targets, got {shown(augment)}; {remedy}")
 
 
 def check_callbacks(callbacks: Iterable[Callback]) -> tuple[Callback, ...]:

@@ -18,7 +18,7 @@ from advbnn.bayes.swag import SWAG
 from advbnn.data import Examples, Splits
 from advbnn.defenses.defense import Defense, structure_of
 from advbnn.defenses.optimizers import LangevinSampler
-from advbnn.errors import CheckpointError, FileError, RunError
+from advbnn.errors import ArgumentTypeError, CheckpointError, FileError, RunError, shown
 from advbnn.modules import usable_device
 from advbnn.randomness import seeded
 from advbnn.training import checkpoint
@@ -102,6 +102,8 @@ def load_trained(
             is built.
         last: for a run with early stopping, the last epoch instead of the best.
     """
+    if not isinstance(folder, str | Path):
+        raise ArgumentTypeError(f"folder must be the path of a run folder, got {shown(folder)}")
     folder, device = Path(folder), usable_device(device)
     if folder.is_file():
         raise RunError(f"{folder} is a file, not a run folder; give the folder that contains it, {folder.parent}")

@@ -22,7 +22,7 @@ from advbnn.models.initial_weights import InitialWeights, load_initial
 from advbnn.randomness import seeded
 from advbnn.training import checkpoint
 from advbnn.training.arguments import as_splits, check_arguments, starts
-from advbnn.training.callbacks import Augment, Callback, TensorBoard, check_callbacks
+from advbnn.training.callbacks import Augment, Callback, TensorBoard, check_augment, check_callbacks
 from advbnn.training.checkpoint import Checkpoint
 from advbnn.training.config import Config
 from advbnn.training.fit_result import FitResult
@@ -97,6 +97,7 @@ def fit(
         DivergedError: the loss is NaN or infinite; the state is saved separately.
     """
     plan, called = mode_plan(modes), check_callbacks(callbacks)
+    check_augment(augment)
     if resume and out is None:
         raise ArgumentError("resume=True needs out, the folder of the run to continue; give out=")
     if not isinstance(data, Splits):
