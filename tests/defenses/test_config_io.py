@@ -38,6 +38,7 @@ def test_tables_change_parts_and_a_kind_starts_from_defaults() -> None:
     assert value.early_stopping == EarlyStopping(patience=3)
     assert change({"averaging": Averaging(decay=0.9)}).averaging == Averaging(decay=0.9)
     assert change({"attack": "none"}).attack is None
+    assert change({"attack": "None"}).attack is change({"awp": "None"}).awp is None  # --set awp=None
     assert change({"attack": {"kind": "pgd", "steps": 3}}, "none").attack == PGD(Threat(), steps=3)
 
 

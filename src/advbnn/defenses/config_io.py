@@ -1,7 +1,8 @@
 """Frozen dataclasses as nested TOML tables, and back.
 
 A field that holds one of several dataclasses is a table with a key `kind`, the class name in snake case (or the class
-attribute `kind`); `"none"` means None. Every error names the full key, what was expected and what was given.
+attribute `kind`); `"none"` or `"None"` means None. Every error names the full key, what was expected and what was
+given.
 """
 
 import dataclasses
@@ -163,7 +164,7 @@ def kind_of(cls: Any) -> str:
 def _convert(hint: Any, current: Any, new: Any, path: str) -> Any:
     options = _options(hint)
     kinds: dict[str, Any] = {kind_of(option): option for option in options if dataclasses.is_dataclass(option)}
-    if new is None or (new == NONE and types.NoneType in options):
+    if new is None or (new in (NONE, "None") and types.NoneType in options):
         new = {"kind": NONE} if kinds else None
     if kinds and isinstance(new, tuple(kinds.values())):
         return new

@@ -50,7 +50,7 @@ class Averaging:
 
     def __post_init__(self) -> None:
         if self.decay is not None:
-            within("decay", self.decay, "[0, 1)", "or None for the equal average")
+            within("decay", self.decay, "[0, 1)", 'or None ("none" in a file) for the equal average')
         whole("start", self.start, 0)
         within("consistency", self.consistency, "[0, 1e6]")
 
@@ -173,7 +173,7 @@ class Defense:
             one_of("augment", self.augment, NAMED)
         for name in ("clip", "awp"):
             if getattr(self, name) is not None:
-                within(name, getattr(self, name), "(0, 1e6]", "or None to leave it out")
+                within(name, getattr(self, name), "(0, 1e6]", 'or None ("none" in a file) to leave it out')
         whole("awp_start", self.awp_start, 0, self.schedule.total_epochs - 1)
         length = self.schedule.whole if isinstance(self.schedule, Section) else self.schedule
         whole("radius_warmup", self.radius_warmup, 0, length.total_epochs - 1)

@@ -51,7 +51,7 @@ class RobustELBO:
         one_of("kl_warmup", self.kl_warmup, KL_WARMUPS)
         within("kl_warmup_epochs", self.kl_warmup_epochs, "(0, 1e6]")
         if self.trades is not None:
-            within("trades", self.trades, "(0, 1e6]", "beta of TRADES, such as 6.0, or None")
+            within("trades", self.trades, "(0, 1e6]", 'beta of TRADES, such as 6.0, or None ("none" in a file)')
         within("clean", self.clean, "[0, 1)", "the share of clean inputs in the loss, such as 0.5")
         if self.clean and self.trades is not None:
             given = f"clean={self.clean} and trades={self.trades}"
