@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import save_model
 from torch import nn
 
 from advbnn.bayes.mean_field import bayesianize
+from advbnn.bayes.modes import Modes
 from advbnn.errors import CheckpointError, FileError
 from advbnn.training import checkpoint
-from advbnn.training.checkpoint import CheckpointWarning, latest, save
+from advbnn.training.checkpoint import CheckpointWarning, latest, load_weights, save
 from zoo import Tied
 
 
@@ -208,3 +210,13 @@ def test_weights_of_another_network(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"load_trained\(folder, net=...\)") as refused:
         found.load_weights(nn.Sequential(*(nn.Linear(3, 2) for _ in range(30))))
     assert len(str(refused.value).removeprefix(str(found.folder))) < 500  # and not the names of all weights
+
+
+def test_a_mixture_and_one_network_are_told_apart(tmp_path: Path) -> None:
+    files = tmp_path / "one.safetensors", tmp_path / "mixture.safetensors"
+    for model, file in zip((nn.Linear(3, 2), Modes([nn.Linear(3, 2)])), files, strict=True):
+        save_model(model, file)
+    with pytest.raises(CheckpointError, match=r"holds one network.*modes\.net\[0\]"):
+        load_weights(Modes([nn.Linear(3, 2)]), files[0])
+    with pytest.raises(CheckpointError, match=r"holds a mixture.*Modes\(\[net\]\)"):
+        load_weights(nn.Linear(3, 2), files[1])

@@ -143,3 +143,12 @@ def test_a_damaged_description_is_named_or_read_from_the_checkpoint(digits: Spli
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     with pytest.raises(RunError, match=r"run\.json"):
         load_trained(tmp_path / "run")
+
+
+def test_a_lost_description_of_several_modes_is_written_again(digits: Splits[ImageSet], tmp_path: Path) -> None:
+    result = train(digits, quick("none"), modes=2, out=tmp_path)
+    (tmp_path / "run.json").unlink()
+    with pytest.raises(RunError, match=r"run\.json .*resume the run.*advbnn train .*--resume"):
+        load_trained(tmp_path)
+    train(digits, quick("none"), modes=2, out=tmp_path, resume=True)
+    assert same(load_trained(tmp_path).model, result.model)

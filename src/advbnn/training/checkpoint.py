@@ -25,6 +25,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_model, save_model
 from torch import nn
 
+from advbnn.bayes.modes import Modes
 from advbnn.errors import CheckpointError, FileError
 from advbnn.machine.files import explain_file_errors, file_digest
 
@@ -174,11 +175,22 @@ def load_weights(model: nn.Module, file: Path | str) -> None:
             "PyTorch that you trust by model.load_state_dict(torch.load(file, weights_only=True))"
         ) from error
     except RuntimeError as error:
-        reason = textwrap.shorten(str(error), 200, placeholder=" ...")
-        raise CheckpointError(
-            f"{file} does not fit the network: {reason} Build the network as for the run: config.toml and run.json say "
-            "how, unless one is damaged; a run of your own network is loaded by load_trained(folder, net=...)"
-        ) from error
+        raise CheckpointError(f"{file} does not fit the network: {_misfit(model, file, str(error))}") from error
+
+
+def _misfit(model: nn.Module, file: Path | str, reason: str) -> str:
+    """Why a file of weights does not fit a network, and the remedy."""
+    with safe_open(str(file), "pt") as opened:
+        names = opened.keys()
+    mixture = {name.partition(".")[0] for name in names} == {"net", "_extra_state"}
+    if mixture and not isinstance(model, Modes):
+        return "it holds a mixture of networks, and this is one; load it into Modes([net])"
+    if isinstance(model, Modes) and not mixture:
+        return "it holds one network, and this is a mixture; load it into one of the mixture's, such as modes.net[0]"
+    return (
+        f"{textwrap.shorten(reason, 200, placeholder=' ...')} Build the network as for the run: config.toml and "
+        "run.json say how, unless one is damaged; a run of your own network is loaded by load_trained(folder, net=...)"
+    )
 
 
 def notes_of(file: Path | str) -> dict[str, str]:

@@ -34,6 +34,7 @@ from advbnn.training.run_folder import (
     MODES,
     NOISE_STD,
     read_facts,
+    resume_command,
     stored_config,
     verify_weights,
 )
@@ -109,7 +110,8 @@ def load_trained(
         raise RunError(f"{folder} is a file, not a run folder; give the folder that contains it, {folder.parent}")
     if not (folder / CONFIG).exists():
         raise RunError(f"{folder} is not a run folder: it has no {CONFIG}; give one that `advbnn train` or fit wrote")
-    config, facts = stored_config(folder), _facts(folder)
+    config = stored_config(folder)
+    facts = _facts(folder, config)
     load, names = _load_modes if config.modes.count > 1 else _load_one, facts["data"].get("class_names")
     model, noise_std, step = load(folder, config, facts, net, last)
     return Trained(
@@ -197,7 +199,7 @@ def _posterior(model: nn.Module, defense: Defense, finished: bool) -> nn.Module:
     return model if swag is None else SWAG(model, swag.rank, swag.scale)
 
 
-def _facts(folder: Path) -> dict[str, Any]:
+def _facts(folder: Path, config: Config) -> dict[str, Any]:
     """run.json; if that is damaged, its copy in the last checkpoint."""
     try:
         return read_facts(folder)
@@ -206,7 +208,10 @@ def _facts(folder: Path) -> dict[str, Any]:
             newest = checkpoint.latest(folder / CHECKPOINTS)
             if newest is not None and COPY in newest.facts:
                 return dict(newest.facts[COPY])
-        raise RunError(f"{error}; without a checkpoint it cannot be written again") from error
+        remedy = "without a checkpoint it cannot be written again"
+        if config.modes.count > 1:  # whose modes have the checkpoints
+            remedy = f"or resume the run, which writes it again: {resume_command(folder)}"
+        raise RunError(f"{error}; {remedy}") from error
 
 
 def _randomness(structure: Iterable[str]) -> list[str]:
