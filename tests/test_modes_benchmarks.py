@@ -99,7 +99,7 @@ def test_bfloat16_decides_nothing(judge: SimpleNamespace, modes: advbnn.Modes, d
 def scripts() -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(BENCHMARKS)
-        names = ("modes", "modes_worth", "modes_gains")
+        names = ("modes", "modes_few_images", "modes_worth", "modes_gains")
         yield {name: SimpleNamespace(**runpy.run_path(str(BENCHMARKS / f"{name}.py"))) for name in names}
 
 
@@ -116,6 +116,16 @@ def test_the_rows_have_one_recipe_and_cost_the_same(scripts: Any) -> None:
         assert (how.batch_size, how.attack.steps, config.seed) == (512, 5, 1)
         assert how.attack.step_size == pytest.approx(how.attack.threat.eps / 2)
         assert how.optimizer.kind == ("adam" if name in ("adam", "adv_bnn5") else "sgd")
+
+
+def test_the_rows_of_few_images_cost_the_same_too(scripts: Any) -> None:
+    few = scripts["modes_few_images"]
+    for name, (count, radius) in few.ROWS.items():
+        config = few.config_of(name)
+        assert config.modes.count == count and count * config.defense.schedule.total_epochs == 200
+        assert config.defense.attack.threat.eps == pytest.approx(radius / 255)
+    logits = few.strided_cnn()(torch.rand(2, 3, 32, 32))
+    assert logits.shape == (2, 10)
 
 
 def test_snapshots_begin_with_the_first_mode(scripts: Any, tmp_path: Path) -> None:
