@@ -4,8 +4,8 @@
     python benchmarks/modes_few_images.py one_8 modes5_8 --root /data/cifar10 --seed 1
 
 Each row trains a convolutional network on the first 4,000 training images, of which 400 choose the epoch, by the recipe
-of `configs/cifar10-modes5.toml` with smaller batches, at a radius of 8, 12 or 16/255. It costs 200 epochs: one network
-with all of them, or five of 40. Then it is judged as by judge.py. Training and judging resume.
+of `configs/cifar10-modes5.toml` with smaller batches, at a radius of 8, 10, 12 or 16/255. It costs 200 epochs: one
+network with all of them, or five of 40. Then it is judged as by judge.py. Training and judging resume.
 """
 
 import argparse
@@ -21,9 +21,9 @@ from advbnn.training import load_config
 from advbnn.training.config import Config
 
 IMAGES, EPOCHS = 4000, 200
-RADII = (8, 12, 16)
+RADII = (8, 10, 12, 16)
 ROWS = {f"{kind}_{radius}": (count, radius) for radius in RADII for kind, count in (("one", 1), ("modes5", 5))}
-"""Number of modes, and 255 times the radius of training."""
+"""Number of modes, and 255 times the training radius."""
 
 SETTINGS = (
     "batch_size=128",

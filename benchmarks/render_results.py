@@ -29,9 +29,20 @@ PAIRED = {  # files of records by title, compared with the first beside it; titl
                 "three modes, trained at 12/255": "three_modes_of_30_epochs_at_12",
             },
         ),
-        "Three modes less one network",
+        "Three modes minus one network",
         {"8/255": 8 / 255, "12/255": 12 / 255},
-    )
+    ),
+    "cifar10-few-images": (
+        tuple(
+            {
+                f"one network, trained at {radius}/255": f"one_{radius}",
+                f"five modes, trained at {radius}/255": f"modes5_{radius}",
+            }
+            for radius in (8, 12, 16)
+        ),
+        "Five modes minus one network",
+        {f"{radius}/255": radius / 255 for radius in (8, 12, 16)},
+    ),
 }
 
 RADII = (0.2, 0.25, 0.3, 0.35, 0.4)
@@ -52,7 +63,7 @@ GROWTH = {  # by picture: files of one network and of several modes for each num
         {eps: f"one_network_450_at_{eps}*" for eps in RADII},
         {eps: f"ten_modes_45_at_{eps}*" for eps in RADII},
         ("one network of 450 epochs", "ten modes of 45 epochs"),
-        "radius of training",
+        "training radius",
     ),
 }
 

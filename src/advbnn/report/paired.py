@@ -102,7 +102,7 @@ def paired_png(
                 right.append(_line(look, points))
     radii = zip(of_pairs, trained_at.items(), strict=False)
     marks = [Line(look=replace(look, title=title), x=[eps], style="place") for look, (title, eps) in radii]
-    panels = (("Worst case; dotted: radius of training" if marks else "Worst case", left), (differences, right))
+    panels = (("Worst case; dotted: training radius" if marks else "Worst case", left), (differences, right))
     shown = (Panel(title=title, x_label="radius of the attack", lines=[*lines, *marks]) for title, lines in panels)
     with_differences_file(path, *shown)
 
