@@ -124,8 +124,9 @@ def test_the_rows_of_few_images_cost_the_same_too(scripts: Any) -> None:
         config = few.config_of(name)
         assert config.modes.count == count and count * config.defense.schedule.total_epochs == 200
         assert config.defense.attack.threat.eps == pytest.approx(radius / 255)
-    logits = few.strided_cnn()(torch.rand(2, 3, 32, 32))
-    assert logits.shape == (2, 10)
+    net = few.strided_cnn()
+    assert net(torch.rand(2, 3, 32, 32)).shape == (2, 10)
+    assert sum(p.numel() for p in net.parameters()) == pytest.approx(262_000, rel=1e-3)
 
 
 def test_snapshots_begin_with_the_first_mode(scripts: Any, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,14 +16,10 @@ from advbnn.bayes.modes import Modes
 from advbnn.bayes.prediction import predict
 from advbnn.data import ImageSet, Splits
 from advbnn.defenses.defense import Averaging, EarlyStopping, Swag
-from advbnn.defenses.registry import PUBLISHED
 from advbnn.defenses.schedules import Constant
 from advbnn.errors import ArgumentError, CheckpointError, RunError
-from advbnn.evaluation.accuracy import SmallSampleWarning
-from advbnn.leaderboard.measure import measure
 from advbnn.machine.processes import World
 from advbnn.training import modes as modes_module
-from advbnn.training.adversarial_copy import adversarial_copy
 from advbnn.training.interrupts import Interrupted
 from advbnn.training.loading import load_trained
 from advbnn.training.loop import fit
@@ -85,34 +80,6 @@ def test_modes_are_ordinary_trainings(digits: Splits[ImageSet], tmp_path: Path, 
         train(digits, value, modes=2, seed=7, out=out)
 
 
-def test_boosted_modes_are_one_run_that_is_measured_for_the_leaderboard(
-    digits: Splits[ImageSet], tmp_path: Path
-) -> None:
-    value, plan, out = quick("adv"), ModePlan(count=2, how="boosted"), tmp_path / "run"
-    result = train(digits, value, modes=plan, seed=7, out=out)
-    first, second = result.model.net
-    attacked = adversarial_copy(first, digits.train, value.attack, seed=plan.seed_of("1", 7))
-    plain = plan.defense_of("1", value)
-    fresh = plain.build(classes=10, shape=digits.train.shape, seed=plan.seed_of("1", 7))
-    by_hand = fit(fresh, replace(digits, train=attacked), plain, seed=plan.seed_of("1", 7)).model
-    assert same(second, by_hand) and not same(first, second)
-    in_memory, loaded = train(digits, value, modes=plan, seed=7).model, load_trained(out)
-    for model in (result.model, in_memory, loaded.model):
-        assert same(model, result.model) and model.weights == (0.9, 0.1)
-    assert loaded.finished and load_trained(out / "modes" / "1").config.defense.attack is None
-    assert train(digits, value, modes=plan, seed=7, out=out, resume=True).steps == result.steps  # nothing is left to do
-    parts, threat = ("clean", "protocol"), value.attack.threat
-    with pytest.warns(SmallSampleWarning):
-        found = measure(PUBLISHED["bat"], loaded.model, digits.test, threat, only=parts)
-    assert [(record.n, record.samples) for record in found] == [(len(digits.test), 1)] * 2
-
-
-def test_the_last_weights_of_boosted_modes_keep_their_probabilities(digits: Splits[ImageSet], tmp_path: Path) -> None:
-    value = quick("adv", early_stopping=EarlyStopping(fraction=0.2))
-    train(digits, value, modes=ModePlan(count=2, how="boosted"), out=tmp_path / "run")
-    assert load_trained(tmp_path / "run", last=True).model.weights == (0.9, 0.1)
-
-
 @pytest.mark.parametrize("how", ["independent", "snapshots"])
 def test_a_run_may_get_more_modes(digits: Splits[ImageSet], tmp_path: Path, how: str) -> None:
     value, out, plans = quick("adv"), tmp_path / "run", [ModePlan(count=count, how=how) for count in (2, 3)]
@@ -157,19 +124,6 @@ def test_a_run_whose_metrics_are_lost_is_finished_all_the_same(digits: Splits[Im
     (out / "modes" / "0" / "metrics.jsonl").unlink()
     train(digits, value, modes=2, out=out, resume=True)
     assert load_trained(out).finished
-
-
-def test_boosted_modes_stop_early_by_attacked_images(digits: Splits[ImageSet], monkeypatch: pytest.MonkeyPatch) -> None:
-    copied: list[int] = []
-
-    def counted(model: nn.Module, data: ImageSet, attack: object, **how: object) -> ImageSet:
-        copied.append(len(data))
-        return replace(data, images=255 - data.images)
-
-    monkeypatch.setattr("advbnn.training.mode_run.adversarial_copy", counted)
-    value = quick("adv", early_stopping=EarlyStopping(fraction=0.2))
-    train(digits, value, modes=ModePlan(count=2, how="boosted"))
-    assert sum(copied) == len(digits.train) and len(copied) == 2
 
 
 def test_a_run_keeps_the_weights_that_it_began_with(digits: Splits[ImageSet], tmp_path: Path) -> None:

@@ -239,12 +239,13 @@ def _write_all(run: ModesRun, out: Path) -> str:
     with locked_folder(out, wait=True):
         now = stored_config(out).modes.count
         if now > run.plan.count:
-            return f"{done}, which has {now} modes by now; who added some writes them all as one network"
+            return f"{done}, which has {now} modes by now; the process that added some writes all as one network"
         save_weights(modes, out / MODEL, notes, partial(write_sum, out, MODEL))
-    if any(map(run.plan.attacked_for, run.plan.names)):  # on other images than the first
+    histories = [read_metrics(out / MODES / name / METRICS) for name in run.plan.names]
+    if not all(histories) or any(map(run.plan.attacked_for, run.plan.names)):  # lost, or on other images than the first
         return done
-    last = [line for name in run.plan.names for line in read_metrics(out / MODES / name / METRICS)[-1:]]
-    scores = [key for key in last[0] if key.endswith("_accuracy") and all(key in line for line in last)] if last else []
+    last = [history[-1] for history in histories]
+    scores = [key for key in last[0] if key.endswith("_accuracy") and all(key in line for line in last)]
     means = {key.partition("_")[0]: 100 * sum(m[key] for m in last) / len(last) for key in scores}
     listed = ", ".join(f"{kind} {mean:.1f} %" for kind, mean in means.items())
     return f"{done}; average of the modes in training: {listed}" if means else done
