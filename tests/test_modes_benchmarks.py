@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 import advbnn
 from advbnn.attacks.threat import Threat
@@ -120,13 +121,16 @@ def test_the_rows_have_one_recipe_and_cost_the_same(scripts: Any) -> None:
 
 def test_the_rows_of_few_images_cost_the_same_too(scripts: Any) -> None:
     few = scripts["modes_few_images"]
-    for name, (count, radius) in few.ROWS.items():
-        config = few.config_of(name)
-        assert config.modes.count == count and count * config.defense.schedule.total_epochs == 200
-        assert config.defense.attack.threat.eps == pytest.approx(radius / 255)
-    net = few.strided_cnn()
-    assert net(torch.rand(2, 3, 32, 32)).shape == (2, 10)
-    assert sum(p.numel() for p in net.parameters()) == pytest.approx(262_000, rel=1e-3)
+    operations = {few.NARROW: 1, few.WIDE: 3}
+    for name, row in few.ROWS.items():
+        config = few.config_of(row)
+        epochs = config.modes.count * config.defense.schedule.total_epochs
+        assert epochs * operations[row.channels] == (450 if name.startswith("long") else 200), name
+        assert config.defense.attack.threat.eps == pytest.approx(row.radius / 255)
+    for channels, times in operations.items():
+        with FlopCounterMode(display=False) as counter:
+            assert few.strided_cnn(channels)(torch.rand(1, 3, 32, 32)).shape == (1, 10)
+        assert counter.get_total_flops() == pytest.approx(9.92e6 * times, rel=0.01)
 
 
 def test_snapshots_begin_with_the_first_mode(scripts: Any, tmp_path: Path) -> None:
