@@ -35,7 +35,8 @@ _STYLES: dict[str, dict[str, Any]] = {
 class Line:
     """A line of a plot in one of `_STYLES`, with a band between `low` and `high`, or a bar for each of its points.
 
-    A level has one value `y`, and a place one value `x`, with the title above it.
+    A level has one value `y`, and a place one value `x`, with the title above it. `names` are those of the
+    points.
     """
 
     look: Look
@@ -44,6 +45,7 @@ class Line:
     low: Sequence[float] | None = None
     high: Sequence[float] | None = None
     style: str = "solid"
+    names: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,6 +235,9 @@ def _draw(axes: "Axes", panel: Panel) -> None:
         elif line.low is not None and line.high is not None:
             axes.fill_between(line.x, line.low, line.high, color=line.look.light, alpha=0.12, linewidth=0)
         _plot(axes, line, below=sum(_agree(line, other) for other in panel.lines[:number]))
+        beside: dict[str, Any] = {"xytext": (5, 4 if number % 2 else -13), "textcoords": "offset points"}
+        for name, x, y in zip(line.names, line.x, line.y, strict=False):
+            axes.annotate(name, (x, y), **beside, color=line.look.light, fontsize=10)
     axes.set_xlabel(panel.x_label)
     positions = sorted({x for line in panel.lines for x in line.x})
     if panel.log and positions:
