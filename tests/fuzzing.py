@@ -12,8 +12,8 @@ from typing import TypeVar
 T = TypeVar("T")
 
 WRONG = (
-    *("", " ", "0", "-1", "1.5", "nan", "inf", "-inf", "1e400", "1e308", "1" + 22 * "0", 5000 * "9", "8/0"),
-    *("abc", "none", "true", "[1]", "{a = 1}", 3000 * "[", "\x7f", "\udcff", "a\x1b[31m"),
+    *("", " ", "0", "-1", "1.5", "nan", "inf", "-inf", "1e400", "1e308", "1" + 22 * "0", "8/0"),
+    *("abc", "none", "true", "[1]", "{a = 1}", "[[", "\x7f", "a\x1b[31m"),
     *("nowhere/at/all", "/proc/nowhere"),
 )
 """Values of options and keys; most of them are wrong for every one."""

@@ -90,7 +90,6 @@ def test_a_bug_shows_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
         (["evaluate", "RUN", "--eps", "8/0"], "'--eps'"),
         (["audit", "RUN", "--eps", "0.1", "0.2"], "repeat --eps"),
         (["audit", "RUN", "OTHER"], "(OTHER) (see"),
-        (["predict", 5000 * "x", "image.png"], "'run'"),
     ],
 )
 def test_wrong_usage_is_one_line_too(arguments: list[str], words: str) -> None:

@@ -108,11 +108,8 @@ def test_one_error_names_all_unreadable_images(image_folder: Path) -> None:
         load_folder(image_folder)
 
 
-def test_file_names_need_not_be_utf8_but_class_names_do(tmp_path: Path) -> None:
+def test_file_names_need_not_be_utf8(tmp_path: Path) -> None:
     for split in ("train", "test"):
         save(tmp_path / split / "a" / "1.png")
         os.rename(tmp_path / split / "a" / "1.png", os.fsencode(tmp_path / split / "a") + b"/\xff.png")
     assert len(load_folder(tmp_path, size=4, cache=tmp_path / "cache").train) == 1
-    os.rename(tmp_path / "train" / "a", os.fsencode(tmp_path / "train") + b"/\xff")
-    with pytest.raises(DataError, match="UTF-8.*rename"):
-        load_folder(tmp_path)

@@ -6,10 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from advbnn.errors import ArgumentError, FileError, RunError
+from advbnn.errors import FileError, RunError
 from advbnn.machine.files import (
     append_text,
-    check_name,
     locked_file,
     locked_folder,
     read_json,
@@ -80,13 +79,6 @@ def test_errors_of_the_file_system_name_the_path_and_the_remedy(tmp_path: Path) 
     ):
         with pytest.raises(FileError, match=message):
             act()
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows takes any name")
-def test_a_name_that_is_not_utf_8_is_refused() -> None:
-    check_name(Path("gr\u00fc\u00df"), "out")
-    with pytest.raises(ArgumentError, match=r"out: .*gr.*not UTF-8; rename"):
-        check_name(Path(os.fsdecode(b"gr\xfc\xdf")), "out")
 
 
 def in_process(program: str, *arguments: object) -> "subprocess.Popen[str]":

@@ -61,11 +61,12 @@ def audit(
     audit resumes. With --about it also writes an entry of the leaderboard.
     """
     from advbnn.attacks.threat import Threat
-    from advbnn.cli.common import first_rows, label_of, open_run
+    from advbnn.cli.common import first_rows, open_run
     from advbnn.cli.entries import Description, write_entry
     from advbnn.evaluation.audit.worst_case import audit as audit_model
     from advbnn.modules import device_of
     from advbnn.training.loading import load_trained
+    from advbnn.training.run_folder import run_label
 
     options.refuse_larger_than_images(norm, eps or ())
     _refuse_without_about(about, baseline, entries, eps or ())
@@ -81,7 +82,7 @@ def audit(
             test,
             [Threat(norm, radius) for radius in radii],
             level,
-            transfer_from={label_of(other): load_trained(other, device=place).model for other in transfer_from or ()},
+            transfer_from={run_label(other): load_trained(other, device=place).model for other in transfer_from or ()},
             points=points or (),
             save_points=save_points,
             **shared,

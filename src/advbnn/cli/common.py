@@ -22,7 +22,6 @@ from advbnn.data.folder import load_held_out
 from advbnn.errors import ArgumentError, positive_whole
 from advbnn.evaluation.accuracy import CLEAN
 from advbnn.evaluation.records import Record
-from advbnn.machine.files import check_name
 from advbnn.machine.processes import World, joined
 from advbnn.models.from_file import load_model
 from advbnn.modules import usable_device
@@ -107,7 +106,7 @@ def open_subject(subject: Subject, place: torch.device | str, leads: bool = True
     splits = trained.load_data(subject.root)
     return Opened(
         model=trained.model,
-        label=label_of(run) + which,
+        label=run_label(run) + which,
         name=str(run),
         test=splits.test,
         validation=splits.validation,
@@ -164,12 +163,6 @@ def show_failures(results: TaskResults) -> None:
         typer.echo(f"error: {name} failed: {reason}", err=True)
     if results.skipped:
         typer.echo(f"error: skipped as a result: {', '.join(results.skipped)}", err=True)
-
-
-def label_of(run: Path) -> str:
-    """The label of a run in records, see `run_label`."""
-    check_name(run, "RUN")
-    return run_label(run)
 
 
 def first_rows(data: Examples, limit: int | None) -> range | None:

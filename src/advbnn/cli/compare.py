@@ -89,15 +89,16 @@ def _told_apart(one: "Comparison", sides: Sequence[Path | Subject]) -> "Comparis
 
 
 def _stored(side: Path | Subject, how: Measurement) -> "Records":
-    from advbnn.cli.common import RECORDS, label_of
+    from advbnn.cli.common import RECORDS
     from advbnn.evaluation.records import Records
+    from advbnn.training.run_folder import run_label
 
     if isinstance(side, Path):
         return Records.load(side)
     file = how.out or (side.run or Path()) / RECORDS
     if side.run is None or not file.is_file():
         return Records()
-    return Records.load(file).where(label=label_of(side.run))
+    return Records.load(file).where(label=run_label(side.run))
 
 
 def _measured(

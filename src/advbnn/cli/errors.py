@@ -1,16 +1,14 @@
 """One style for all errors of the command line: a line `error: ...`, status 2 for wrong usage and 1 for the rest."""
 
-import os
 import re
 import sys
 import warnings
-from pathlib import Path
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from advbnn.errors import AdvbnnError, shown
+from advbnn.errors import AdvbnnError
 
 UsageError: Any = typer.BadParameter.__mro__[1]
 """Click's error for wrong usage; newer versions of Typer have Click inside."""
@@ -63,11 +61,6 @@ class Command(Flags, TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Runs the command; see Click."""
-        for parameter in self.params:
-            value = ctx.params.get(str(parameter.name))
-            for path in value if isinstance(value, list) else [value]:
-                if isinstance(path, Path):
-                    _refuse_impossible(path, parameter, ctx)
         try:
             with warnings.catch_warnings():
                 warned: set[str] = set()  # two evaluations of one command say the same
@@ -88,15 +81,3 @@ class Command(Flags, TyperCommand):
         options = {str(one.name): one.opts[0] for one in self.params if one.opts[0].startswith("--")}
         word = re.match(r"\w+(?==| must )", message)
         return message if word is None else options.get(word[0], word[0]) + message[word.end() :]
-
-
-def _refuse_impossible(path: Path, parameter: Any, ctx: Any) -> None:
-    """Refuses a path that no file can have, such as one that is too long, and one that no message can show."""
-    try:
-        str(path).encode()
-        os.stat(path)
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
-        pass
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise typer.BadParameter(f"{shown(str(path))} cannot be used: {reason}", ctx=ctx, param=parameter) from None

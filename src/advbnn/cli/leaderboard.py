@@ -203,13 +203,13 @@ def _baseline(
     plain: Subject, opened: "Opened", test: "Examples", threat: "Threat", level: str, shared: dict[str, Any]
 ) -> "Record":
     """The worst case of the network without randomness, from its own records if it was audited before."""
-    from advbnn.cli.common import RECORDS, label_of, open_subject
+    from advbnn.cli.common import RECORDS, open_subject
     from advbnn.evaluation.audit.worst_case import audit
     from advbnn.evaluation.identity import ModelIdentity
     from advbnn.machine.processes import world
     from advbnn.modules import device_of
     from advbnn.report.audited import worst_cases
-    from advbnn.training.run_folder import CHECKPOINTS, MODEL
+    from advbnn.training.run_folder import CHECKPOINTS, MODEL, run_label
 
     out = shared["out"] if plain.run is None else plain.run / RECORDS
 
@@ -219,7 +219,7 @@ def _baseline(
 
     # of a run whose weights were not kept, the records stand for the network
     weights = plain.run is None or any((plain.run / name).exists() for name in (MODEL, CHECKPOINTS))
-    if plain.run is not None and not weights and (found := audited(label_of(plain.run))) is not None:
+    if plain.run is not None and not weights and (found := audited(run_label(plain.run))) is not None:
         return found
     other = open_subject(plain, device_of(opened.model, test.device), world().leads)
     label = opened.label if plain.run is None else other.label

@@ -30,16 +30,15 @@ def report(
     device: Device = None,
 ) -> None:
     """Write a page with tables and plots of everything that was measured."""
-    from advbnn.cli.common import label_of
     from advbnn.report import write_report
     from advbnn.report.sections.headline import middle_threat
     from advbnn.report.select import labels_of
-    from advbnn.training.run_folder import CONFIG
+    from advbnn.training.run_folder import CONFIG, run_label
 
     records, defenses = collected(sources)
     threat = middle_threat(records)
     labels = labels_of(records)
-    runs = [source for source in sources if (source / CONFIG).is_file() and label_of(source) in labels]
+    runs = [source for source in sources if (source / CONFIG).is_file() and run_label(source) in labels]
     shown = _attacked(runs, threat, images, root, device) if threat is not None and images else []
     typer.echo(f"{write_report(records, out, shown, defenses=defenses)}: {len(records)} records")
 
@@ -114,14 +113,15 @@ def _attacked(
 ) -> list["AttackedImage"]:
     """The first test images of each run, attacked with averaged gradients."""
     from advbnn.attacks import PGD
-    from advbnn.cli.common import device_or_first_gpu, label_of
+    from advbnn.cli.common import device_or_first_gpu
     from advbnn.report import attacked_images
     from advbnn.training.loading import load_trained
+    from advbnn.training.run_folder import run_label
 
     shown, attack = [], PGD(threat, steps=20, eot=10)
     for run in runs:
         trained = load_trained(run, device=device_or_first_gpu(device))
         test = trained.load_data(root).test
         rows = range(min(count, len(test)))
-        shown += attacked_images(trained.model, test, attack, rows, name=_ATTACK, label=label_of(run))
+        shown += attacked_images(trained.model, test, attack, rows, name=_ATTACK, label=run_label(run))
     return shown

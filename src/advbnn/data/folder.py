@@ -48,11 +48,7 @@ def class_folders(folder: Path) -> tuple[str, ...]:
     if not folder.is_dir():
         raise data_error(folder, "there is no such folder", LAYOUT)
     with explain_file_errors(folder, "cannot be read", "check its permissions"):
-        names = sorted(e.name for e in os.scandir(folder) if e.is_dir() and not e.name.startswith("."))
-    for name in names:
-        if any("\ud800" <= letter <= "\udfff" for letter in name):  # how Python shows bytes that are not UTF-8
-            raise data_error(folder, f"the name of its folder {name!r} is not UTF-8", "rename it")
-    return tuple(names)
+        return tuple(sorted(e.name for e in os.scandir(folder) if e.is_dir() and not e.name.startswith(".")))
 
 
 def list_images(folder: Path, classes: Sequence[str] | None = None) -> Listing:

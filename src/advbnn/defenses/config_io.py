@@ -215,11 +215,6 @@ def _convert_plain(option: Any, new: Any, path: str) -> Any:
             return float(new)
         except OverflowError:
             return _REFUSED
-    if option is str and isinstance(new, str):
-        try:
-            new.encode()
-        except UnicodeEncodeError:
-            raise ConfigError(f"{path}: {shown(new)} is not Unicode, so no file can hold it; rename it") from None
     return new if isinstance(option, type) and isinstance(new, option) else _REFUSED
 
 

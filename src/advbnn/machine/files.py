@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from advbnn.errors import ArgumentError, FileError, InUseError
+from advbnn.errors import FileError, InUseError
 
 LOCK = ".lock"
 """The file in a locked folder; it names the process that has locked it."""
@@ -48,15 +48,6 @@ def read_json(path: Path) -> Any:
         return json.loads(read_text(path))
     except (json.JSONDecodeError, RecursionError) as error:
         raise FileError(f"{path} is damaged, it is not JSON: {error}; restore it from a copy, or remove it") from error
-
-
-def check_name(path: Path | str, argument: str) -> None:
-    """Refuses a path that is not UTF-8: logs, records and reports, which are, could not name it."""
-    try:
-        os.fspath(path).encode()
-    except UnicodeEncodeError:
-        shown = os.fsencode(path).decode(errors="replace")
-        raise ArgumentError(f"{argument}: the name {shown!r} is not UTF-8; rename it, or choose another") from None
 
 
 def file_digest(path: Path) -> str:

@@ -55,7 +55,6 @@ class RunFolder:
         self.facts: dict[str, Any] = json.loads(json.dumps(dict(facts)))
         self.notes: list[str] = []
         self._settings = config.to_toml()
-        files.check_name(self.path, "out")
         if (self.path / CONFIG).exists():
             self._reopen(config, resume)
         elif _holds_something_else(self.path):
