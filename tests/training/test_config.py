@@ -111,17 +111,6 @@ def test_a_file_without_data_is_refused(tmp_path: Path) -> None:
     assert load_config(path, ["data=digits"]).data == "digits"
 
 
-@pytest.mark.parametrize(
-    "deep", ["x = " + 5000 * "[" + 5000 * "]", ".".join(5000 * ["a"]) + " = 1", "x = " + 5000 * "9"]
-)
-def test_what_python_cannot_read_is_refused(tmp_path: Path, deep: str) -> None:
-    with pytest.raises(ConfigError, match="run.toml: "):
-        load_config(write(tmp_path, deep))
-    key, _, value = deep.partition(" = ")
-    with pytest.raises(ConfigError, match="is unknown"):
-        load_config(write(tmp_path, 'data = "digits"\ndefense = "adv"\n'), [f"{key}={value}"])
-
-
 def test_every_character_of_a_path_reads_back() -> None:
     path = "".join(map(chr, [*range(1, 0x180), 0x2028, 0xFEFF, 0x1F600]))
     config = Config.from_table({"data": "digits", "defense": "adv", "cache": path})

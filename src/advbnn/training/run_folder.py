@@ -252,7 +252,7 @@ def _metrics_of(line: bytes) -> dict[str, Any] | None:
     """The metrics in a line; None if it is incomplete or damaged."""
     try:
         found = json.loads(line) if line.endswith(b"\n") else None
-    except (ValueError, RecursionError):
+    except ValueError:
         return None
     numbers = isinstance(found, dict) and all(isinstance(found.get(name), int | float) for name in _ALWAYS)
     return found if numbers else None
