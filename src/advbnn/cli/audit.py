@@ -39,16 +39,13 @@ def audit(
     transfer_from: Annotated[
         list[Path] | None, typer.Option(help="Another run whose adversarial examples are tested too. May be repeated.")
     ] = None,
-    points: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--points",
-            "--adversarial",  # as advbnn leaderboard rescore calls it
-            help="A safetensors file of adversarial images that compete with ours. May be repeated.",
-        ),
-    ] = None,
+    points: options.Points = None,
     save_points: Annotated[
-        Path | None, typer.Option(callback=options.points_to_write, help="Keep all adversarial images in this file.")
+        Path | None,
+        typer.Option(
+            callback=options.checked(options.file_to_write, "--save-points", "points.safetensors"),
+            help="Keep all adversarial images in this file.",
+        ),
     ] = None,
     about: Annotated[Path | None, options.ABOUT] = None,
     baseline: options.Baseline = None,

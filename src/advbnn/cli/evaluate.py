@@ -1,7 +1,6 @@
 """advbnn evaluate: the accuracy of a network under attack."""
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -15,14 +14,7 @@ def evaluate(
     subject: Subject,
     attack: options.Attacks = None,
     eps: options.Radii = None,
-    points: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--points",
-            "--adversarial",  # as advbnn leaderboard rescore calls it
-            help="A safetensors file of adversarial images, scored too. May be repeated.",
-        ),
-    ] = None,
+    points: options.Points = None,
     effort: AttackOptions,
     how: Measurement,
 ) -> None:

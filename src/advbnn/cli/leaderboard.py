@@ -51,7 +51,10 @@ def check(entries: Annotated[list[Path], typer.Argument(help="Entries (JSON), or
 def build(
     folder: Annotated[Path, typer.Argument(help="The folder of the entries.")] = FOLDER,
     out: Annotated[
-        Path, typer.Option(callback=options.folder_to_write, help="The folder for index.html and the other files.")
+        Path,
+        typer.Option(
+            callback=options.checked(options.folder_to_write), help="The folder for index.html and the other files."
+        ),
     ] = Path("leaderboard-page"),
     docs: Annotated[
         str, typer.Option(metavar="URL", help="Where the documentation is, for links to it; without it there are none.")
@@ -73,7 +76,10 @@ def entry(
     label: Annotated[str | None, typer.Option(help="The model, if the records are of several.")] = None,
     out: Annotated[
         Path | None,
-        typer.Option(callback=options.folder_to_write, help="The folder for the entry; the current one by default."),
+        typer.Option(
+            callback=options.checked(options.folder_to_write),
+            help="The folder for the entry; the current one by default.",
+        ),
     ] = None,
 ) -> None:
     """Make the entry of a model from the records of its audit."""

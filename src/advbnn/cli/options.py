@@ -61,22 +61,8 @@ def refuse_larger_than_images(norm: str, radii: Sequence[float], option: str = "
             raise typer.BadParameter(problem, param_hint=f"'{option}'")
 
 
-def file_to_write(path: Path | None) -> Path | None:
+def file_to_write(path: Path | None, option: str = "--out", example: str = "records.json") -> Path | None:
     """Refuses a file that cannot be written. An existing file passes: its records may be complete."""
-    return _file_to_write(path, "--out", "records.json")
-
-
-def points_to_write(path: Path | None) -> Path | None:
-    """As `file_to_write`, for --save-points."""
-    return _file_to_write(path, "--save-points", "points.safetensors")
-
-
-def figure_to_write(path: Path | None) -> Path | None:
-    """As `file_to_write`, for --figure."""
-    return _file_to_write(path, "--figure", "figure.png")
-
-
-def _file_to_write(path: Path | None, option: str, example: str) -> Path | None:
     if path is not None and not os.path.isfile(path):
         if os.path.isdir(path):
             raise typer.BadParameter(f"{path} is a folder; give {option} a file, such as {path / example}")
@@ -86,21 +72,11 @@ def _file_to_write(path: Path | None, option: str, example: str) -> Path | None:
     return path
 
 
-def folder_to_write(path: Path | None) -> Path | None:
+def folder_to_write(path: Path | None, option: str = "--out") -> Path | None:
     """Refuses a folder that cannot be written; it need not exist."""
-    return _folder_to_write(path, "--out")
-
-
-def entries_to_write(path: Path | None) -> Path | None:
-    """As `folder_to_write`, for --entries."""
-    return _folder_to_write(path, "--entries")
-
-
-def _folder_to_write(path: Path | None, option: str) -> Path | None:
     if path is not None:
-        if os.path.lexists(path) and not os.path.isdir(path):
-            what = "a file" if os.path.exists(path) else "a broken link"
-            raise typer.BadParameter(f"{path} is {what}; give {option} a folder, which need not exist")
+        if os.path.exists(path) and not os.path.isdir(path):
+            raise typer.BadParameter(f"{path} is a file; give {option} a folder, which need not exist")
         _refuse_unwritable(path, path, option)
     return path
 
@@ -116,6 +92,11 @@ def _refuse_unwritable(path: Path, folder: Path, option: str) -> None:
     except OSError as error:
         problem = f"{path} cannot be written (in {nearest}: {error.strerror})"
         raise typer.BadParameter(f"{problem}; give {option} another place") from None
+
+
+def checked(check: Callable[..., Path | None], *names: str) -> Callable[[Path | None], Path | None]:
+    """`file_to_write` or `folder_to_write` as the callback of an option, with its name and an example if not --out."""
+    return lambda path: check(path, *names)
 
 
 def named(names: Sequence[str], help: str = "{names}.") -> Any:
@@ -161,7 +142,16 @@ Seeds = Annotated[int, count("Repetitions with independent randomness.")]
 Limit = Annotated[int | None, count("Use only the first N test images.")]
 BatchSize = Annotated[int, count("Images attacked at a time.")]
 Out = Annotated[
-    Path | None, typer.Option(callback=file_to_write, help="The file of records; records.json in the run by default.")
+    Path | None,
+    typer.Option(callback=checked(file_to_write), help="The file of records; records.json in the run by default."),
+]
+Points = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--points",
+        "--adversarial",  # as advbnn leaderboard rescore calls it
+        help="A safetensors file of adversarial images, scored too. May be repeated.",
+    ),
 ]
 ABOUT = typer.Option(
     help="What the records do not say for an entry of the leaderboard, as TOML; see docs/leaderboard.md."
@@ -171,7 +161,10 @@ Baseline = Annotated[
 ]
 Entries = Annotated[
     Path | None,
-    typer.Option(callback=entries_to_write, help="The folder for the entry; RUN, or the current one, by default."),
+    typer.Option(
+        callback=checked(folder_to_write, "--entries"),
+        help="The folder for the entry; RUN, or the current one, by default.",
+    ),
 ]
 Last = Annotated[
     bool, typer.Option("--last", help="With early stopping: use the weights of the last epoch instead of the best.")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from advbnn.cli.options import Device, Root, folder_to_write
+from advbnn.cli.options import Device, Root, checked, folder_to_write
 from advbnn.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ _TWICE = "{} holds it too: leave one of the two out of the report, or measure bo
 def report(
     sources: Annotated[list[Path], typer.Argument(help="Run folders with records, or files of records.")],
     out: Annotated[
-        Path, typer.Option(callback=folder_to_write, help="The folder for report.html, report.md and report.csv.")
+        Path,
+        typer.Option(callback=checked(folder_to_write), help="The folder for report.html, report.md and report.csv."),
     ] = Path("report"),
     images: Annotated[
         int, typer.Option(min=0, help="Test images shown under attack for each run folder; 0 for none.")

@@ -28,7 +28,10 @@ def table(
     ] = None,
     figure: Annotated[
         Path | None,
-        typer.Option(callback=options.figure_to_write, help="Also write the picture to this .svg, .pdf or .png file."),
+        typer.Option(
+            callback=options.checked(options.file_to_write, "--figure", "figure.png"),
+            help="Also write the picture to this .svg, .pdf or .png file.",
+        ),
     ] = None,
 ) -> None:
     """Print a table of a report with its caption: images, seeds, attacks and intervals. Measures nothing."""
