@@ -96,10 +96,7 @@ def _attempt(url: str, part: Path, report: Report) -> None:
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-            if error.headers.get("Content-Range") == f"bytes */{begun}":
-                return  # it was complete already
-            part.unlink()
-            raise _AttemptError("the file on the server is shorter than the earlier download") from error
+            return  # it was complete already, or is of another file, as its checksum will say
         problem = f"the server returned {error.code} {error.reason}"
         if error.code in _WORTH_RETRYING:
             raise _AttemptError(problem) from error
@@ -108,9 +105,6 @@ def _attempt(url: str, part: Path, report: Report) -> None:
         raise _AttemptError(f"cannot be reached ({getattr(error, 'reason', error)})") from error
     with response:
         resumed = response.status == http.HTTPStatus.PARTIAL_CONTENT
-        if resumed and not response.headers.get("Content-Range", "").startswith(f"bytes {begun}-"):
-            part.unlink()
-            raise _AttemptError("the server sent another part than requested")
         done = begun if resumed else 0
         length = response.headers.get("Content-Length")
         total = None if length is None else done + int(length)
