@@ -115,7 +115,6 @@ def test_refuses_bad_input() -> None:
         (lambda: clopper_pearson(1, 5, 95), "confidence .*95"),
         (lambda: accuracy_interval([], 5), "correct .*at least one seed"),
         (lambda: paired_interval(torch.ones(3), torch.ones(4)), r"same images.*\(3,\), \(4,\)"),
-        (lambda: paired_interval(torch.ones(1), torch.tensor([math.nan])), "second .*nan"),
         (lambda: mean_interval(torch.zeros(0)), "values .*0"),
     ):
         with pytest.raises(ValueError, match=message):

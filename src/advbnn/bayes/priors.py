@@ -34,8 +34,7 @@ class _Checked:
         for field in fields(self):  # type: ignore[arg-type]
             name, value = field.name, getattr(self, field.name)
             if name.endswith("weight"):
-                if not 0 < value < 1:
-                    raise ArgumentError(f"{name} must lie between 0 and 1, got {value}; or use GaussianPrior")
+                within(name, value, "(0, 1)", "or use GaussianPrior")
             elif name == "samples":
                 positive_whole(name, value)
             for number in value.values() if isinstance(value, Mapping) else () if callable(value) else (value,):

@@ -11,7 +11,6 @@ Gradient descent with noise of the right scale samples from the posterior. The o
             bank.add()
 """
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from advbnn.bayes.priors import GaussianPrior, at_least_float32, choose, std_for
-from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole
+from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole, within
 
 
 class SGLD(Optimizer):
@@ -43,10 +42,8 @@ class SGLD(Optimizer):
     def __init__(self, params: ParamsT, lr: float, *, data_size: int, temperature: float = 1.0) -> None:
         """`data_size` is N, the number of training examples; a `temperature` below 1 gives a "cold" posterior."""
         positive_whole("data_size", data_size)
-        if not 0 < lr < math.inf:
-            raise ArgumentError(f"lr must be positive and finite, got {lr}")
-        if not 0 <= temperature < math.inf:
-            raise ArgumentError(f"temperature must be finite and not negative, got {temperature}; 1 is the posterior")
+        within("lr", lr, "(0, 1e30]")
+        within("temperature", temperature, "[0, 1e30]", "1 is the posterior")
         super().__init__(params, {"lr": lr, "data_size": data_size, "temperature": temperature})
 
     @torch.no_grad()
@@ -99,12 +96,10 @@ class PSGLD(SGLD):
         eps: float = 1e-5,
     ) -> None:
         """`burn_in`: updates during which the preconditioner adapts; keep samples only after them. None: always."""
-        if burn_in is not None and burn_in < 1:
-            raise ArgumentError(f"burn_in must be at least 1, or None to adapt always; got {burn_in}")
-        if not 0 <= alpha < 1:
-            raise ArgumentError(f"alpha must lie in [0, 1), got {alpha}; 0.99 is usual")
-        if not 0 < eps < math.inf:
-            raise ArgumentError(f"eps must be positive and finite, got {eps}; 1e-5 is usual")
+        if burn_in is not None:
+            positive_whole("burn_in", burn_in, most=1_000_000_000)
+        within("alpha", alpha, "[0, 1)", "0.99 is usual")
+        within("eps", eps, "(0, 1e30]", "1e-5 is usual")
         super().__init__(params, lr, data_size=data_size, temperature=temperature)
         # capturable: torch puts the count of updates on the device of the parameter when it loads a state
         own = {"burn_in": burn_in, "alpha": alpha, "eps": eps, "capturable": True}

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from advbnn.bayes.prediction import predict
 from advbnn.data.imageset import Examples
-from advbnn.errors import ArgumentError
+from advbnn.errors import ArgumentError, within
 from advbnn.evaluation.batchwise import Batch, batchwise
 from advbnn.modules import device_of, dtype_of
 
@@ -44,8 +44,7 @@ def cutoff(
 
 def threshold(uncertainty: Tensor, coverage: float) -> float:
     """The smallest of the values [n] that at least a fraction `coverage` of them, in (0, 1], does not exceed."""
-    if not 0 < coverage <= 1:
-        raise ArgumentError(f"coverage must be a fraction in (0, 1], got {coverage}; 0.9 classifies nine of ten")
+    within("coverage", coverage, "(0, 1]", "0.9 classifies nine of ten")
     if uncertainty.ndim != 1 or len(uncertainty) == 0 or bool(uncertainty.isnan().any()):
         raise ArgumentError(f"uncertainty must be [n] without NaN, n at least 1, got shape {list(uncertainty.shape)}")
     # rounding may put the product slightly above the intended whole number

@@ -9,7 +9,7 @@ from statistics import NormalDist
 import torch
 from torch import Tensor
 
-from advbnn.errors import ArgumentError
+from advbnn.errors import ArgumentError, within
 
 CONFIDENCE = 0.95
 
@@ -23,8 +23,7 @@ def clopper_pearson(successes: int, n: int, confidence: float = CONFIDENCE) -> t
     """
     if n < 1 or not 0 <= successes <= n:
         raise ArgumentError(f"expected 0 <= successes <= n with n at least 1, got successes={successes}, n={n}")
-    if not 0 < confidence < 1:
-        raise ArgumentError(f"confidence must lie in (0, 1), got {confidence}; 0.95 is usual")
+    within("confidence", confidence, "(0, 1)", "0.95 is usual")
     tail = (1 - confidence) / 2
     lower = 0.0 if successes == 0 else _solve(n, range(successes, n + 1), tail, rising=True)
     upper = 1.0 if successes == n else _solve(n, range(successes + 1), tail, rising=False)
@@ -64,8 +63,8 @@ def draws_variance(correct: Sequence[Sequence[int]], n: int) -> float:
     return math.fsum(statistics.variance(counts) / len(counts) for counts in correct) / (len(correct) * n) ** 2
 
 
-def paired_interval(first: Tensor, second: Tensor, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """The interval of the difference of two accuracies on the same images.
+def paired_interval(first: Tensor, second: Tensor) -> tuple[float, float]:
+    """The 95 % interval of the difference of two accuracies on the same images.
 
     Only discordant images count: b are right in the first only, c in the second only. With p = (b + 1) / (n + 2) and
     q = (c + 1) / (n + 2) the interval is p - q -+ z sqrt((p + q - (p - q)^2) / (n + 2)): the adjusted Wald interval
@@ -75,17 +74,12 @@ def paired_interval(first: Tensor, second: Tensor, confidence: float = CONFIDENC
     b the fraction of pairs of seeds in which it is right in the first and wrong in the second. The mean over seeds
     varies less, so the interval is conservative.
     """
-    for argument, fractions in (("first", first), ("second", second)):
-        outside = ~((fractions >= 0) & (fractions <= 1))  # NaN too
-        if bool(outside.any()):
-            came = fractions[outside][0].item()
-            raise ArgumentError(f"{argument} must hold fractions in [0, 1], got {came:g}; leave out missing images")
     if first.shape != second.shape or first.ndim != 1 or len(first) == 0:
         shapes = f"{tuple(first.shape)}, {tuple(second.shape)}"
         raise ArgumentError(f"first and second must be of the same images, got shapes {shapes}")
     first, second, n = first.double(), second.double(), len(first)
     p, q = ((1 + (a * (1 - b)).sum().item()) / (n + 2) for a, b in ((first, second), (second, first)))
-    half = NormalDist().inv_cdf((1 + confidence) / 2) * math.sqrt((p + q - (p - q) ** 2) / (n + 2))
+    half = NormalDist().inv_cdf((1 + CONFIDENCE) / 2) * math.sqrt((p + q - (p - q) ** 2) / (n + 2))
     return max(-1.0, p - q - half), min(1.0, p - q + half)
 
 
