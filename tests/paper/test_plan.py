@@ -10,7 +10,6 @@ from advbnn.defenses.profiles import DEFENSES
 from advbnn.errors import ArgumentError, RunError
 from advbnn.evaluation.records import Records
 from advbnn.paper import EXPERIMENTS, Experiment, Plan, Reproduction, make_plan
-from advbnn.paper.experiment import WEIGHTS
 from advbnn.paper.plan import finished
 from advbnn.training.run_folder import CONFIG, MODEL
 from made_up_reproductions import CIFAR10, as_in_the_paper, radius_records
@@ -151,9 +150,6 @@ def test_a_measurement_is_done_when_its_records_are_complete_and_of_these_weight
     model.write_bytes(b"other weights")
     os.utime(model, (0, 0))
     assert plan.pending() == [one]
-    (tmp_path / WEIGHTS).write_bytes(b"\xff")
-    one.note_weights(tmp_path)
-    assert plan.pending() == []
 
 
 def test_tasks_have_estimates_and_measurements_wait_for_their_networks(tmp_path) -> None:

@@ -5,7 +5,6 @@ that get the name of the field and its value, and refuse what is out of range.
 """
 
 import dataclasses
-import math
 import re
 import types
 import typing
@@ -99,7 +98,6 @@ def _value(hint: Any, value: Any, place: str) -> Any:
             _value(one, inner, f"{place}[{n}]") for n, (one, inner) in enumerate(zip(each, value, strict=True))
         )
     if origin is not None and origin is not tuple and isinstance(value, Mapping):
-        _refuse_infinite(value, place)
         return dict(value)
     if wanted is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
@@ -107,13 +105,6 @@ def _value(hint: Any, value: Any, place: str) -> Any:
         return value
     expected = " or ".join(_WORDS.get(option, "a list" if origin is tuple else "an object") for option in options)
     raise ArgumentError(f"{place}: expected {expected}, got {shown(value)}; correct it")
-
-
-def _refuse_infinite(value: Any, place: str) -> None:
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ArgumentError(f"{place}: expected a finite number, got {value}; write it as text")
-    for name, inner in value.items() if isinstance(value, Mapping) else ():
-        _refuse_infinite(inner, _join(place, str(name)))
 
 
 def _default(field: "dataclasses.Field[Any]") -> Any:

@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Self
 from torch import nn
 
 from advbnn.data import Splits
-from advbnn.errors import FileError
 from advbnn.evaluation.options import Options
 from advbnn.evaluation.records import Records
 from advbnn.machine.files import file_digest, locked_file, read_json, write_atomically
@@ -166,12 +165,9 @@ class Measurement(ABC):
 
 
 def _noted(out: Path) -> dict[str, dict[str, str]]:
-    """For each measurement, the weights that it was made with. A damaged file says nothing: all are checked again."""
-    try:
-        noted = read_json(out / WEIGHTS)
-    except FileError:
-        return {}
-    return {name: each for name, each in noted.items() if isinstance(each, dict)} if isinstance(noted, dict) else {}
+    """For each measurement, the weights that it was made with."""
+    noted: dict[str, dict[str, str]] = read_json(out / WEIGHTS) if (out / WEIGHTS).exists() else {}
+    return noted
 
 
 def _digest(model: Path) -> str:
