@@ -8,7 +8,6 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from inspect import isroutine
 from numbers import Number
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -187,8 +186,6 @@ def _described(value: object, depth: int = 5) -> str:
         return ""
     if _is_plain(value) or value is None:
         return repr(value)
-    if isinstance(value, np.ndarray) and value.dtype.hasobject:  # whose bytes are addresses
-        return _described(value.tolist(), depth)
     if isinstance(value, np.ndarray):
         return f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
     if isinstance(value, set | frozenset):
@@ -202,9 +199,8 @@ def _described(value: object, depth: int = 5) -> str:
         return _described([value.func, value.args, value.keywords], depth)
     if isroutine(value):
         return _named(value, depth)
-    if isinstance(value, SimpleNamespace) or (is_dataclass(value) and not isinstance(value, type)):
-        names = vars(value) if isinstance(value, SimpleNamespace) else [field.name for field in fields(value)]
-        held = {name: getattr(value, name, None) for name in names}
+    if is_dataclass(value) and not isinstance(value, type):
+        held = {field.name: getattr(value, field.name, None) for field in fields(value)}
         return f"{type(value).__qualname__} {_described(held, depth - 1)}"
     return ""
 
