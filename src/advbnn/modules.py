@@ -119,12 +119,6 @@ def input_unchanged(x: Tensor) -> Iterator[None]:
         raise ArgumentError(f"model changes its inputs in place, so that its next pass gets others; {remedy}")
 
 
-def all_finite(x: Tensor) -> Tensor:
-    """Whether all inputs are finite, one bool; sparse tensors and 8-bit floats cannot be checked, and pass."""
-    can_be_checked = x.layout == torch.strided and x.is_floating_point() and x.dtype.itemsize > 1
-    return x.isfinite().all() if can_be_checked else torch.ones((), dtype=torch.bool, device=x.device)
-
-
 def not_finite_error(x: Tensor) -> ArgumentError:
     bad = int((~x.isfinite()).reshape(len(x), -1).any(1).sum())
     return InputError(f"x must hold finite numbers, got NaN or infinity in {bad} of {len(x)} inputs; leave these out")

@@ -75,7 +75,7 @@ def passes_needed(model: nn.Module, x: Tensor, samples: int) -> int:
 
 
 def _has_rows(x: Tensor) -> bool:
-    return x.dim() > 0 and len(x) > 0 and x.layout == torch.strided
+    return x.dim() > 0 and len(x) > 0
 
 
 def must_be_sampled(parts: Sequence[Member], x: Tensor) -> bool:

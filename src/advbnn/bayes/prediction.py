@@ -23,12 +23,11 @@ from advbnn.bayes.outputs import (
 from advbnn.bayes.protocol import EXACT_UP_TO, members
 from advbnn.display import notebook
 from advbnn.errors import ArgumentError, one_of, positive_whole, whole
-from advbnn.modules import all_finite, dtype_of, not_finite_error
+from advbnn.modules import dtype_of, not_finite_error
 from advbnn.names import RULES
 from advbnn.randomness import seeded, with_fresh_state
 
 _BYTES = 10  # images in [0, 1] stay below, whatever constant they are divided by
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 @dataclass(frozen=True, repr=False)
@@ -145,7 +144,7 @@ def _log_probs(
     logits = torch.stack(outputs)
     log_probs = logits.to(_wide(logits)).log_softmax(-1)
     # checked after all passes are queued, and together, to wait for the device once
-    checks = (all_finite(x), _are_probabilities(logits, weights), ~log_probs.isnan().any(), look_like_bytes(x))
+    checks = (x.isfinite().all(), _are_probabilities(logits, weights), ~log_probs.isnan().any(), look_like_bytes(x))
     finite, probabilities, defined, bytes_found = torch.stack([check.to(log_probs.device) for check in checks]).tolist()
     if not finite:
         raise not_finite_error(x)
@@ -252,7 +251,7 @@ class Ensemble(nn.Module):
 
 def look_like_bytes(x: Tensor) -> Tensor:
     """Whether floating-point images seem to be on the scale 0 to 255, one bool."""
-    if x.ndim != 4 or not x.numel() or x.layout != torch.strided or x.dtype not in _FLOATS:
+    if x.ndim != 4 or not x.numel() or not x.is_floating_point():
         return torch.zeros((), dtype=torch.bool, device=x.device)
     low, high = x.aminmax()
     return (low >= 0) & (high > _BYTES)

@@ -78,7 +78,7 @@ def regress(
     """
     _check_noise(noise_std)
     outputs, shares = _outputs(model, x, positive_whole("samples", samples), seed)
-    if not bool(modules.all_finite(x)):
+    if not bool(x.isfinite().all()):
         raise modules.not_finite_error(x)
     mean = _mean(outputs, shares)
     weights_std = torch.tensordot(shares, (outputs - mean).square(), 1).sqrt()
