@@ -5,7 +5,6 @@ never changed: a forward pass runs it with the sampled weights in place of its o
 """
 
 import math
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, cast
@@ -20,8 +19,6 @@ from advbnn.bayes.sampling import Workspace, sample_all, split_like
 from advbnn.display import notebook
 from advbnn.errors import ArgumentError, ArgumentTypeError, positive_whole
 from advbnn.randomness import check_seed
-
-_RANDOM_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def bayesianize(
@@ -161,12 +158,7 @@ def _choose_parameters(net: nn.Module, where: Choice | None) -> dict[str, nn.Par
     for name, parameter in parameters.items():
         if isinstance(parameter, nn.UninitializedParameter):
             raise ArgumentError(f"parameter {name!r} has no shape yet: run the lazy network once, then convert it")
-    chosen = {n: p for n, p in parameters.items() if where is None or where(n, p)}
-    unsuited = {n: str(p.dtype).removeprefix("torch.") for n, p in chosen.items() if p.dtype not in _RANDOM_DTYPES}
-    if unsuited:
-        listed = ", ".join(f"{name} ({dtype})" for name, dtype in unsuited.items())
-        warnings.warn(f"left deterministic, not being real floating-point parameters: {listed}", stacklevel=4)
-    chosen = {n: p for n, p in chosen.items() if n not in unsuited}
+    chosen = {n: p for n, p in parameters.items() if p.is_floating_point() and (where is None or where(n, p))}
     if not chosen:
         raise ArgumentError(f"no parameter is chosen to be random; net has {', '.join(parameters)}")
     for name, parameter in chosen.items():
