@@ -20,10 +20,11 @@ from advbnn.defenses.optimizers import AdamOptimizer, SGDOptimizer
 from advbnn.defenses.registry import ONE_NETWORK, Randomized
 from advbnn.defenses.schedules import OneCycle, Stages
 from advbnn.errors import ArgumentError, one_of
+from advbnn.names import DATA_SETS
 
 DEFENSES = ("none", "rse", "adv", "bnn", "adv_bnn")
 NAMES = (*DEFENSES, *ONE_NETWORK)
-DATASETS = ("cifar10", "stl10", "imagenet143", "digits")
+DATASETS = DATA_SETS
 IMAGES = "images"
 """In place of a dataset: a few hundred or thousand images of one's own."""
 SOURCES = (*DATASETS, IMAGES)

@@ -72,8 +72,6 @@ def check_attack(name: str, attack: object) -> None:
             f"attack {name!r} must take (model, x, y, seed), the last by name, but {error}; "
             "define it as def attack(model, x, y, seed=None)"
         ) from None
-    except ValueError:  # a callable without a signature shows what it takes when it is called
-        pass
     if getattr(getattr(attack, "attack", attack), "targeted", False):
         raise ArgumentError(f"attack {name!r} is targeted, but is given the true labels here; use targeted=False")
     if (unstable := memory_address(settings_of(attack))) is not None:

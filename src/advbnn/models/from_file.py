@@ -117,8 +117,6 @@ def _built(path: Path, function: str, build: object) -> nn.Module:
         inspect.signature(build).bind()
     except TypeError as error:
         raise ArgumentTypeError(f"{function!r} of {path} must take no arguments, but {error}; give defaults") from None
-    except ValueError:  # no signature to look at
-        pass
     with _explaining(path):
         model = build()
     if not isinstance(model, nn.Module):
