@@ -2,7 +2,9 @@
 
 from typing import Any
 
+from advbnn.defenses.published import Published
 from advbnn.leaderboard.entry import (
+    CLAIMED,
     Accuracy,
     Attacked,
     Claim,
@@ -13,6 +15,7 @@ from advbnn.leaderboard.entry import (
     Threat,
     WorstCase,
 )
+from advbnn.leaderboard.from_records import about_published
 
 
 def accuracy(share: float) -> dict[str, Any]:
@@ -64,3 +67,13 @@ def board() -> list[Entry]:
         entry("cifar10-claims", None),
         entry("digits-other", None, dataset="digits", kind="post hoc", threat=Threat(norm="l2", eps=0.5)),
     ]
+
+
+def claimed_entry(published: Published) -> Entry:
+    """The entry of a defence with nothing measured: what its source claims."""
+    first = next(claim for claim in published.claims if not claim.quoted)
+    radius = first.eps if first.norm == "linf" and first.eps is not None else 8 / 255
+    # 0.031 is how some sources write 8/255
+    threat = Threat(norm="linf", eps=0.031373 if abs(radius - 8 / 255) < 0.002 else radius)
+    about = about_published(published, "cifar10", first.architecture, status=CLAIMED)
+    return Entry(**vars(about), threat=threat)

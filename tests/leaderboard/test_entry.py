@@ -17,8 +17,7 @@ from advbnn.leaderboard.entry import (
     save,
     to_json,
 )
-from advbnn.leaderboard.from_records import claimed_entry
-from made_up_entries import board, entry
+from made_up_entries import board, claimed_entry, entry
 
 BOARD = Path(__file__).parents[2] / "leaderboard"
 

@@ -15,10 +15,9 @@ import pytest
 from advbnn.defenses.registry import PUBLISHED
 from advbnn.errors import FileError
 from advbnn.leaderboard.entry import Claim, Cost, Difference
-from advbnn.leaderboard.from_records import claimed_entry
 from advbnn.leaderboard.page import html, write_board
 from advbnn.leaderboard.tables import BETTER, COLUMNS, SAME, WORSE, numbers, ranked, table, to_csv, verdict
-from made_up_entries import board, entry
+from made_up_entries import board, claimed_entry, entry
 from report.test_browser import CHROMIUM, OPTIONS
 
 pytest.importorskip("matplotlib")

@@ -95,16 +95,6 @@ def about_published(published: Published, dataset: str, architecture: str, **fie
     return About(**known | fields)
 
 
-def claimed_entry(published: Published, dataset: str = "cifar10") -> board.Entry:
-    """The entry of a defence with nothing measured: what its source claims."""
-    first = next(claim for claim in published.claims if not claim.quoted)
-    radius = first.eps if first.norm == "linf" and first.eps is not None else 8 / 255
-    # 0.031 is how some sources write 8/255
-    threat = board.Threat(norm="linf", eps=0.031373 if abs(radius - 8 / 255) < 0.002 else radius)
-    about = about_published(published, dataset, first.architecture, status=board.CLAIMED)
-    return board.Entry(**vars(about), threat=threat)
-
-
 def entry_of(
     records: Records,
     about: About,
