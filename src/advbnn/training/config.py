@@ -24,7 +24,6 @@ from advbnn.defenses import config_io
 from advbnn.defenses.defense import OWN, Defense
 from advbnn.defenses.profiles import DATASETS, IMAGES, NAMES, SOURCES, defense
 from advbnn.errors import (
-    ArgumentTypeError,
     ConfigError,
     check_types,
     did_you_mean,
@@ -87,10 +86,6 @@ class Config:
         choices = {"engine": ENGINES, "precision": ("auto", *PRECISIONS), "init_classifier": CLASSIFIERS}
         for name, options in choices.items():
             one_of(name, getattr(self, name), options)
-        if not isinstance(self.init, tuple) or not all(isinstance(file, str) for file in self.init):
-            raise ArgumentTypeError(
-                f"init must be a tuple of safetensors files, one for each mode; got {shown(self.init)}"
-            )
         if self.size is not None:
             positive_whole("size", self.size, most=100_000)
         positive_whole("log_every", self.log_every, most=1_000_000_000)
