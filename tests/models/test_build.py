@@ -138,3 +138,14 @@ def test_fresh_weights_are_those_of_a_new_network() -> None:
     attention = nn.MultiheadAttention(4, 2)
     before = attention.in_proj_weight.clone()
     assert not torch.equal(models.reset_parameters_(attention).in_proj_weight, before)
+
+
+def test_frozen_layers_keep_their_weights_and_statistics() -> None:
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, 3), nn.Linear(3, 2))
+    net[:2].requires_grad_(False)
+    net[1].running_mean.fill_(3)
+    net[3].bias.requires_grad_(False)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    models.reset_parameters_(net)
+    fresh = [name for name, value in net.state_dict().items() if not torch.equal(value, before[name])]
+    assert fresh == ["3.weight", "4.weight", "4.bias"]

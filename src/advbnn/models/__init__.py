@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import torch
 from torch import nn
 
 from advbnn.errors import ArgumentError, one_of, positive_whole
@@ -60,17 +61,24 @@ def uniform_norm_scales_(net: Net) -> Net:
 
 
 def reset_parameters_(net: Net) -> Net:
-    """Give every layer of `net`, in place, fresh initial weights, and return `net`."""
+    """Give every layer of `net`, in place, fresh initial weights, and return `net`; what is frozen stays as it is."""
+    frozen = [(parameter, parameter.detach().clone()) for parameter in net.parameters() if not parameter.requires_grad]
     for path, part in net.named_modules():
+        own = list(part.parameters(recurse=False))
+        if own and not any(parameter.requires_grad for parameter in own):
+            continue  # its running statistics fit its weights
         # layers of torch have the first, its attention the second
         reset: Any = getattr(part, "reset_parameters", getattr(part, "_reset_parameters", None))
         if reset is not None:
             reset()
-        elif any(True for _ in part.parameters(recurse=False)):
+        elif own:
             raise ArgumentError(
                 f"net cannot get fresh weights: its part {path!r}, a {type(part).__name__}, has no reset_parameters(); "
                 "for several modes build a network for each, train each with fit, and combine them: Modes(networks)"
             )
+    with torch.no_grad():
+        for parameter, value in frozen:  # those of a layer, or of its part, that is frozen in part only
+            parameter.copy_(value)
     return net
 
 
