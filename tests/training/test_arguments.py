@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from advbnn.bayes.likelihoods import Gaussian
 from advbnn.bayes.mean_field import bayesianize
 from advbnn.bayes.modes import Modes
+from advbnn.bayes.protocol import RandomNetwork, Weights
 from advbnn.bayes.sample_bank import SampleBank
 from advbnn.bayes.swag import SWAG
 from advbnn.data import Splits, from_tensors
@@ -123,3 +124,31 @@ def test_a_last_batch_of_one_needs_batchnorm_to_see_several_values(name: str) ->
     assert fit(frozen, FLAT, value).steps == 4
     convolution = nn.Sequential(nn.Conv2d(3, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(72, 4))
     assert fit(convolution, IMAGES, value).steps == 4  # 36 values of one image per channel
+
+
+class _Scaled(RandomNetwork):
+    """A family of its own: all weights times one random number, N(1, std^2)."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__(net)
+        self.log_std = nn.Parameter(torch.tensor(-3.0))
+
+    def sample(self) -> Weights:
+        scale = 1 + self.log_std.exp() * torch.randn(())
+        return {name: scale * parameter for name, parameter in self.net.named_parameters()}
+
+
+class _Penalized(_Scaled):
+    def penalty(self) -> Tensor:
+        return self.log_std.exp() ** 2 / 2 - self.log_std
+
+
+def test_a_family_of_its_own_is_trained_with_a_kl_of_its_own() -> None:
+    torch.manual_seed(0)
+    value = quick("bnn", optimizer=AdamOptimizer(lr=0.1))
+    with pytest.raises(ArgumentError, match=r"net has no KL.*penalty\(\)"):
+        fit(_Scaled(nn.Linear(12, 4)), FLAT, value)
+    fit(_Scaled(nn.Linear(12, 4)), FLAT, quick("none"))
+    model = _Penalized(nn.Linear(12, 4))
+    assert fit(model, FLAT, value).model is model
+    assert model.log_std > -3  # towards the prior

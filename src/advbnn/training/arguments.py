@@ -17,6 +17,7 @@ from advbnn.data import Batches, CutMix, Examples, Splits, named_augmentation
 from advbnn.data.augment import to_float
 from advbnn.data.streams import Stream, StreamBatches, stream
 from advbnn.defenses.defense import Defense
+from advbnn.defenses.networks import Variational
 from advbnn.defenses.optimizers import LangevinSampler
 from advbnn.errors import ArgumentError, ArgumentTypeError, InputError, first_line
 from advbnn.machine.processes import World
@@ -111,6 +112,12 @@ def check_suitable(model: nn.Module, examples: Examples, defense: Defense, proce
             f"set objective.likelihood to {remedy}()"
         )
     bayesian = bool(gaussian_parameters(model))
+    adds_own = any(callable(getattr(part, "penalty", None)) for part in model.modules())
+    if isinstance(defense.network, Variational) and not bayesian and not adds_own:
+        raise ArgumentError(
+            f"net has no KL, which is a part of the objective of {defense.name!r}: give this {type(model).__name__} a "
+            "method penalty() that returns alpha / N times its KL, or train it with 'none' or 'adv'"
+        )
     langevin = isinstance(defense.optimizer, LangevinSampler)
     if bayesian and langevin:
         raise ArgumentError("Langevin dynamics samples the weights of a plain network, and this model is Bayesian")

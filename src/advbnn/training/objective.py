@@ -90,7 +90,9 @@ class RobustLoss(nn.Module):
         return Loss(total, nll.detach(), kl.detach(), score)
 
     def penalty(self) -> Tensor | None:
-        """What layers add to the loss by a method `penalty()`, such as a term that keeps learned noise up."""
+        """What modules add to the loss by a method `penalty()`: a term that keeps learned noise up, or the KL of a
+        posterior family of its own, times alpha / N.
+        """
         methods = [getattr(part, "penalty", None) for part in self.model.modules()]
         terms = [method() for method in methods if callable(method)]
         return torch.stack(terms).sum() if terms else None
