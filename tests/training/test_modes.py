@@ -1,5 +1,6 @@
 """Runs of several modes: what each starts from, that a kill loses nothing, and that processes share the work."""
 
+import copy
 import json
 import os
 import signal
@@ -229,6 +230,21 @@ def test_own_networks_get_fresh_weights(digits: Splits[ImageSet], tmp_path: Path
 
     with pytest.raises(ArgumentError, match="reset_parameters.*Modes"):
         fit(Scaled(), digits, value, modes=2)
+
+
+@pytest.mark.parametrize("built", [True, False])
+@pytest.mark.parametrize("how", ["independent", "branches"])
+def test_modes_share_the_weights_of_frozen_layers(digits: Splits[ImageSet], built: bool, how: str) -> None:
+    value = quick("adv_bnn", architecture="small_cnn", schedule=Constant(epochs=2))
+    net = value.build(classes=10, shape=digits.train.shape, seed=3)
+    if not built:
+        net = copy.deepcopy(net)
+    net.net[0].requires_grad_(False)
+    result = fit(net, digits, value, modes=ModePlan(count=2, how=how, trunk=int(how == "branches")))
+    assert isinstance(result.model, Modes)
+    for mode in result.model.net:
+        for name, weight in net.named_parameters():
+            assert torch.equal(mode.get_parameter(name), weight) == (not weight.requires_grad), name
 
 
 @pytest.mark.parametrize("statistics", ["kept", "anew"])

@@ -120,9 +120,12 @@ class ModesRun:
         return self.init[int(name) if len(self.init) > 1 else 0]
 
     def _fresh(self, seed: int, init: InitialWeights | None) -> nn.Module:
-        """A network like the given one, with initial weights of its own or of a checkpoint, ready for `fit`."""
+        """A network like the given one, with initial weights of its own or of a checkpoint, ready for `fit`.
+
+        What is frozen in the given one is so in all modes, with the same weights.
+        """
         train = self.data.train
-        if self.built:
+        if self.built and all(parameter.requires_grad for parameter in self.net.parameters()):
             kind = {"classes": len(train.classes), "shape": train.shape, "seed": seed}
             model = self.defense.build(**kind, init=init, init_classifier=self.init_classifier)
             return model.train(self.net.training)
