@@ -13,10 +13,13 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from advbnn.bayes.mean_field import bayesianize
 from advbnn.bayes.modes import Modes
 from advbnn.bayes.prediction import predict
+from advbnn.bayes.priors import GaussianPrior
 from advbnn.data import ImageSet, Splits
 from advbnn.defenses.defense import Averaging, EarlyStopping, Swag
+from advbnn.defenses.optimizers import SGDOptimizer
 from advbnn.defenses.schedules import Constant
 from advbnn.errors import ArgumentError, CheckpointError, RunError
 from advbnn.machine.processes import World
@@ -245,6 +248,18 @@ def test_modes_share_the_weights_of_frozen_layers(digits: Splits[ImageSet], buil
     for mode in result.model.net:
         for name, weight in net.named_parameters():
             assert torch.equal(mode.get_parameter(name), weight) == (not weight.requires_grad), name
+
+
+def test_a_prior_around_a_checkpoint_needs_it_as_init(digits: Splits[ImageSet]) -> None:
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    checkpoint = {name: value.clone() for name, value in plain.state_dict().items()}
+    net = bayesianize(plain, prior=GaussianPrior(0.05, mean=checkpoint))
+    with pytest.raises(ArgumentError, match="init"):
+        fit(net, digits, quick("bnn"), modes=2)
+    # updates of a size that cannot leave the checkpoint
+    value = quick("bnn", optimizer=SGDOptimizer(lr=1e-9))
+    for mode in fit(net, digits, value, modes=2, init=checkpoint).model.net:
+        torch.testing.assert_close(mode.net.state_dict(), checkpoint)
 
 
 @pytest.mark.parametrize("statistics", ["kept", "anew"])

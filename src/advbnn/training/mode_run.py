@@ -12,12 +12,13 @@ import torch
 from torch import nn
 
 from advbnn.attacks import PGD
-from advbnn.bayes.protocol import inner_network
+from advbnn.bayes.mean_field import Bayesian
+from advbnn.bayes.protocol import inner_network, random_parts
 from advbnn.bayes.sample_bank import SampleBank
 from advbnn.bayes.swag import SWAG
 from advbnn.data import Splits
 from advbnn.defenses.defense import Defense
-from advbnn.errors import InUseError, RunError
+from advbnn.errors import ArgumentError, InUseError, RunError
 from advbnn.machine.files import locked_folder
 from advbnn.models import reset_parameters_
 from advbnn.models.initial_weights import InitialWeights, load_initial
@@ -111,6 +112,10 @@ class ModesRun:
 
     def check_starts(self) -> None:
         """Refuse weights that no mode can start from, before the first of them trains."""
+        centred = any(isinstance(part, Bayesian) and hasattr(part, "prior_mean") for _, part in random_parts(self.net))
+        if centred and not self.built and not self.init:
+            remedy = "give the weights that it is centred on as init too, or a checkpoint for each mode"
+            raise ArgumentError(f"net has a prior of its own means, and modes start from fresh weights; {remedy}")
         for weights in self.init or (None,):
             self._fresh(self.seed, weights)
 
