@@ -16,10 +16,12 @@ from advbnn.evaluation.audit.history import History
 
 N = 100
 NONE = torch.zeros(N, dtype=torch.bool)
+CLEAR = torch.zeros(N, 3, dtype=torch.bool)
+MISLEADING = torch.zeros(N, 3, dtype=torch.float64)
 SOUND = {
-    "zero_gradient": NONE,
-    "infinite_gradient": NONE,
-    "explained": torch.full((N,), 0.98, dtype=torch.float64),
+    "zero_gradient": CLEAR,
+    "infinite_gradient": CLEAR,
+    "explained": torch.full((N, 3), 0.98, dtype=torch.float64),
     "cosine": torch.linspace(0.4, 0.6, N, dtype=torch.float64),
     "repeat": torch.zeros(N),
     "reseeds": NONE,
@@ -58,6 +60,11 @@ def some(count: int, value: float = 1, otherwise: float = 0) -> Tensor:
     return torch.where(torch.arange(N) < count, value, otherwise)
 
 
+def at(points: list[int], count: int, value: float = 1, otherwise: float = 0) -> Tensor:
+    """As `some`, at these of the three points of each image."""
+    return torch.stack([some(count if point in points else 0, value, otherwise) for point in range(3)], 1)
+
+
 def test_a_sound_network_raises_nothing() -> None:
     assert raised() == set()
     assert raised(random=False, cosine=torch.ones(N, dtype=torch.float64)) == set()
@@ -68,9 +75,10 @@ def test_a_sound_network_raises_nothing() -> None:
 @pytest.mark.parametrize(
     ("changes", "name", "words"),
     [
-        ({"zero_gradient": some(30).bool()}, "gradients", "zero for 30 of 100"),
-        ({"infinite_gradient": some(30).bool()}, "gradients", "NaN for 30 of 100"),
-        ({"explained": some(30, 0.2, 0.98)}, "gradients", "for 30 of 100"),
+        ({"zero_gradient": at([0, 1, 2], 30).bool()}, "gradients", r"zero for 30 of 100 images\."),
+        ({"zero_gradient": at([1], 30).bool()}, "gradients", "zero for 30 of 100.*random point"),
+        ({"infinite_gradient": at([2], 30).bool()}, "gradients", "NaN for 30 of 100.*step"),
+        ({"explained": at([1], 30, 0.2, 0.98)}, "gradients", "for 30 of 100.*random point"),
         ({"cosine": some(N, 0.05)}, "cosine", "about 81 EOT samples per step"),
         ({"cosine": some(N, -0.01)}, "cosine", "than are affordable"),
         ({"repeat": some(30, 0.3)}, "hidden_randomness", "30 of 100"),
@@ -98,7 +106,7 @@ def test_each_problem_raises_its_flag_alone(changes: dict, name: str, words: str
 
 def test_a_few_images_and_uncertain_means_raise_nothing() -> None:
     few = some(2, 0.3)
-    less = {"zero_gradient": some(8).bool(), "explained": some(8, 0.0, 0.9), "training_right": some(88).bool()}
+    less = {"zero_gradient": at([0], 8).bool(), "explained": at([1], 8, 0.0, 0.9), "training_right": some(88).bool()}
     assert (
         raised(
             tiny_change=few,
@@ -125,13 +133,13 @@ def test_what_cannot_be_measured_raises_nothing() -> None:
     coarse = flags(tiny_change=torch.full((N,), math.nan))["discontinuity"]
     assert not coarse.raised and coarse.evidence.startswith("Not measured") and coarse.numbers == {}
     nothing = torch.full((N,), math.nan, dtype=torch.float64)
-    assert raised(cosine=nothing, zero_gradient=~NONE) == {"gradients"}
+    assert raised(cosine=nothing, zero_gradient=~CLEAR) == {"gradients"}
     assert flags(cosine=nothing)["cosine"].numbers == {"mean": None}
 
 
 def test_hidden_randomness_raises_no_other_flag() -> None:
     noise = torch.full((N,), 0.5)
-    hidden = {"repeat": noise, "tiny_change": noise, "batch": noise, "explained": torch.zeros(N, dtype=torch.float64)}
+    hidden = {"repeat": noise, "tiny_change": noise, "batch": noise, "explained": MISLEADING}
     assert raised(**hidden) == {"hidden_randomness"}
     assert flags(**hidden)["gradients"].numbers["explained"] is None
 
@@ -140,7 +148,7 @@ def test_what_depends_on_time_raises_no_flag_about_something_else() -> None:
     noise, kept = torch.full((N,), 0.5), replace(SOUND_HISTORY, later=1.0)
     others = {"tiny_change": noise, "batch": noise, "alone": noise, "differentiated": noise, "revived": ~NONE}
     others |= dict.fromkeys(("abrupt", "abrupt_elsewhere", "half_way"), noise)
-    assert raised(history=kept, explained=torch.zeros(N, dtype=torch.float64), **others) == {"sticky_randomness"}
+    assert raised(history=kept, explained=MISLEADING, **others) == {"sticky_randomness"}
 
 
 def test_a_random_source_without_memory_is_not_sticky() -> None:

@@ -9,7 +9,7 @@ from advbnn.bayes.mean_field import bayesianize
 from advbnn.data import to_float
 from advbnn.evaluation.attackable import Attackable, attackable
 from advbnn.evaluation.audit.probes import moved, probe
-from cheats import Counting, Exploding, Hashing, Normalising, Reseeding, Rounded, Scaled
+from cheats import Counting, Exploding, Hashing, Normalising, Purifying, Reseeding, Rounded, Scaled
 from trained_nets import digits, net
 
 X, Y = to_float(digits().images[:40]), digits().labels[:40]
@@ -18,7 +18,8 @@ THREAT = Threat("linf", 0.1)
 
 def probed(model: nn.Module, threat: Threat = THREAT) -> dict[str, Tensor]:
     found = probe(attackable(model, X), X, Y, threat, samples=5, seed=3)
-    assert all(values.shape == (40,) for values in found.values())
+    three = {"zero_gradient", "infinite_gradient", "explained"}  # points of each image
+    assert all(values.shape == ((40, 3) if name in three else (40,)) for name, values in found.items())
     return found
 
 
@@ -51,7 +52,7 @@ def test_the_cosine_is_the_mean_over_pairs_of_weight_samples() -> None:
 
     chosen: list[int] = []
     found = probe(Attackable(Choice()), X, torch.zeros(40, dtype=torch.int64), THREAT, 5, seed=3)
-    first = torch.tensor(chosen[:8])
+    first = torch.tensor(chosen[1:9])  # after the pass that looks for points nearby
     expected = ((first[:, None] == first[None]).double().sum() - 8) / 56
     assert 0 < expected < 1
     torch.testing.assert_close(found["cosine"], expected.expand(40))
@@ -75,6 +76,11 @@ def test_sees_what_is_wrong(cheat: type[nn.Module], name: str, least: float, mos
     values = probed(cheat(net()))[name]
     middle = values.float().mean() if values.dtype == torch.bool else values.median()
     assert least <= middle <= most
+
+
+def test_sees_a_gradient_that_only_perturbed_images_lack() -> None:
+    at_image, at_random, after_step = probed(Purifying(net()))["zero_gradient"].double().mean(0)
+    assert at_image < 0.2 and at_random > 0.8 and after_step > 0.3
 
 
 def test_compares_the_modes_and_keeps_the_running_statistics() -> None:

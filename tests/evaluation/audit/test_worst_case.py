@@ -35,6 +35,7 @@ from cheats import (
     Jittered,
     Normalising,
     Partly,
+    Purifying,
     Reseeding,
     Rounded,
     Scaled,
@@ -127,6 +128,7 @@ def test_a_cheat_is_flagged_and_its_worst_case_is_near_its_true_accuracy(
         (Together, "batch"),
         (Reseeding, "hidden_randomness"),
         (Exploding, "gradients"),
+        (Purifying, "gradients"),
         (Suspicious, "discontinuity"),
     ],
 )

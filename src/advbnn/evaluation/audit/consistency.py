@@ -56,17 +56,16 @@ def ways_of_calling(
 ) -> dict[str, Tensor]:
     """For each of `WAYS` the total variation, [n], between predictions when the network is called so and otherwise.
 
-    It is the largest at three points: the image, a random point of the allowed set around it, and the point that the
-    sign of the gradient gives. NaN where it was not measured: below float32, and of all but a few images alone and in
-    pairs. Predictions have the same seed. Where that makes a difference for a random network, because its random
-    numbers depend on the batch size or the memory format, means over several seeds are compared instead.
+    It is the largest at the `points_nearby`. NaN where it was not measured: below float32, and of all but a few images
+    alone and in pairs. Predictions have the same seed. Where that makes a difference for a random network, because its
+    random numbers depend on the batch size or the memory format, means over several seeds are compared instead.
     """
     if torch.finfo(x.dtype).bits < 32 or torch.is_autocast_enabled(x.device.type):
         return {name: torch.full((len(x),), math.nan, device=x.device) for name in WAYS}
     with evaluating(model):
         # a random state that is drawn in inference mode could not be used elsewhere
         other = copy.deepcopy(model)
-        found = [_changes(model, other, z, seed, random) for z in _points(model, x, y, threat, seed)]
+        found = [_changes(model, other, z, seed, random) for z in points_nearby(model, x, y, threat, seed)]
     return {name: torch.stack([changes[name] for changes in found]).amax(0) for name in WAYS}
 
 
@@ -82,7 +81,11 @@ def changed_since(earlier: Tensor, model: Attackable, x: Tensor, seed: int) -> T
     return relative_change(earlier, seeded_logits(model, x, seed))
 
 
-def _points(model: Attackable, x: Tensor, y: Tensor, threat: Threat, seed: int) -> list[Tensor]:
+def points_nearby(model: Attackable, x: Tensor, y: Tensor, threat: Threat, seed: int) -> list[Tensor]:
+    """The image, a random point of the allowed set around it, and the point that the sign of the gradient gives.
+
+    A network may treat clean images in another way than those on which an attack works.
+    """
     generator = torch.Generator(x.device).manual_seed(seed)
     with seeded(seed, x.device), without_parameter_gradients(model):
         gradient = input_gradient(model, x, y, Objective(loss="margin")).gradient

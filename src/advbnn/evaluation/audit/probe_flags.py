@@ -22,6 +22,9 @@ _SOME = 0.05
 _MOST = 0.5
 """The share of images that a memory must hold to be recognised."""
 
+_PLACES = "", " at a random point of the allowed set", " after a step along it"
+"""Where a gradient is unreliable, in words: at which of the `points_nearby`."""
+
 _ABRUPT = 0.1
 """The share of all changes of the output on a way that is abrupt if it falls on one of its 25 parts."""
 
@@ -31,27 +34,23 @@ _UNCORRELATED = 0.1
 
 @flag("Gradients are unreliable", "Look at the attacks without gradients; the true accuracy may be below them.")
 def gradients(found: Findings) -> Decision:
-    """The gradient must exist, be finite, and predict what small steps do to the output."""
+    """The gradient must exist, be finite, and predict what small steps do, also at points near the image."""
     zero, infinite, explained = (found.probes[name] for name in ("zero_gradient", "infinite_gradient", "explained"))
     if _depends_on_time(found):
         explained = torch.full_like(explained, math.nan)  # hidden noise would look like the effect of a step
     misleading = (explained < 0.5) & ~infinite
     median = explained.nanmedian().item()
-    numbers = {
-        "zero": share(zero),
-        "infinite": share(infinite),
-        "misleading": share(misleading),
-        "explained": median if math.isfinite(median) else None,
-    }
-    problems = [
-        f"The gradient of the loss {words} for {_count(images)} images."
-        for images, words in (
-            (zero, "is exactly zero"),
-            (infinite, "is infinite or NaN"),
-            (misleading, "predicts less than half of the effect of small steps on the output"),
-        )
-        if more_than(_SOME, images)
-    ]
+    problems = []
+    numbers: dict[str, float | None] = {"explained": median if math.isfinite(median) else None}
+    for name, unreliable, words in (
+        ("zero", zero, "is exactly zero"),
+        ("infinite", infinite, "is infinite or NaN"),
+        ("misleading", misleading, "predicts less than half of the effect of small steps on the output"),
+    ):
+        images, place = max(zip(unreliable.unbind(1), _PLACES, strict=True), key=lambda at: share(at[0]))
+        numbers[name] = share(images)
+        if more_than(_SOME, images):
+            problems.append(f"The gradient of the loss {words} for {_count(images)} images{place}.")
     words = "The gradient is neither zero nor infinite."
     if math.isfinite(median):
         words += f" It predicts {100 * median:.0f} % (median) of the effect of small random steps on the output."

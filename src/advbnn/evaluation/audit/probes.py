@@ -11,7 +11,7 @@ from advbnn.attacks.losses import Objective
 from advbnn.attacks.threat import Threat
 from advbnn.evaluation.attackable import Attackable
 from advbnn.evaluation.audit.attack_suite import even_change
-from advbnn.evaluation.audit.consistency import total_variation, ways_of_calling
+from advbnn.evaluation.audit.consistency import points_nearby, total_variation, ways_of_calling
 from advbnn.evaluation.audit.memory import memory
 from advbnn.modules import evaluating, without_parameter_gradients
 from advbnn.randomness import pass_under, seeded
@@ -32,7 +32,7 @@ _FEWEST_FOR_STATISTICS = 32
 def probe(
     model: Attackable, x: Tensor, y: Tensor, threat: Threat, samples: int, seed: int, random: bool = True
 ) -> dict[str, Tensor]:
-    """Per image, [n] each:
+    """Per image, [n] each, and [n, points] for the first three, which look at the `points_nearby`:
 
     - zero_gradient: the gradient of the cross-entropy is zero in every pixel; infinite_gradient: it is NaN or infinite.
     - explained: how much of the effect of small random steps on the margin the gradient predicts, at most 1.
@@ -48,8 +48,11 @@ def probe(
     The radius of `threat` is the scale of small steps. `random`: whether the network is random.
     """
     with without_parameter_gradients(model), evaluating(model):
+        points = points_nearby(model, x, y, threat, seed)
+        gradients = [_gradients(model, z, y, threat, seed, _SAMPLES if random else 1) for z in points]
         found = {
-            **_gradients(model, x, y, threat, seed, _SAMPLES if random else 1),
+            **{name: torch.stack([one[name] for one in gradients], 1) for name in gradients[0]},
+            "cosine": gradients[0]["cosine"],
             **_predictions(model, x, threat, seed),
             **_modes(model, x, y, samples, seed),
             **memory(model, x, _nearby(x, threat), seed),
