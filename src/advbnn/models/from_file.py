@@ -21,6 +21,7 @@ from torch import nn
 
 from advbnn.errors import ArgumentError, ArgumentTypeError, FileError, did_you_mean, first_few
 from advbnn.machine.files import explain_file_errors
+from advbnn.models.initial_weights import CONVERT, prefix_hint
 
 _SOURCES: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 
@@ -62,10 +63,7 @@ def load_weights(model: nn.Module, file: Path) -> None:
     try:
         missing, unexpected = load_safetensors(model, str(file), strict=False)
     except SafetensorError as error:
-        raise ArgumentError(
-            f"{file} is not a safetensors file, or is damaged ({error}); for a pickled state dict use "
-            "safetensors.torch.save_model(model, file)"
-        ) from error
+        raise ArgumentError(f"weights: {file} is not a safetensors file, or is damaged ({error}); {CONVERT}") from error
     except RuntimeError as error:  # shapes that differ
         reason = textwrap.shorten(str(error), 300, placeholder=" ...")
         raise ArgumentError(
@@ -76,7 +74,8 @@ def load_weights(model: nn.Module, file: Path) -> None:
     if problems:
         raise ArgumentError(
             f"weights {file} do not fit the model: they {' and '.join(problems)}"
-            f"{' that the model lacks' if unexpected else ''}; build the model as it was trained"
+            f"{' that the model lacks' if unexpected else ''}"
+            f"{prefix_hint(missing, unexpected) or '; build the model as it was trained'}"
         )
 
 

@@ -1,7 +1,7 @@
 """Weights of a checkpoint from elsewhere as the start of a training."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -16,6 +16,12 @@ InitialWeights = Path | str | Mapping[str, Tensor]
 """A safetensors file, or a state dict."""
 
 CLASSIFIERS = ("kept", "fresh")
+CONVERT = (
+    "convert a checkpoint that you trust: "
+    "safetensors.torch.save_file(torch.load(file, weights_only=True), 'weights.safetensors')"
+)
+"""The remedy for a pickle where safetensors are expected."""
+
 _PREFIXES = ("module.", "_orig_mod.", "net.", "model.", "backbone.")
 """What wrappers put before the names of a network's tensors."""
 
@@ -88,10 +94,7 @@ def _read(weights: InitialWeights) -> tuple[str, Mapping[str, Tensor]]:
             found: dict[str, Tensor] = load_file(file)
             return str(file), found
     except SafetensorError as error:
-        raise ArgumentError(
-            f"init: {file} is not a safetensors file, or is damaged ({error}); convert a checkpoint that you trust: "
-            "safetensors.torch.save_file(torch.load(file, weights_only=True), 'weights.safetensors')"
-        ) from error
+        raise ArgumentError(f"init: {file} is not a safetensors file, or is damaged ({error}); {CONVERT}") from error
 
 
 def _tied(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> set[str]:
@@ -100,10 +103,17 @@ def _tied(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> set[str]:
     return {name for name, value in own.items() if value.numel() and value.data_ptr() in loaded}
 
 
-def _hint(linear: list[str], own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str:
+def prefix_hint(own: Collection[str], given: Iterable[str]) -> str:
+    """What to do about a prefix that a wrapper has put before the names; empty if there is none."""
     for prefix in _PREFIXES:
         if any(name.startswith(prefix) and name.removeprefix(prefix) in own for name in given):
             return f"; remove the prefix {prefix!r} of its names, which a wrapper has added"
+    return ""
+
+
+def _hint(linear: list[str], own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str:
+    if hint := prefix_hint(own, given):
+        return hint
     differing = [n for n in own if n in given and given[n].shape != own[n].shape]
     if linear and differing and {n.rpartition(".")[0] for n in differing} == {linear[-1]}:
         return "; its classifier has another number of classes: init_classifier = 'fresh' leaves it out"
