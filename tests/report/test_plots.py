@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageChops
 
 from advbnn.report import plots
+from advbnn.report.canvas import svg_panels
 from advbnn.report.style import looks
 
 LOOKS = list(looks(["none", "adv_bnn"]).values())
@@ -79,6 +80,15 @@ def test_a_line_on_top_of_another_lets_it_be_seen(other: tuple[float, ...], dash
     both = [plots.Line(look=look, x=range(4), y=y) for look, y in zip(LOOKS, values, strict=True)]
     drawn = plots.lines_svg("p", plots.Panel(lines=both, x_label="radius"), y_label="", top=100)
     assert ("stroke-dasharray" in drawn) == dashed
+
+
+def test_a_single_place_is_read_on_an_axis_from_zero() -> None:
+    """Automatic limits close to the place would give ticks of many digits, one over the other."""
+    with svg_panels(1, 480, 330) as (_, (axes,)):
+        line = plots.Line(look=LOOKS[0], x=[0.15], y=[53], low=[43], high=[64], style="points")
+        plots._draw(axes, plots.Panel(lines=[line], x_label="radius"))
+        low, high = axes.get_xlim()
+    assert low < 0 < 0.15 < high < 0.2
 
 
 @pytest.mark.parametrize(

@@ -247,6 +247,9 @@ def _draw(axes: "Axes", panel: Panel) -> None:
         axes.set_xticks([], minor=True)
     elif panel.ticks:
         axes.set_xticks(panel.ticks)
+    elif len(positions) == 1:  # around a single place the ticks would have so many digits that they overlap
+        axes.update_datalim([(0, 0)], updatey=False)
+        axes.autoscale_view(scaley=False)
 
 
 def _agree(line: Line, other: Line) -> bool:
