@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import made_up_reproductions as made_up
+from advbnn.evaluation.audit.headline import NOISE
 from advbnn.evaluation.records import Records
 from advbnn.paper import Experiment, check_claims, write_all
 from advbnn.paper.experiment import RECORDS
@@ -65,6 +66,7 @@ def test_a_worst_case_by_the_old_rule_is_a_range() -> None:
         assert (worst["Adv-BNN"][4].text, worst["Adv-BNN"][4].note[: len(note)]) == ("45.4", note)
         assert worst["Adv. training"][4].note.startswith("[")
     assert "older" in old.caption and "older" not in new.caption
+    assert NOISE in new.caption and NOISE not in old.caption
 
 
 def test_several_trainings_are_shown_with_their_spread() -> None:

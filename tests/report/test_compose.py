@@ -11,6 +11,7 @@ from advbnn.attacks.threat import Threat
 from advbnn.errors import ArgumentError
 from advbnn.evaluation.audit.attack_suite import ROLES
 from advbnn.evaluation.audit.flags import FLAGS
+from advbnn.evaluation.audit.headline import NOISE
 from advbnn.evaluation.records import Record, Records
 from advbnn.evaluation.transfer import affinity
 from advbnn.report.audited import worst_cases
@@ -115,6 +116,13 @@ def test_an_audit_by_the_old_rule_is_a_range() -> None:
     after = " ".join(section(compose(Records([old])), "headline").after)
     assert "older audit" in after and "quick" in after and "standard" in after
     assert "older audit" not in " ".join(section(compose(Records([new])), "headline").after)
+
+
+def test_says_that_one_ensemble_can_put_a_single_attack_below_the_worst_case_of_a_random_network() -> None:
+    (found,) = made_up.audits().where(label="adv_bnn", eps=0.035)
+    for random in (True, False):
+        record = replace(found, details={**found.details, "random": random})
+        assert (NOISE in " ".join(section(compose(Records([record])), "headline").after)) == random
 
 
 def test_flags_of_two_norms_are_told_apart() -> None:

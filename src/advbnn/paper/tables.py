@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from advbnn.evaluation.audit.headline import RANGE, next_level
+from advbnn.evaluation.audit.headline import NOISE, RANGE, next_level, noisy
 from advbnn.paper.claims import Claim
 from advbnn.paper.evidence import Evidence
 from advbnn.paper.number import Number
@@ -110,6 +110,8 @@ def _caption(evidence: Evidence) -> str:
     if audited:
         level = ", ".join(dict.fromkeys(r.name for r in audited))
         parts.append(f"Worst case: {level} audit of {images_of(audited)}.")
+        if any(map(noisy, audited)):
+            parts.append(NOISE)
         if any(map(at_most, audited)):
             parts.append(RANGE)
         parts.append(next_level(audited[0].name))

@@ -18,6 +18,12 @@ RANGE = (
 )
 """How reports show such an audit."""
 
+NOISE = (
+    "The worst case may lie slightly above a single attack on a random network: single attacks are scored by one "
+    "ensemble, the worst case by several others."
+)
+"""Why the worst case of a table may seem not to be the worst; see `noisy`."""
+
 TAKEN_OFF = {"quick": 3.7, "standard": 2.2}
 """How many points the next level takes off at most, by the records of `results/levels` and `results/digits-modes`."""
 
@@ -38,6 +44,11 @@ def by_old_rule(record: Record) -> bool:
     For deterministic networks the two are the same.
     """
     return INCONCLUSIVE in record.details and CERTAIN not in record.details and record.details.get("random", True)
+
+
+def noisy(record: Record) -> bool:
+    """Whether its accuracy is a mean over ensembles of a random network; see `NOISE`."""
+    return bool(record.details.get("random", True)) and not record.exact and not by_old_rule(record)
 
 
 def band(record: Record) -> Band | None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from advbnn.attacks.threat import Threat
-from advbnn.evaluation.audit.headline import RANGE, next_level
+from advbnn.evaluation.audit.headline import NOISE, RANGE, next_level, noisy
 from advbnn.evaluation.records import Record, Records
 from advbnn.names import AUDIT_LEVELS
 from advbnn.report.answer import answer
@@ -16,7 +16,8 @@ from advbnn.report.style import Look
 
 _WORST = (
     "The worst case is the expected accuracy at the worst point that a whole suite of attacks finds for each image. "
-    "All numbers under attack are upper bounds on the true robust accuracy; the worst case is the tightest."
+    "All numbers under attack are upper bounds on the true robust accuracy; the worst case is the tightest, up to "
+    "sampling noise."
 )
 _AVERAGED = (
     "EOT samples are the weight samples over which an attack averages each gradient; with one, an attack follows the "
@@ -51,6 +52,7 @@ def headline_section(
     words += [_AVERAGED] if len(series) - len(worst[:1]) > 1 else []
     if table is None:  # else its caption says so
         words += [RANGE] if any(map(at_most, worst)) else []
+        words += [NOISE] if any(map(noisy, worst)) else []
         words += [next_level(name) for name in AUDIT_LEVELS if worst.where(name=name)]
     words += [_LINF] if any(r.threat is not None and r.threat.norm == "linf" for r in [*measured, *worst]) else []
     return Section(
