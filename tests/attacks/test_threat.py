@@ -150,7 +150,7 @@ def test_bad_threats_are_refused():
     for arguments, error, message in (
         ({"norm": "l22"}, ValueError, "norm='l22' .*'l2'"),
         ({"eps": math.nan}, ValueError, "eps .*nan"),
-        ({"eps": "8/255"}, ValueError, "eps .*'8/255'.*no text"),
+        ({"eps": "8/255"}, ValueError, "eps .*'8/255'.*without quotes"),
         ({"eps": torch.tensor(0.1)}, ValueError, "eps .*tensor"),
         ({"bounds": (1.0, 0.0)}, ValueError, "bounds .*low < high"),
         ({"bounds": 1.0}, ValueError, "bounds .*two numbers.*1.0"),
