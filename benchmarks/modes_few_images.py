@@ -20,6 +20,7 @@ from modes import CONFIG, place
 from torch import nn
 
 import advbnn
+from advbnn.bayes.protocol import members
 from advbnn.data import Splits
 from advbnn.training import load_config
 from advbnn.training.config import Config
@@ -90,6 +91,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/few-images"))
     parser.add_argument("--results", type=Path, default=Path("results/cifar10-few-images"))
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--each", action="store_true", help="judge the single modes, too")
     add_options(parser)
     given = parser.parse_args()
     data = advbnn.data.load("cifar10", root=given.root)
@@ -108,6 +110,8 @@ def main() -> None:
         )
         label = row.title + (f", seed {given.seed}" if given.seed else "")
         judge(trained.model, data.test, given, label, given.results / f"{out}.json")
+        for number, mode in enumerate(members(trained.model) if given.each else ()):
+            judge(mode.net, data.test, given, f"mode {number} of {label}", given.results / f"{out}-mode_{number}.json")
 
 
 if __name__ == "__main__":

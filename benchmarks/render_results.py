@@ -2,8 +2,9 @@
 
     python benchmarks/render_results.py [RESULT ...]
 
-What `PAIRED` lists has a picture of networks and their differences, `docs/images/RESULT/paired.png`, and what `GROWTH`
-lists those of the worst case against the number of modes, `growth.png`, or another number.
+What `PAIRED` lists has a picture of networks and their differences, `docs/images/RESULT/paired.png`, what `TRADEOFF`
+lists one of their worst case against their accuracy without an attack, `tradeoff.png`, and what `GROWTH` lists those of
+the worst case against the number of modes, `growth.png`, or another number.
 """
 
 import shutil
@@ -15,6 +16,7 @@ from advbnn.paper import write_all
 from advbnn.paper.experiment import FILE
 from advbnn.report.growth import growth_png
 from advbnn.report.paired import paired_png, read_network
+from advbnn.report.tradeoff import tradeoff_png
 
 ROOT = Path(__file__).parents[1]
 PAIRED = {  # files of records by title, compared with the first beside it; title of differences; radii of training
@@ -32,17 +34,15 @@ PAIRED = {  # files of records by title, compared with the first beside it; titl
         "Three modes minus one network",
         {"8/255": 8 / 255, "12/255": 12 / 255},
     ),
-    "cifar10-few-images": (
-        tuple(
-            {
-                f"one network, trained at {radius}/255": f"one_{radius}",
-                f"five modes, trained at {radius}/255": f"modes5_{radius}",
-            }
-            for radius in (8, 12, 16)
-        ),
-        "Five modes minus one network",
-        {f"{radius}/255": radius / 255 for radius in (8, 12, 16)},
-    ),
+}
+
+TRADEOFF = {  # files of records by kind, and by 255 times the radius of training
+    "cifar10-few-images": {
+        "one network of 200 epochs": {str(radius): f"one_{radius}" for radius in (8, 10, 12, 16)},
+        "five modes of 40 epochs": {str(radius): f"modes5_{radius}" for radius in (8, 12, 16)},
+        "one network of 450 epochs": {"8": "long_one_8"},
+        "three modes of 150 epochs": {"8": "long_modes3_8"},
+    },
 }
 
 RADII = (0.2, 0.25, 0.3, 0.35, 0.4)
@@ -79,6 +79,10 @@ def main(names: list[str]) -> None:
         if not names or result in names:
             found = [{title: read(result, file) for title, file in networks.items()} for networks in pairs]
             paired_png(picture(result, "paired"), found, differences=differences, trained_at=trained_at)
+    for result, kinds in TRADEOFF.items():
+        if not names or result in names:
+            found = {title: {at: read(result, file) for at, file in files.items()} for title, files in kinds.items()}
+            tradeoff_png(picture(result, "tradeoff"), found)
     for (result, name), (*both, titles, against) in GROWTH.items():
         if not names or result in names:
             alone, several = ({number: read(result, one) for number, one in files.items()} for files in both)
