@@ -56,7 +56,9 @@ ROWS = {  # the most decisive ones first
     # and so may AWP: 16 passes per update instead of 13, where an input gradient is two
     "one_awp": Row("one network of 162 epochs with AWP", ("modes=1", "schedule.epochs=162", *AWP)),
     "modes5_awp": Row("five modes of 32 epochs with AWP", ("schedule.epochs=32", *AWP)),
-    # where one network gains nothing from more training, modes may: on the digits they do
+    # where one network gains nothing from more training, modes may: on the digits and with few images they do
+    "long": Row("one network of 270 epochs", ("modes=1", "schedule.epochs=270")),
+    "long_modes3": Row("three modes of 90 epochs", ("modes=3", "schedule.epochs=90")),
     "long_12": Row("one network of 270 epochs, trained at 12/255", ("modes=1", "schedule.epochs=270", *AT_12)),
     "long_modes3_12": Row("three modes of 90 epochs, trained at 12/255", ("modes=3", "schedule.epochs=90", *AT_12)),
     "long_16": Row("one network of 270 epochs, trained at 16/255", ("modes=1", "schedule.epochs=270", *AT_16)),

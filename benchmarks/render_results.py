@@ -38,10 +38,10 @@ PAIRED = {  # files of records by title, compared with the first beside it; titl
 
 TRADEOFF = {  # files of records by kind, and by 255 times the radius of training
     "cifar10-few-images": {
-        "one network of 200 epochs": {str(radius): f"one_{radius}" for radius in (8, 10, 12, 16)},
-        "five modes of 40 epochs": {str(radius): f"modes5_{radius}" for radius in (8, 12, 16)},
-        "one network of 450 epochs": {"8": "long_one_8"},
-        "three modes of 150 epochs": {"8": "long_modes3_8"},
+        "one network of 200 epochs": {str(radius): f"one_{radius}-5000_images" for radius in (8, 10, 12)},
+        "three modes of 150 epochs": {"8": "long_modes3_8-5000_images"},
+        "one network of 450 epochs": {"8": "long_one_8-5000_images"},
+        "five modes of 40 epochs": {"8": "modes5_8-5000_images"},
     },
 }
 

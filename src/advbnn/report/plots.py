@@ -265,6 +265,8 @@ def _plot(axes: "Axes", line: Line, below: int = 0) -> "Line2D":
     if below:
         style |= {"markersize": style.get("markersize", 5) + 4 * below, "markerfacecolor": "none", "zorder": 3 + below}
         style.setdefault("linestyle", (0, (3, 3 * below)))
+    if line.names:
+        style["markersize"] = 8
     every = -(-len(line.x) // 12) if len(line.x) > _MOST_MARKS else 1
     # marks at the edge are drawn whole; an entry of the legend has no points, and unclipped it would widen the margins
     return axes.plot(line.x, line.y, markevery=every, clip_on=not line.x, **style)[0]
