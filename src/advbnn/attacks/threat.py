@@ -34,7 +34,7 @@ class Threat:
     def __post_init__(self) -> None:
         one_of("norm", self.norm, NORMS)
         if self.eps != math.inf:
-            within("eps", self.eps, "[0, 1e30]", "for images in [0, 1] try 8/255 without quotes; inf leaves only the box")
+            within("eps", self.eps, "[0, 1e30]", "in [0, 1] try 8/255 without quotes; inf leaves only the box")
         numbers = isinstance(self.bounds, Sequence) and all(isinstance(bound, Real) for bound in self.bounds)
         if not numbers or len(self.bounds) != 2 or not self.bounds[0] < self.bounds[1]:
             raise ArgumentError(f"bounds must be two numbers (low, high) with low < high, got {self.bounds!r}")
