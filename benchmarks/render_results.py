@@ -42,6 +42,7 @@ TRADEOFF = {  # files of records by kind, and by 255 times the radius of trainin
         "three modes of 150 epochs": {"8": "long_modes3_8-5000_images"},
         "one network of 450 epochs": {"8": "long_one_8-5000_images"},
         "five modes of 40 epochs": {"8": "modes5_8-5000_images"},
+        "one wide network of 150 epochs": {"8": "long_wide_8-5000_images"},
     },
 }
 
